@@ -1,0 +1,44 @@
+"""One inference request, whatever endpoint, ensemble step or BLS call it came from.
+
+In:  built by protocol decoders, ensembles and BLS. Out: read by schedulers and workers.
+Rule: fields hold what the client asked for; what the core works out about it is in the second block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from naiad.core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from naiad.core.response import ResponseStream
+
+ParameterValue: TypeAlias = bool | int | float | str
+
+
+class InferRequest(msgspec.Struct, eq=False):
+    model_name: str
+    inputs: list[Tensor]
+    model_version: str = ""
+    """As the client wrote it; empty means the latest version that the policy makes available."""
+    id: str = ""
+    requested_outputs: list[str] = []
+    """Empty means all outputs of the model."""
+    parameters: dict[str, ParameterValue] = {}
+    """What is not reserved by Triton: goes to the model as it is."""
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    """The request's own queue timeout (Triton's `timeout` parameter); 0 means none."""
+    deadline_ns: int = 0
+    """When the caller stops waiting (grpc-timeout), on the monotonic clock; 0 means never."""
+
+    # Set by the core.
+    start_ns: int = 0
+    batch_size: int = 1
+    queue_start_ns: int = 0
+    stream: ResponseStream | None = None

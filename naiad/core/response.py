@@ -1,0 +1,126 @@
+"""Answers: a `ResponseStream` of length one is a plain answer, longer is decoupled, closed early is cancelled.
+
+The producer (a scheduler or an instance) calls `put`, `close` or `fail`; the consumer (a frontend, an ensemble, BLS) calls
+`deliver_to` or awaits `single()`, and may `cancel()`. Everything happens on the event loop.
+Invariant: the consumer sees exactly one event with is_final=True, and nothing after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from naiad.core.request import ParameterValue
+from naiad.core.tensor import Tensor
+from naiad.errors import NaiadError, internal
+
+
+class InferResponse(msgspec.Struct, eq=False):
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[Tensor]
+    parameters: dict[str, ParameterValue] = {}
+    error: NaiadError | None = None
+    """When set, `outputs` is empty. A decoupled stream may go on after an error response."""
+
+
+Consumer: TypeAlias = Callable[[InferResponse | None, bool], None]
+"""Called with (response, is_final). The response is None only for a final flag that came without one."""
+
+
+class ResponseStream:
+    __slots__ = ("_consumer", "_early", "_on_cancel", "is_cancelled", "is_closed")
+
+    def __init__(self) -> None:
+        self._consumer: Consumer | None = None
+        self._early: list[tuple[InferResponse | None, bool]] = []
+        self._on_cancel: Callable[[], None] | None = None
+        self.is_closed = False
+        self.is_cancelled = False
+
+    # The producer's side.
+
+    def put(self, response: InferResponse | None, is_final: bool) -> None:
+        """Responses after the final one are dropped: a late answer to a cancelled request is normal."""
+        if self.is_closed:
+            return
+        if is_final:
+            self.is_closed = True
+            self._on_cancel = None
+        if self._consumer is None:
+            self._early.append((response, is_final))
+        else:
+            self._consumer(response, is_final)
+
+    def close(self) -> None:
+        self.put(None, True)
+
+    def fail(self, error: NaiadError, model_name: str = "", model_version: str = "", id: str = "") -> None:
+        self.put(InferResponse(model_name, model_version, id, [], error=error), True)
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """The producer's current owner registers how to stop the work; a later owner replaces an earlier one."""
+        if self.is_cancelled and not self.is_closed:
+            callback()
+        else:
+            self._on_cancel = callback
+
+    # The consumer's side.
+
+    def deliver_to(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        if self._early:
+            early, self._early = self._early, []
+            for response, is_final in early:
+                consumer(response, is_final)
+
+    def cancel(self) -> None:
+        """The caller went away. The producer still ends the stream; nothing is delivered before it does."""
+        if self.is_closed or self.is_cancelled:
+            return
+        self.is_cancelled = True
+        callback, self._on_cancel = self._on_cancel, None
+        if callback is not None:
+            callback()
+
+    async def single(self) -> InferResponse:
+        """The one response of a plain model. Raises its error; cancels the work when the awaiting task is cancelled."""
+        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        answer: list[InferResponse] = []
+
+        def take(response: InferResponse | None, is_final: bool) -> None:
+            if response is not None:
+                answer.append(response)
+            if not is_final or future.done():
+                return
+            if not answer:
+                future.set_exception(internal("the model ended the request without a response"))
+            elif answer[0].error is not None:
+                future.set_exception(answer[0].error)
+            else:
+                future.set_result(answer[0])
+
+        self.deliver_to(take)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    async def __aiter__(self) -> AsyncIterator[InferResponse]:
+        """All responses in order, error responses included. Leaving the loop early cancels the work."""
+        queue: asyncio.Queue[tuple[InferResponse | None, bool]] = asyncio.Queue()
+        self.deliver_to(lambda response, is_final: queue.put_nowait((response, is_final)))
+        try:
+            while True:
+                response, is_final = await queue.get()
+                if response is not None:
+                    yield response
+                if is_final:
+                    return
+        finally:
+            self.cancel()
