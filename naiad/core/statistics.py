@@ -1,0 +1,160 @@
+"""Counters of one model version, as the statistics extension and the metrics page show them.
+
+Written on the event loop once per batch and once per request, so plain ints and no locks; read at scrape time.
+Rule: only this file knows which event raises which counter.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+
+import msgspec
+
+from naiad.errors import Code
+
+LATENCY_BUCKETS_S = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+LATENCY_BUCKETS_NS = tuple(int(s * 1e9) for s in LATENCY_BUCKETS_S)
+BATCH_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FIRST_RESPONSE_BUCKETS_MS = (100.0, 500.0, 2000.0, 5000.0)
+
+
+class Duration(msgspec.Struct):
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        self.count += count
+        self.ns += ns
+
+
+class Histogram:
+    """Fixed buckets; `counts[i]` is the number of values in (bounds[i-1], bounds[i]], the last one is +Inf. Not cumulative."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total: float = 0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class BatchTimes(msgspec.Struct):
+    """Monotonic times of one execution, worker and server share the clock."""
+
+    compute_start_ns: int
+    compute_input_end_ns: int
+    compute_output_start_ns: int
+    compute_end_ns: int
+
+
+class BatchStatistics(msgspec.Struct):
+    compute_input: Duration = msgspec.field(default_factory=Duration)
+    compute_infer: Duration = msgspec.field(default_factory=Duration)
+    compute_output: Duration = msgspec.field(default_factory=Duration)
+
+
+class ResponseStatistics(msgspec.Struct):
+    """Of the n-th response of decoupled requests."""
+
+    compute_infer: Duration = msgspec.field(default_factory=Duration)
+    compute_output: Duration = msgspec.field(default_factory=Duration)
+    success: Duration = msgspec.field(default_factory=Duration)
+    fail: Duration = msgspec.field(default_factory=Duration)
+    empty_response: Duration = msgspec.field(default_factory=Duration)
+    cancel: Duration = msgspec.field(default_factory=Duration)
+
+
+FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+
+
+class ModelStatistics:
+    """All that is counted for one version of one model since it was loaded."""
+
+    def __init__(self, name: str, version: int) -> None:
+        self.name = name
+        self.version = version
+        self.last_inference_ms = 0
+        self.inference_count = 0
+        self.execution_count = 0
+        self.pending_request_count = 0
+        self.load_duration_s = 0.0
+        self.success = Duration()
+        self.fail = Duration()
+        self.queue = Duration()
+        self.compute_input = Duration()
+        self.compute_infer = Duration()
+        self.compute_output = Duration()
+        self.cache_hit = Duration()
+        self.cache_miss = Duration()
+        self.batch: dict[int, BatchStatistics] = {}
+        self.responses: dict[int, ResponseStatistics] = {}
+        self.failures: dict[str, int] = dict.fromkeys(FAILURE_REASONS, 0)
+        self.worker_restarts = 0
+        self.request_histogram = Histogram(LATENCY_BUCKETS_NS)
+        self.queue_histogram = Histogram(LATENCY_BUCKETS_NS)
+        self.compute_input_histogram = Histogram(LATENCY_BUCKETS_NS)
+        self.compute_infer_histogram = Histogram(LATENCY_BUCKETS_NS)
+        self.compute_output_histogram = Histogram(LATENCY_BUCKETS_NS)
+        self.batch_size_histogram = Histogram(BATCH_SIZE_BUCKETS)
+        self.first_response_histogram_ms = Histogram(FIRST_RESPONSE_BUCKETS_MS)
+
+    def record_execution(self, batch_size: int, times: BatchTimes) -> None:
+        """Once per execution of a batch, whatever became of its requests."""
+        self.execution_count += 1
+        self.batch_size_histogram.observe(batch_size)
+        statistics = self.batch.get(batch_size)
+        if statistics is None:
+            statistics = self.batch[batch_size] = BatchStatistics()
+        statistics.compute_input.add(times.compute_input_end_ns - times.compute_start_ns)
+        statistics.compute_infer.add(times.compute_output_start_ns - times.compute_input_end_ns)
+        statistics.compute_output.add(times.compute_end_ns - times.compute_output_start_ns)
+
+    def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, times: BatchTimes) -> None:
+        """Once per request that was answered; durations are those of the batch it ran in, as Triton counts them."""
+        end_ns = times.compute_end_ns
+        self.inference_count += batch_size
+        self.last_inference_ms = time.time_ns() // 1_000_000
+        request_ns = end_ns - start_ns
+        queue_ns = times.compute_start_ns - queue_start_ns
+        input_ns = times.compute_input_end_ns - times.compute_start_ns
+        infer_ns = times.compute_output_start_ns - times.compute_input_end_ns
+        output_ns = end_ns - times.compute_output_start_ns
+        self.success.add(request_ns)
+        self.queue.add(queue_ns)
+        self.compute_input.add(input_ns)
+        self.compute_infer.add(infer_ns)
+        self.compute_output.add(output_ns)
+        self.request_histogram.observe(request_ns)
+        self.queue_histogram.observe(queue_ns)
+        self.compute_input_histogram.observe(input_ns)
+        self.compute_infer_histogram.observe(infer_ns)
+        self.compute_output_histogram.observe(output_ns)
+
+    def record_failure(self, start_ns: int, end_ns: int, reason: str) -> None:
+        self.fail.add(end_ns - start_ns)
+        self.failures[reason] += 1
+
+    def record_first_response(self, start_ns: int, end_ns: int) -> None:
+        self.first_response_histogram_ms.observe((end_ns - start_ns) / 1e6)
+
+    def response(self, index: int) -> ResponseStatistics:
+        statistics = self.responses.get(index)
+        if statistics is None:
+            statistics = self.responses[index] = ResponseStatistics()
+        return statistics
+
+
+def failure_reason(code: Code, *, is_from_backend: bool) -> str:
+    """Triton's `reason` label: REJECTED by the scheduler, CANCELED by the caller, BACKEND raised it, OTHER."""
+    if code is Code.CANCELLED:
+        return "CANCELED"
+    if is_from_backend:
+        return "BACKEND"
+    return "REJECTED" if code is Code.UNAVAILABLE else "OTHER"

@@ -1,0 +1,85 @@
+"""The inference core: what every endpoint, ensemble and BLS call goes through.
+
+In:  InferRequest from a frontend. Out: the ResponseStream of the model's scheduler.
+Rule: no wire format above this line, no scheduling decision here; lookups, validation, hand-over.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from naiad.core.model_spec import ModelIndex, ServerMetadata
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+from naiad.core.statistics import ModelStatistics
+
+if TYPE_CHECKING:
+    from naiad.pb.model_config_pb2 import ModelConfig
+    from naiad.repository.model import Model
+    from naiad.repository.repository import Repository
+
+
+class InferenceCore:
+    def __init__(self, repository: Repository, metadata: ServerMetadata, *, strict_readiness: bool = True) -> None:
+        self.repository = repository
+        self.metadata = metadata
+        self.strict_readiness = strict_readiness
+        self.is_draining = False
+
+    # Health.
+
+    def is_live(self) -> bool:
+        return True
+
+    def is_ready(self) -> bool:
+        """False from the first SIGTERM on; with strict readiness also while any model that should serve does not."""
+        if self.is_draining:
+            return False
+        return self.repository.is_ready() if self.strict_readiness else True
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """False for an unknown model: Triton's ready probes never fail. Raises for a version that is no number."""
+        return self.repository.is_model_ready(name, version)
+
+    # What there is.
+
+    def model(self, name: str, version: str = "") -> Model:
+        """The version that would serve a request now; raises Triton's `Request for unknown model` errors."""
+        return self.repository.ready_model(name, version)
+
+    def model_config(self, name: str, version: str = "") -> ModelConfig:
+        return self.model(name, version).config
+
+    def model_config_json(self, name: str, version: str = "") -> bytes:
+        return self.model(name, version).config_json
+
+    def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
+        return self.repository.statistics(name, version)
+
+    # Inference.
+
+    def infer(self, request: InferRequest) -> ResponseStream:
+        request.start_ns = time.monotonic_ns()
+        model = self.repository.ready_model(request.model_name, request.model_version)
+        model.check(request)
+        return model.scheduler.enqueue(request)
+
+    def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:
+        """Memory shared with the model's workers, for a large body that is still to be received; None where it would not pay.
+
+        Tensors whose `data` is a view of it reach the worker without a copy. It is freed when the last view is gone.
+        """
+        return self.repository.input_buffer(model_name, num_bytes)
+
+    # The repository.
+
+    def repository_index(self, *, ready_only: bool) -> list[ModelIndex]:
+        return self.repository.index(ready_only=ready_only)
+
+    async def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
+        """`parameters`: `config` as a JSON string, `file:<path>` as the file's bytes (already base64-decoded)."""
+        await self.repository.load(name, parameters)
+
+    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
+        await self.repository.unload(name, unload_dependents=unload_dependents)
