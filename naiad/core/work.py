@@ -1,0 +1,113 @@
+"""What crosses the process boundary to a worker and back: requests, responses, tensors, as msgpack structs.
+
+Small tensors travel inline; large ones as a `SlotRef` into shared memory (naiad.shm.arena), which the receiving side
+replaces by a view before anyone else sees the struct. No pickle, no code, no names of memory: only numbers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from naiad.core.request import ParameterValue
+
+SEQUENCE_START = 1
+SEQUENCE_END = 2
+
+
+class SlotRef(msgspec.Struct, array_like=True, frozen=True):
+    slot: int
+    offset: int
+    size: int
+    is_mine: bool = False
+    """The slot belongs to the receiver of this message: it is handing back memory that it was lent."""
+
+
+class WorkTensor(msgspec.Struct, array_like=True):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: bytearray | SlotRef
+    """After receipt: a bytearray or a writable memoryview. Before sending: any bytes-like object."""
+
+
+class WorkRequest(msgspec.Struct, array_like=True):
+    handle: int
+    """Names this request on its channel until its final response."""
+    id: str
+    inputs: list[WorkTensor]
+    requested_outputs: list[str] = []
+    parameters: dict[str, ParameterValue] = {}
+    correlation_id: int | str = 0
+    flags: int = 0
+    timeout_us: int = 0
+    priority: int = 0
+    trace_context: str = ""
+
+
+class WorkError(msgspec.Struct, array_like=True):
+    code: str
+    """A `naiad.errors.Code` by name, e.g. INVALID_ARG."""
+    message: str
+
+
+class WorkResponse(msgspec.Struct, array_like=True):
+    outputs: list[WorkTensor] = []
+    error: WorkError | None = None
+    parameters: dict[str, ParameterValue] = {}
+
+
+class CallRequest(msgspec.Struct, array_like=True):
+    """A BLS call: a model asks the server to run another model."""
+
+    model_name: str
+    model_version: int
+    """-1 means the latest."""
+    request: WorkRequest
+    """Its `handle` is the number of the call, chosen by the worker."""
+    is_decoupled: bool = False
+    """The caller iterates over responses; otherwise exactly one is expected."""
+    callers: list[int] = []
+    """Handles of the caller's own requests that this call serves, as far as they are known."""
+
+
+class MetricOperation(msgspec.Struct, array_like=True):
+    """`kind` is one of create_family, create_metric, delete_family, delete_metric, increment, set, observe, value."""
+
+    kind: str
+    handle: int = 0
+    name: str = ""
+    description: str = ""
+    metric_kind: str = ""
+    labels: dict[str, str] = {}
+    buckets: list[float] | None = None
+    value: float = 0.0
+
+
+class ControlOperation(msgspec.Struct, array_like=True):
+    """`kind` is one of load_model, unload_model, is_model_ready."""
+
+    kind: str
+    model_name: str
+    model_version: str = ""
+    config: str = ""
+    files: dict[str, bytes] = {}
+    unload_dependents: bool = False
+
+
+class LoadArguments(msgspec.Struct, array_like=True):
+    """What a backend needs to load one instance of a model version."""
+
+    model_name: str
+    model_version: int
+    model_dir: str
+    instance_name: str
+    instance_kind: str
+    """CPU, GPU or MODEL."""
+    device_id: int
+    model_config: bytes
+    """JSON, as `GET /v2/models/M/config` shows it."""
+    model_filename: str = ""
+    backend_config: dict[str, str] = {}
+    """What `--backend-config` says for this backend."""
+    backend_dir: str = ""
+    """For a backend that is a `model.py` of its own (`backends/<name>`)."""
