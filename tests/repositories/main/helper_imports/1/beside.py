@@ -1,0 +1,1 @@
+BESIDE = "beside model.py"

@@ -1,0 +1,3 @@
+from . import words
+
+INNER = words.INNER

@@ -1,0 +1,1 @@
+INNER = "in a package"

@@ -1,0 +1,1 @@
+BESIDE = "the other one"
