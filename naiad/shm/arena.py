@@ -1,0 +1,283 @@
+"""Shared memory between the server and one of its workers, for tensors too large to travel inline.
+
+A slot is one memfd, mapped by both sides; its owner allocates it, lends it (a `SlotRef` in a message) and reuses it when every
+view on either side is gone. Views are numpy arrays over the mapping whose death is seen by weak references, so nobody frees by hand.
+Rules: slots are sealed against shrinking (a truncated mapping would kill its reader), never named, and every reference is bounds-checked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import mmap
+import os
+import threading
+import time
+import weakref
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from naiad.core.work import SlotRef
+
+Bytes1d: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+
+INLINE_MAX_BYTES = 32 * 1024
+"""Tensors up to this size travel inside the message: below it two copies are cheaper than a slot's bookkeeping."""
+MIN_SLOT_BYTES = 64 * 1024
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+class Slot:
+    __slots__ = ("address", "fd", "free_since_ns", "id", "leases", "local_views", "mapping", "size")
+
+    def __init__(self, id: int, size: int, fd: int, mapping: mmap.mmap) -> None:
+        self.id = id
+        self.size = size
+        self.fd = fd
+        self.mapping = mapping
+        self.address = _address(np.frombuffer(mapping, np.uint8))
+        self.local_views = 0
+        self.leases = 0
+        self.free_since_ns = 0
+
+
+def _address(array: Bytes1d) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _size_class(num_bytes: int) -> int:
+    """Next of 1, 1.25, 1.5, 1.75 times a power of two: few classes, at most a quarter of untouched (so uncommitted) pages."""
+    if num_bytes <= MIN_SLOT_BYTES:
+        return MIN_SLOT_BYTES
+    quarter = 1 << max((num_bytes - 1).bit_length() - 3, 14)
+    return -(-num_bytes // quarter) * quarter
+
+
+class _Views:
+    """Hands out arrays over mappings and tells, by slot, when the last reference to such an array is gone.
+
+    The callback may run in any thread and in the middle of anything, so it only appends to a deque.
+    """
+
+    def __init__(self) -> None:
+        self.gone: deque[int] = deque()
+        self._watched: dict[int, weakref.ref[Bytes1d]] = {}
+
+    def make(self, slot: int, mapping: mmap.mmap, offset: int, size: int) -> memoryview:
+        root: Bytes1d = np.frombuffer(mapping, np.uint8, size, offset)
+        key = id(root)
+        gone, watched = self.gone, self._watched
+
+        def on_death(_: object) -> None:
+            del watched[key]
+            gone.append(slot)
+
+        watched[key] = weakref.ref(root, on_death)
+        return root.data
+
+
+class Arena:
+    """The owner's side. Safe to use from several threads: in a worker, responses are sent by whoever has them."""
+
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._now_ns = now_ns
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._slots: dict[int, Slot] = {}
+        self._free: dict[int, list[Slot]] = {}
+        self._views = _Views()
+        self._addresses: list[int] = []
+        self._by_address: list[Slot] = []
+
+    @property
+    def committed_bytes(self) -> int:
+        return sum(slot.size for slot in self._slots.values())
+
+    def allocate(self, num_bytes: int) -> memoryview:
+        """Writable, not cleared. The slot is free again when this view and all that were made from it are gone, here and at the peers."""
+        size = _size_class(num_bytes)
+        with self._lock:
+            self._collect()
+            free = self._free.get(size)
+            slot = free.pop() if free else self._create(size)
+            slot.local_views = 1
+        return self._views.make(slot.id, slot.mapping, 0, num_bytes)
+
+    def find(self, data: memoryview) -> tuple[Slot, int] | None:
+        """The slot that this memory lies in, and the offset there; None when it is not ours."""
+        if not self._addresses:
+            return None
+        address = _address(np.frombuffer(data, np.uint8))
+        with self._lock:
+            at = bisect_right(self._addresses, address) - 1
+            if at < 0:
+                return None
+            slot = self._by_address[at]
+        offset = address - slot.address
+        return (slot, offset) if offset + data.nbytes <= slot.size else None
+
+    def slot(self, id: int) -> Slot | None:
+        return self._slots.get(id)
+
+    def take_back(self, ref: SlotRef) -> memoryview:
+        """A view of our own slot that a peer hands back as its answer. Raises ValueError for a bad reference."""
+        slot = self._slots.get(ref.slot)
+        if slot is None or ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > slot.size:
+            raise ValueError(f"reference outside of slot {ref.slot}")
+        with self._lock:
+            slot.local_views += 1
+        return self._views.make(slot.id, slot.mapping, ref.offset, ref.size)
+
+    def lend(self, slot: Slot) -> None:
+        """Before the message that refers to it is sent."""
+        with self._lock:
+            slot.leases += 1
+
+    def release(self, id: int, leases: int = 1) -> None:
+        """A peer says that it has no view any more (or died)."""
+        with self._lock:
+            slot = self._slots.get(id)
+            if slot is None or slot.leases < leases:
+                raise ValueError(f"release of slot {id} that is not lent")
+            self._collect()
+            slot.leases -= leases
+            self._free_if_unused(slot)
+
+    def trim(self, idle_ns: int) -> list[int]:
+        """Gives the memory of slots back that were free for so long; peers must be told the ids, so that they unmap too."""
+        dropped: list[int] = []
+        with self._lock:
+            self._collect()
+            before = self._now_ns() - idle_ns
+            for slots in self._free.values():
+                while slots and slots[0].free_since_ns <= before:
+                    slot = slots.pop(0)
+                    dropped.append(slot.id)
+                    self._forget(slot)
+        return dropped
+
+    def close(self) -> None:
+        with self._lock:
+            for slot in list(self._slots.values()):
+                self._forget(slot)
+            self._free.clear()
+
+    def _create(self, size: int) -> Slot:
+        fd = os.memfd_create("naiad", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+            slot = Slot(next(self._ids), size, fd, mmap.mmap(fd, size))
+        except BaseException:
+            os.close(fd)
+            raise
+        self._slots[slot.id] = slot
+        at = bisect_right(self._addresses, slot.address)
+        self._addresses.insert(at, slot.address)
+        self._by_address.insert(at, slot)
+        return slot
+
+    def _forget(self, slot: Slot) -> None:
+        """The mapping itself goes with its last view."""
+        del self._slots[slot.id]
+        at = self._by_address.index(slot)
+        del self._addresses[at], self._by_address[at]
+        os.close(slot.fd)
+
+    def _collect(self) -> None:
+        gone = self._views.gone
+        while gone:
+            slot = self._slots.get(gone.popleft())
+            if slot is not None:
+                slot.local_views -= 1
+                self._free_if_unused(slot)
+
+    def _free_if_unused(self, slot: Slot) -> None:
+        if slot.local_views == 0 and slot.leases == 0:
+            slot.free_since_ns = self._now_ns()
+            self._free.setdefault(slot.size, []).append(slot)
+
+
+class LentSlots:
+    """The borrower's side: maps what the peer announced, hands out views, collects what can be given back."""
+
+    def __init__(self) -> None:
+        self._mappings: dict[int, mmap.mmap] = {}
+        self._fds: dict[int, int] = {}
+        self._live: dict[int, int] = {}
+        self._views = _Views()
+        self._addresses: list[tuple[int, int, int]] = []
+        self._lock = threading.Lock()
+
+    def add(self, id: int, size: int, fd: int) -> None:
+        """Takes the descriptor over. Raises ValueError when the peer could pull the memory away under us."""
+        try:
+            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise ValueError(f"slot {id} is not sealed against shrinking")
+            if size <= 0 or os.fstat(fd).st_size < size:
+                raise ValueError(f"slot {id} is smaller than announced")
+            mapping = mmap.mmap(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.drop(id)
+        self._mappings[id] = mapping
+        self._fds[id] = fd
+        start = _address(np.frombuffer(mapping, np.uint8))
+        self._addresses.append((start, start + size, id))
+
+    def drop(self, id: int) -> None:
+        if self._mappings.pop(id, None) is not None:
+            os.close(self._fds.pop(id))
+            self._addresses = [entry for entry in self._addresses if entry[2] != id]
+
+    def close(self) -> None:
+        for id in list(self._mappings):
+            self.drop(id)
+
+    def view(self, ref: SlotRef) -> memoryview:
+        """One lease: it ends when the view and all made from it are gone. Raises ValueError for a bad reference."""
+        mapping = self._mappings.get(ref.slot)
+        if mapping is None or ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > len(mapping):
+            raise ValueError(f"reference outside of slot {ref.slot}")
+        with self._lock:
+            self._live[ref.slot] = self._live.get(ref.slot, 0) + 1
+        return self._views.make(ref.slot, mapping, ref.offset, ref.size)
+
+    def find(self, data: memoryview) -> SlotRef | None:
+        """Where this memory lies when it is the peer's: to hand it back instead of copying it."""
+        if not self._addresses:
+            return None
+        start = _address(np.frombuffer(data, np.uint8))
+        end = start + data.nbytes
+        for slot_start, slot_end, id in self._addresses:
+            if slot_start <= start and end <= slot_end:
+                return SlotRef(id, start - slot_start, data.nbytes, is_mine=True)
+        return None
+
+    def peek(self, ref: SlotRef) -> memoryview:
+        """Unwatched memory of a slot, to copy from at once."""
+        return memoryview(self._mappings[ref.slot])[ref.offset : ref.offset + ref.size]
+
+    def live_views(self, id: int) -> int:
+        """How many leases of a slot have not ended; exact, unlike what was taken by `take_released`."""
+        with self._lock:
+            return self._live.get(id, 0) - self._views.gone.count(id)
+
+    def take_released(self) -> list[int]:
+        """Leases that ended since the last call, one entry each."""
+        gone = self._views.gone
+        if not gone:
+            return []
+        released: list[int] = []
+        with self._lock:
+            while gone:
+                id = gone.popleft()
+                released.append(id)
+                self._live[id] -= 1
+        return released

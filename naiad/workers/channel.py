@@ -1,0 +1,130 @@
+"""The server's end of a worker's channel, on the event loop: never blocks, never trusts.
+
+uvloop's transports carry no descriptors, so this reads and writes the raw socket itself. Whatever the worker sends that it must not
+(bad bytes, bad references) closes the channel, which the supervisor treats as the worker's death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from naiad.core.work import WorkTensor
+from naiad.shm.arena import Arena
+from naiad.workers.link import BrokenLinkError, Link
+from naiad.workers.messages import Message
+from naiad.workers.worker_channel import ANCILLARY_BYTES, READ_BYTES, Rights, descriptors, split_rights
+
+M = TypeVar("M")
+
+_read_buffer = bytearray(READ_BYTES)
+"""Shared by all channels: each read is decoded before the next one starts."""
+
+
+class Channel(Generic[M]):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        decoder: msgspec.msgpack.Decoder[M],
+        arena: Arena,
+        on_message: Callable[[M], None],
+        on_close: Callable[[str], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._loop = loop
+        self._sock = sock
+        self.link: Link[M] = Link(decoder, arena)
+        self._on_message = on_message
+        self._on_close = on_close
+        self._out = bytearray()
+        self._waiting: deque[tuple[bytes, Rights]] = deque()
+        self.is_closed = False
+        loop.add_reader(sock, self._on_readable)
+
+    def send(self, message: Message, tensors: Iterable[WorkTensor] = (), more_fds: list[int] | None = None) -> None:
+        """Messages to a closed channel are dropped: its requests have already been failed."""
+        if self.is_closed:
+            return
+        if tensors:
+            self.link.place(tensors)
+        fds = self.link.pack(message, self._out)
+        if more_fds:
+            fds += more_fds
+        if fds or self._waiting:
+            self._queue(bytes(self._out), fds)
+            return
+        try:
+            sent = self._sock.send(self._out)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.close(f"write failed: {error.strerror}")
+            return
+        if sent < len(self._out):
+            self._queue(bytes(self._out[sent:]), [])
+
+    def _queue(self, data: bytes, fds: list[int]) -> None:
+        was_waiting = bool(self._waiting)
+        sent = 0
+        for rights in split_rights(fds):
+            self._waiting.append((data[sent : sent + 1], rights))
+            sent += 1
+        self._waiting.append((data[sent:], []))
+        if not was_waiting and not self._flush():
+            self._loop.add_writer(self._sock, self._on_writable)
+
+    def _flush(self) -> bool:
+        """True when nothing waits any more."""
+        while self._waiting:
+            data, rights = self._waiting[0]
+            try:
+                sent = self._sock.sendmsg([data], rights) if rights else self._sock.send(data)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                self.close(f"write failed: {error.strerror}")
+                return True
+            if sent < len(data):
+                self._waiting[0] = (data[sent:], [])
+            else:
+                self._waiting.popleft()
+        return True
+
+    def _on_writable(self) -> None:
+        if self._flush() and not self.is_closed:
+            self._loop.remove_writer(self._sock)
+
+    def _on_readable(self) -> None:
+        try:
+            size, ancillary, _, _ = self._sock.recvmsg_into([_read_buffer], ANCILLARY_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(f"read failed: {error.strerror}")
+            return
+        if size == 0:
+            self.close("closed by the worker")
+            return
+        try:
+            messages = self.link.feed(memoryview(_read_buffer)[:size], descriptors(ancillary) if ancillary else ())
+            for message in messages:
+                self._on_message(message)
+        except BrokenLinkError as error:
+            self.close(f"bad message: {error}")
+
+    def close(self, reason: str) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        self._waiting.clear()
+        self.link.close()
+        self._on_close(reason)

@@ -1,0 +1,182 @@
+"""One end of a channel: turns messages into bytes and descriptors and back, and moves large tensors through shared memory.
+
+Free of I/O decisions: `pack` gives what to send, `feed` takes what was received. Both ends use it, so both follow the same rules:
+`Slots` and `Released` are handled here and seen by nobody else; every tensor that leaves here holds memory, never a `SlotRef`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from naiad.core.work import SlotRef, WorkTensor
+from naiad.shm.arena import INLINE_MAX_BYTES, Arena, LentSlots
+from naiad.workers.messages import Message, Released, Slots
+
+M = TypeVar("M")
+_LENGTH = struct.Struct("<I")
+MAX_MESSAGE_BYTES = 1 << 31
+
+
+class BrokenLinkError(Exception):
+    """The peer sent something that it must not: the channel cannot be used any more."""
+
+
+class Link(Generic[M]):
+    def __init__(self, decoder: msgspec.msgpack.Decoder[M], arena: Arena) -> None:
+        self.arena = arena
+        self.lent = LentSlots()
+        self._decoder = decoder
+        self._encoder = msgspec.msgpack.Encoder()
+        self._incoming = bytearray()
+        self._fds: deque[int] = deque()
+        self._announced: set[int] = set()
+        self._new: list[tuple[int, int, int]] = []
+        self._dropped: list[int] = []
+        self._leases: dict[int, int] = {}
+
+    # Out.
+
+    def place(self, tensors: Iterable[WorkTensor]) -> None:
+        """Replaces large data by references into shared memory, copying only what is not already there."""
+        for tensor in tensors:
+            data: Any = tensor.data
+            if isinstance(data, SlotRef) or len(data) <= INLINE_MAX_BYTES:
+                continue
+            view = memoryview(data).cast("B") if not isinstance(data, memoryview) else data.cast("B")
+            handed_back = self.lent.find(view)
+            tensor.data = handed_back if handed_back is not None else self._lend(view)
+
+    def copy_if_kept(self, tensors: Iterable[WorkTensor]) -> None:
+        """Memory that is handed back must not be in anybody's hands here: a model may keep an input and write to it later."""
+        for tensor in tensors:
+            ref = tensor.data
+            if isinstance(ref, SlotRef) and ref.is_mine and self.lent.live_views(ref.slot) > 0:
+                tensor.data = self._lend(self.lent.peek(ref))
+
+    def _lend(self, view: memoryview) -> SlotRef:
+        found = self.arena.find(view)
+        keep = view
+        if found is None:
+            keep = self.arena.allocate(view.nbytes)
+            keep[:] = view
+            found = self.arena.find(keep)
+            assert found is not None
+        slot, offset = found
+        self.arena.lend(slot)
+        self._leases[slot.id] = self._leases.get(slot.id, 0) + 1
+        if slot.id not in self._announced:
+            self._announced.add(slot.id)
+            self._new.append((slot.id, slot.size, slot.fd))
+        return SlotRef(slot.id, offset, view.nbytes)
+
+    def drop_slots(self, ids: Iterable[int]) -> None:
+        """The arena gave these back: the peer is told with the next message."""
+        for id in ids:
+            if id in self._announced:
+                self._announced.discard(id)
+                self._dropped.append(id)
+
+    def pack(self, message: Message, buffer: bytearray) -> list[int]:
+        """Writes the message and what must go with it into `buffer`; returns descriptors to pass along (still ours)."""
+        fds: list[int] = []
+        end = 0
+        if self._new or self._dropped:
+            new, self._new = self._new, []
+            dropped, self._dropped = self._dropped, []
+            fds = [fd for _, _, fd in new]
+            end = self._append(Slots([id for id, _, _ in new], [size for _, size, _ in new], dropped), buffer, end)
+        released = self.lent.take_released()
+        if released:
+            end = self._append(Released(released), buffer, end)
+        self._append(message, buffer, end)
+        return fds
+
+    def _append(self, message: Message, buffer: bytearray, start: int) -> int:
+        self._encoder.encode_into(message, buffer, start + 4)
+        end = len(buffer)
+        _LENGTH.pack_into(buffer, start, end - start - 4)
+        return end
+
+    # In.
+
+    def feed(self, data: memoryview, fds: Iterable[int] = ()) -> list[M]:
+        """Complete messages, in order. Raises BrokenLinkError."""
+        self._fds.extend(fds)
+        messages: list[M] = []
+        if self._incoming:
+            self._incoming += data
+            data = memoryview(self._incoming)
+        at, end = 0, len(data)
+        try:
+            while end - at >= 4:
+                (size,) = _LENGTH.unpack_from(data, at)
+                if size > MAX_MESSAGE_BYTES:
+                    raise BrokenLinkError(f"message of {size} bytes")
+                if end - at - 4 < size:
+                    break
+                message = self._decoder.decode(data[at + 4 : at + 4 + size])
+                at += 4 + size
+                if isinstance(message, Slots):
+                    self._take_slots(message)
+                elif isinstance(message, Released):
+                    self._take_released(message)
+                else:
+                    messages.append(message)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise BrokenLinkError(str(error)) from error
+        if at == 0 and self._incoming:  # still incomplete: what came is already in place
+            data.release()
+            return messages
+        rest = bytes(data[at:])
+        data.release()
+        self._incoming[:] = rest
+        return messages
+
+    def resolve(self, tensors: Iterable[WorkTensor]) -> None:
+        """Replaces references by views. Raises BrokenLinkError."""
+        for tensor in tensors:
+            ref = tensor.data
+            if isinstance(ref, SlotRef):
+                try:
+                    view: Any = self.arena.take_back(ref) if ref.is_mine else self.lent.view(ref)
+                except ValueError as error:
+                    raise BrokenLinkError(str(error)) from error
+                tensor.data = view
+
+    def _take_slots(self, message: Slots) -> None:
+        for id in message.dropped:
+            self.lent.drop(id)
+        for id, size in zip(message.ids, message.sizes, strict=True):
+            if not self._fds:
+                raise BrokenLinkError("slot without a descriptor")
+            self.lent.add(id, size, self._fds.popleft())
+
+    def _take_released(self, message: Released) -> None:
+        for id in message.slots:
+            left = self._leases.get(id, 0)
+            if left == 0:
+                raise BrokenLinkError(f"release of slot {id} that the peer does not hold")
+            self._leases[id] = left - 1
+            self.arena.release(id)
+
+    def take_fd(self) -> int:
+        """The next descriptor that came with a message other than `Slots`."""
+        if not self._fds:
+            raise BrokenLinkError("message without its descriptor")
+        return self._fds.popleft()
+
+    def close(self) -> None:
+        """The peer is gone: what it had been lent is ours again, what it lent us lives on in our views only."""
+        for id, leases in self._leases.items():
+            if leases:
+                self.arena.release(id, leases)
+        self._leases.clear()
+        self.lent.close()
+        while self._fds:
+            os.close(self._fds.popleft())

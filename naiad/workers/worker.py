@@ -1,0 +1,395 @@
+"""The worker process: messages in, one backend, messages out. The only place where model code runs.
+
+`run` is the work loop: configure, load, execute, ping, unload, in the order in which the server sends them. A backend whose
+`execute` is a coroutine gets an event loop instead, on which further batches start while earlier ones await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib
+import os
+import random
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any
+
+from naiad.backends.backend import Backend
+from naiad.core.work import (
+    CallRequest,
+    ControlOperation,
+    LoadArguments,
+    MetricOperation,
+    WorkError,
+    WorkRequest,
+    WorkResponse,
+    WorkTensor,
+)
+from naiad.errors import Code, NaiadError
+from naiad.workers.messages import (
+    Answer,
+    CallEvent,
+    Cancel,
+    CancelCall,
+    Configure,
+    Configured,
+    Control,
+    Execute,
+    Executed,
+    Failed,
+    Load,
+    Loaded,
+    LogLine,
+    Metric,
+    Ping,
+    Pong,
+    Response,
+    StartCall,
+    Started,
+    Unload,
+)
+from naiad.workers.worker_channel import WorkerChannel
+
+BACKENDS = {"python": "naiad.backends.python:PythonBackend"}
+"""Backend name -> module:class. Imported only in templates and workers."""
+
+TRACEBACK_LINES = 20
+
+
+def import_backend(name: str) -> type[Backend]:
+    module, _, attribute = BACKENDS[name].partition(":")
+    backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+    return backend
+
+
+class RunningCall:
+    """A BLS call as its caller sees it (`naiad.backends.backend.Call`)."""
+
+    def __init__(self, worker: Worker, number: int) -> None:
+        self._worker = worker
+        self._number = number
+        self._events: deque[tuple[WorkResponse | None, bool]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_over = False
+
+    def next(self) -> tuple[WorkResponse | None, bool]:
+        self._worker.channel.wait_until(lambda: bool(self._events))
+        return self._take()
+
+    async def anext(self) -> tuple[WorkResponse | None, bool]:
+        loop = asyncio.get_running_loop()
+        if loop is self._worker.loop:
+            while not self._events:
+                self._waiter = loop.create_future()
+                await self._waiter
+        else:
+            # A loop of the user's own: nobody reads the channel for it, so a helper thread of that loop does.
+            await loop.run_in_executor(None, self._worker.channel.wait_until, lambda: bool(self._events))
+        return self._take()
+
+    def cancel(self) -> None:
+        if not self._is_over:
+            self._worker.channel.send(CancelCall(self._number))
+
+    def deliver(self, response: WorkResponse | None, is_final: bool) -> None:
+        """Called by whichever thread read the message."""
+        self._events.append((response, is_final))
+        if self._waiter is not None and self._worker.loop is not None:
+            waiter, self._waiter = self._waiter, None
+            self._worker.loop.call_soon_threadsafe(_wake, waiter)
+
+    def _take(self) -> tuple[WorkResponse | None, bool]:
+        response, is_final = self._events.popleft()
+        if is_final:
+            self._is_over = True
+        if response is not None:
+            self._worker.channel.link.resolve(response.outputs)
+        return response, is_final
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class Worker:
+    """Also the `Runtime` that the backend talks to."""
+
+    def __init__(self, sock: socket.socket, backend: Backend) -> None:
+        self.channel = WorkerChannel(sock)
+        self.channel.on_event = self._on_event
+        self.backend = backend
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._open: set[int] = set()
+        self._cancelled: set[int] = set()
+        self._calls: dict[int, RunningCall] = {}
+        self._answers: dict[int, Answer] = {}
+        self._numbers = iter(range(1, 1 << 62))
+        self._lock = threading.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # The work loop.
+
+    def run(self) -> None:
+        self._send_started()
+        while True:
+            message = self.channel.next_work()
+            match message:
+                case Execute():
+                    self._execute(message)
+                case Ping():
+                    self.channel.send(Pong(message.number, self._is_ready()))
+                case Configure():
+                    self._configure(message.arguments)
+                case Load():
+                    if self._load(message.arguments):
+                        asyncio.run(self._run_async())
+                        return
+                case Unload():
+                    self._unload()
+                    return
+
+    def _send_started(self) -> None:
+        pidfd = os.pidfd_open(os.getpid())
+        try:
+            self.channel.send_with_fd(Started(os.getpid()), pidfd)
+        finally:
+            os.close(pidfd)
+
+    def _configure(self, arguments: LoadArguments) -> None:
+        complete = getattr(self.backend, "complete_config", None)
+        try:
+            config = arguments.model_config if complete is None else complete(arguments)
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self.channel.send(Configured(config))
+
+    def _load(self, arguments: LoadArguments) -> bool:
+        """True when the backend wants an event loop."""
+        _name_process(arguments.instance_name)
+        try:
+            self.backend.load(arguments, self)
+        except BaseException as error:
+            self._fail(error)
+            return False
+        is_async = bool(getattr(self.backend, "is_async", False))
+        self.channel.send(Loaded(is_async, hasattr(self.backend, "is_ready")))
+        return is_async
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, NaiadError):
+            work_error = WorkError(error.code.name, error.message)
+        else:
+            work_error = WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")
+        self.channel.send(Failed(work_error, _last_lines(error)))
+
+    def _is_ready(self) -> bool:
+        check = getattr(self.backend, "is_ready", None)
+        try:
+            return check is None or bool(check())
+        except Exception as error:
+            self.log("ERROR", f"is_ready failed: {error}", "worker.py", 0)
+            return False
+
+    def _unload(self) -> None:
+        try:
+            self.backend.unload()
+        except BaseException as error:
+            self.log("ERROR", f"unload failed: {type(error).__name__}: {error}\n{_last_lines(error)}", "worker.py", 0)
+
+    # Execution.
+
+    def _take(self, message: Execute) -> list[WorkRequest]:
+        requests = message.requests
+        resolve = self.channel.link.resolve
+        is_open = self._open.add
+        for request in requests:
+            resolve(request.inputs)
+            is_open(request.handle)
+        return requests
+
+    def _execute(self, message: Execute) -> None:
+        requests = self._take(message)
+        handles = [request.handle for request in requests]
+        input_end_ns = time.monotonic_ns()
+        try:
+            responses: Any = self.backend.execute(requests)
+        except BaseException as error:
+            responses = self._error_responses(error, len(handles))
+        self._finish(message.batch, requests, handles, input_end_ns, responses)
+
+    def _finish(
+        self, batch: int, requests: list[WorkRequest], handles: list[int], input_end_ns: int, responses: list[WorkResponse | None]
+    ) -> None:
+        output_start_ns = time.monotonic_ns()
+        tensors: list[WorkTensor] = []
+        for handle, response in zip(handles, responses, strict=True):
+            if response is not None:
+                tensors += response.outputs
+                self._close(handle)
+        self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses), tensors, requests)
+
+    def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
+        """Backends word their own errors; what arrives here is a defect of the backend or an exit from inside the model."""
+        self.log("ERROR", f"execute failed: {_last_lines(error)}", "worker.py", 0)
+        return [WorkResponse(error=WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")) for _ in range(count)]
+
+    # The same with an event loop.
+
+    async def _run_async(self) -> None:
+        loop = self.loop = asyncio.get_running_loop()
+        stopped = loop.create_future()
+        self.channel.reserve_for_loop()
+
+        def on_readable() -> None:
+            self.channel.poll()
+            self._start_work(stopped)
+
+        loop.add_reader(self.channel.sock, on_readable)
+        self._start_work(stopped)
+        try:
+            await stopped
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            loop.remove_reader(self.channel.sock)
+        self._unload()
+
+    def _start_work(self, stopped: asyncio.Future[None]) -> None:
+        assert self.loop is not None
+        while self.channel.backlog:
+            message = self.channel.backlog.popleft()
+            match message:
+                case Execute():
+                    task = self.loop.create_task(self._execute_async(message))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                case Ping():
+                    self.channel.send(Pong(message.number, self._is_ready()))
+                case Unload():
+                    if not stopped.done():
+                        stopped.set_result(None)
+
+    async def _execute_async(self, message: Execute) -> None:
+        requests = self._take(message)
+        handles = [request.handle for request in requests]
+        input_end_ns = time.monotonic_ns()
+        try:
+            answer = self.backend.execute(requests)
+            responses = await answer if isinstance(answer, Awaitable) else answer
+        except BaseException as error:
+            responses = self._error_responses(error, len(handles))
+        self._finish(message.batch, requests, handles, input_end_ns, responses)
+
+    # What the backend may ask (`naiad.backends.backend.Runtime`).
+
+    def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
+        if handle not in self._open:
+            return
+        if is_final:
+            self._close(handle)
+        self.channel.send(Response(handle, response, is_final), response.outputs if response is not None else ())
+
+    def is_cancelled(self, handle: int) -> bool:
+        if handle not in self._cancelled and handle in self._open:
+            self.channel.poll()
+        return handle in self._cancelled
+
+    def call(self, request: CallRequest) -> RunningCall:
+        number = self._next_number()
+        request.request.handle = number
+        call = self._calls[number] = RunningCall(self, number)
+        self.channel.send(StartCall(request), request.request.inputs)
+        return call
+
+    def log(self, severity: str, message: str, file: str, line: int) -> None:
+        self.channel.send(LogLine(severity, message, file, line))
+
+    def metric(self, operation: MetricOperation) -> float:
+        if operation.kind in ("increment", "set", "observe", "delete_family", "delete_metric"):
+            self.channel.send(Metric(0, operation))
+            return 0.0
+        number = self._next_number()
+        self.channel.send(Metric(number, operation))
+        return self._wait_for_answer(number)
+
+    def control(self, operation: ControlOperation) -> bool:
+        number = self._next_number()
+        self.channel.send(Control(number, operation))
+        return bool(self._wait_for_answer(number))
+
+    def _wait_for_answer(self, number: int) -> float:
+        self.channel.wait_until(lambda: number in self._answers)
+        answer = self._answers.pop(number)
+        if answer.error is not None:
+            raise NaiadError(Code[answer.error.code], answer.error.message)
+        return answer.value
+
+    def _next_number(self) -> int:
+        with self._lock:
+            return next(self._numbers)
+
+    def _close(self, handle: int) -> None:
+        self._open.discard(handle)
+        self._cancelled.discard(handle)
+
+    def _on_event(self, message: Cancel | CallEvent | Answer) -> None:
+        match message:
+            case Cancel():
+                self._cancelled.update(handle for handle in message.handles if handle in self._open)
+            case CallEvent():
+                call = self._calls.get(message.call)
+                if message.is_final:
+                    self._calls.pop(message.call, None)
+                if call is not None:
+                    call.deliver(message.response, message.is_final)
+            case Answer():
+                self._answers[message.question] = message
+
+
+def _last_lines(error: BaseException) -> str:
+    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    return "\n".join(lines[-TRACEBACK_LINES:])
+
+
+def _name_process(name: str) -> None:
+    """What `ps` and `top` show: which instance this process is."""
+    try:
+        with open("/proc/self/comm", "w") as comm:
+            comm.write(name[-15:])
+    except OSError:
+        pass
+
+
+def reseed() -> None:
+    """Forked siblings must not draw the same random numbers."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def main(sock: socket.socket, backend_name: str) -> None:
+    """Runs until the server says `Unload` or is gone; never returns."""
+    reseed()
+    status = 0
+    try:
+        Worker(sock, import_backend(backend_name)()).run()
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        status = status or 1
+    # Threads that the model left behind must not keep the process: unloading is an exit.
+    os._exit(status)

@@ -1,0 +1,161 @@
+"""The worker's end of its channel: one socket, read by whichever thread needs something from it.
+
+No reader thread: a hand-over between threads would cost more than the work. Whoever waits (the work loop for a batch, a user's
+thread for a BLS answer) reads for all; the others sleep on one condition. `send` may be called from any thread.
+Invariant: at most one thread is inside `_read`; a message is dispatched exactly once, under the condition's lock.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from naiad.core.work import WorkTensor
+from naiad.shm.arena import Arena
+from naiad.workers.link import Link
+from naiad.workers.messages import Answer, CallEvent, Cancel, Message, ToWorker
+
+READ_BYTES = 1 << 18
+MAX_FDS_PER_CALL = 253
+"""The kernel's limit (SCM_MAX_FD)."""
+ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS_PER_CALL * 4)
+
+
+class WorkerChannel:
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self.sock = sock
+        self.link: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
+        self.backlog: deque[ToWorker] = deque()
+        self.on_event: Callable[[Cancel | CallEvent | Answer], None] = lambda message: None
+        self._changed = threading.Condition()
+        self._is_reading = False
+        self._num_waiting = 0
+        self._loop_thread: int | None = None
+        self._send_lock = threading.Lock()
+        self._out = bytearray()
+        self._buffer = bytearray(READ_BYTES)
+
+    # In.
+
+    def next_work(self) -> ToWorker:
+        """The next message for the work loop; blocks."""
+        if not self.backlog:
+            self.wait_until(self._has_backlog)
+        return self.backlog.popleft()
+
+    def _has_backlog(self) -> bool:
+        return bool(self.backlog)
+
+    def wait_until(self, is_done: Callable[[], bool]) -> None:
+        """Blocks until something that was received makes `is_done` true."""
+        with self._changed:
+            while not is_done():
+                if self._is_reading and threading.get_ident() != self._loop_thread:
+                    self._num_waiting += 1
+                    self._changed.wait()
+                    self._num_waiting -= 1
+                else:
+                    self._read_and_dispatch(0)
+
+    def poll(self) -> None:
+        """Takes in what has already arrived, without waiting."""
+        with self._changed:
+            if not self._is_reading or threading.get_ident() == self._loop_thread:
+                self._read_and_dispatch(socket.MSG_DONTWAIT)
+
+    def reserve_for_loop(self) -> None:
+        """From now on this thread's event loop reads (by `poll`, when the socket is readable)."""
+        self._loop_thread = threading.get_ident()
+        self._is_reading = True
+
+    def _read_and_dispatch(self, flags: int) -> None:
+        """Called with the lock held; released while the system call may block."""
+        was_reading, self._is_reading = self._is_reading, True
+        self._changed.release()
+        try:
+            messages = self._read(flags)
+        finally:
+            self._changed.acquire()
+            self._is_reading = was_reading
+        for message in messages:
+            if isinstance(message, (Cancel, CallEvent, Answer)):
+                self.on_event(message)
+            else:
+                self.backlog.append(message)
+        if self._num_waiting:
+            self._changed.notify_all()
+
+    def _read(self, flags: int) -> list[ToWorker]:
+        try:
+            size, ancillary, _, _ = self.sock.recvmsg_into([self._buffer], ANCILLARY_BYTES, flags)
+        except BlockingIOError:
+            return []
+        except ConnectionError:
+            size, ancillary = 0, []
+        if size == 0:
+            # The server is gone: nobody is left to serve, and whatever the model still does is in vain.
+            os._exit(0)
+        return self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary))
+
+    # Out.
+
+    def send(self, message: Message, tensors: Iterable[WorkTensor] = ()) -> None:
+        """`tensors` are those inside the message: the large ones move to shared memory first."""
+        with self._send_lock:
+            if tensors:
+                self.link.place(tensors)
+            self._send(message)
+
+    def send_last_use(self, message: Message, tensors: list[WorkTensor], requests: list[Any]) -> None:
+        """As `send`, when the model is done with `requests`: their memory may go back as the answer itself, uncopied."""
+        with self._send_lock:
+            self.link.place(tensors)
+            requests.clear()
+            self.link.copy_if_kept(tensors)
+            self._send(message)
+
+    def send_with_fd(self, message: Message, fd: int) -> None:
+        with self._send_lock:
+            self._send(message, [fd])
+
+    def _send(self, message: Message, more_fds: list[int] | None = None) -> None:
+        out = self._out
+        fds = self.link.pack(message, out) + (more_fds or [])
+        if not fds:
+            self.sock.sendall(out)
+        else:
+            sent = 0
+            for rights in split_rights(fds):
+                sent += self.sock.sendmsg([memoryview(out)[sent : sent + 1]], rights)
+            self.sock.sendall(memoryview(out)[sent:])
+        if len(out) > READ_BYTES:
+            self._out = bytearray()
+        else:
+            out.clear()
+
+
+Rights = list[tuple[int, int, array.array[int]]]
+
+
+def split_rights(fds: list[int]) -> list[Rights]:
+    """Ancillary data for successive one-byte sends: descriptors may run ahead of the message that names them, never behind."""
+    groups = (fds[at : at + MAX_FDS_PER_CALL] for at in range(0, len(fds), MAX_FDS_PER_CALL))
+    return [[(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", group))] for group in groups]
+
+
+def descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    fds: list[int] = []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            received = array.array("i")
+            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+            fds.extend(received)
+    return fds
