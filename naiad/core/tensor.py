@@ -7,7 +7,7 @@ It may be any bytes-like object, also a view into an arena: whoever holds `data`
 from __future__ import annotations
 
 from math import prod
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,11 +19,28 @@ from naiad.errors import invalid_arg
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-class Tensor(msgspec.Struct):
+class SlotRef(msgspec.Struct, array_like=True, frozen=True):
+    """Where the data of a tensor lies in shared memory (naiad.shm.arena). Exists only inside messages between processes."""
+
+    slot: int
+    offset: int
+    size: int
+    is_mine: bool = False
+    """The slot belongs to the receiver of the message: it is handed back memory that it had lent."""
+
+
+if TYPE_CHECKING:
+    TensorData: TypeAlias = Buffer
+else:
+    # What msgspec makes of it when a message is read: inline data is writable, as models expect of their inputs.
+    TensorData = bytearray | SlotRef
+
+
+class Tensor(msgspec.Struct, array_like=True):
     name: str
     datatype: str
     shape: list[int]
-    data: Buffer
+    data: TensorData
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
         """A view where the datatype allows it; BYTES become an object array; BF16 comes as its uint16 bit patterns."""

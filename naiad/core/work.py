@@ -9,25 +9,16 @@ from __future__ import annotations
 import msgspec
 
 from naiad.core.request import ParameterValue
+from naiad.core.tensor import SlotRef, Tensor
+
+__all__ = ["SlotRef", "WorkTensor"]
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
 
 
-class SlotRef(msgspec.Struct, array_like=True, frozen=True):
-    slot: int
-    offset: int
-    size: int
-    is_mine: bool = False
-    """The slot belongs to the receiver of this message: it is handing back memory that it was lent."""
-
-
-class WorkTensor(msgspec.Struct, array_like=True):
-    name: str
-    datatype: str
-    shape: list[int]
-    data: bytearray | SlotRef
-    """After receipt: a bytearray or a writable memoryview. Before sending: any bytes-like object."""
+WorkTensor = Tensor
+"""The same struct on both sides; after receipt `data` is a bytearray or a writable memoryview."""
 
 
 class WorkRequest(msgspec.Struct, array_like=True):

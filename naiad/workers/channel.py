@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
 
-from naiad.core.work import WorkTensor
 from naiad.shm.arena import Arena
 from naiad.workers.link import BrokenLinkError, Link
 from naiad.workers.messages import Message
@@ -47,12 +46,10 @@ class Channel(Generic[M]):
         self.is_closed = False
         loop.add_reader(sock, self._on_readable)
 
-    def send(self, message: Message, tensors: Iterable[WorkTensor] = (), more_fds: list[int] | None = None) -> None:
-        """Messages to a closed channel are dropped: its requests have already been failed."""
+    def send(self, message: Message, more_fds: list[int] | None = None) -> None:
+        """Large tensors must have been placed (`link.place`). Messages to a closed channel are dropped: its requests have been failed."""
         if self.is_closed:
             return
-        if tensors:
-            self.link.place(tensors)
         fds = self.link.pack(message, self._out)
         if more_fds:
             fds += more_fds

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from naiad.core.work import SlotRef, WorkTensor
+from naiad.core.tensor import SlotRef, Tensor
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena, LentSlots
 from naiad.workers.messages import Message, Released, Slots
 
@@ -42,22 +42,21 @@ class Link(Generic[M]):
 
     # Out.
 
-    def place(self, tensors: Iterable[WorkTensor]) -> None:
-        """Replaces large data by references into shared memory, copying only what is not already there."""
-        for tensor in tensors:
-            data: Any = tensor.data
-            if isinstance(data, SlotRef) or len(data) <= INLINE_MAX_BYTES:
-                continue
-            view = memoryview(data).cast("B") if not isinstance(data, memoryview) else data.cast("B")
-            handed_back = self.lent.find(view)
-            tensor.data = handed_back if handed_back is not None else self._lend(view)
+    def place(self, tensors: list[Tensor]) -> None:
+        """Replaces large tensors in the list by references into shared memory, copying only what is not already there."""
+        for at, tensor in enumerate(tensors):
+            data = tensor.data
+            if len(data) > INLINE_MAX_BYTES or (isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES):
+                view = (data if isinstance(data, memoryview) else memoryview(data)).cast("B")
+                ref = self.lent.find(view) or self._lend(view)
+                tensors[at] = _with_ref(tensor, ref)
 
-    def copy_if_kept(self, tensors: Iterable[WorkTensor]) -> None:
+    def copy_if_kept(self, tensors: list[Tensor]) -> None:
         """Memory that is handed back must not be in anybody's hands here: a model may keep an input and write to it later."""
-        for tensor in tensors:
-            ref = tensor.data
+        for at, tensor in enumerate(tensors):
+            ref: Any = tensor.data
             if isinstance(ref, SlotRef) and ref.is_mine and self.lent.live_views(ref.slot) > 0:
-                tensor.data = self._lend(self.lent.peek(ref))
+                tensors[at] = _with_ref(tensor, self._lend(self.lent.peek(ref)))
 
     def _lend(self, view: memoryview) -> SlotRef:
         found = self.arena.find(view)
@@ -138,16 +137,15 @@ class Link(Generic[M]):
         self._incoming[:] = rest
         return messages
 
-    def resolve(self, tensors: Iterable[WorkTensor]) -> None:
+    def resolve(self, tensors: list[Tensor]) -> None:
         """Replaces references by views. Raises BrokenLinkError."""
         for tensor in tensors:
-            ref = tensor.data
+            ref: Any = tensor.data
             if isinstance(ref, SlotRef):
                 try:
-                    view: Any = self.arena.take_back(ref) if ref.is_mine else self.lent.view(ref)
+                    tensor.data = self.arena.take_back(ref) if ref.is_mine else self.lent.view(ref)
                 except ValueError as error:
                     raise BrokenLinkError(str(error)) from error
-                tensor.data = view
 
     def _take_slots(self, message: Slots) -> None:
         for id in message.dropped:
@@ -180,3 +178,8 @@ class Link(Generic[M]):
         self.lent.close()
         while self._fds:
             os.close(self._fds.popleft())
+
+
+def _with_ref(tensor: Tensor, ref: SlotRef) -> Tensor:
+    data: Any = ref
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, data)

@@ -21,6 +21,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from naiad.backends.backend import Backend
+from naiad.core.tensor import Tensor
 from naiad.core.work import (
     CallRequest,
     ControlOperation,
@@ -29,7 +30,6 @@ from naiad.core.work import (
     WorkError,
     WorkRequest,
     WorkResponse,
-    WorkTensor,
 )
 from naiad.errors import Code, NaiadError
 from naiad.workers.messages import (
@@ -229,12 +229,12 @@ class Worker:
         self, batch: int, requests: list[WorkRequest], handles: list[int], input_end_ns: int, responses: list[WorkResponse | None]
     ) -> None:
         output_start_ns = time.monotonic_ns()
-        tensors: list[WorkTensor] = []
+        answers: list[list[Tensor]] = []
         for handle, response in zip(handles, responses, strict=True):
             if response is not None:
-                tensors += response.outputs
+                answers.append(response.outputs)
                 self._close(handle)
-        self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses), tensors, requests)
+        self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses), answers, requests)
 
     def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
         """Backends word their own errors; what arrives here is a defect of the backend or an exit from inside the model."""
@@ -295,7 +295,7 @@ class Worker:
             return
         if is_final:
             self._close(handle)
-        self.channel.send(Response(handle, response, is_final), response.outputs if response is not None else ())
+        self.channel.send(Response(handle, response, is_final), response.outputs if response is not None else None)
 
     def is_cancelled(self, handle: int) -> bool:
         if handle not in self._cancelled and handle in self._open:

@@ -12,12 +12,12 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from naiad.core.work import WorkTensor
+from naiad.core.tensor import Tensor
 from naiad.shm.arena import Arena
 from naiad.workers.link import Link
 from naiad.workers.messages import Answer, CallEvent, Cancel, Message, ToWorker
@@ -107,19 +107,21 @@ class WorkerChannel:
 
     # Out.
 
-    def send(self, message: Message, tensors: Iterable[WorkTensor] = ()) -> None:
-        """`tensors` are those inside the message: the large ones move to shared memory first."""
+    def send(self, message: Message, tensors: list[Tensor] | None = None) -> None:
+        """`tensors` is the list inside the message: the large ones move to shared memory first."""
         with self._send_lock:
             if tensors:
                 self.link.place(tensors)
             self._send(message)
 
-    def send_last_use(self, message: Message, tensors: list[WorkTensor], requests: list[Any]) -> None:
+    def send_last_use(self, message: Message, answers: list[list[Tensor]], requests: list[Any]) -> None:
         """As `send`, when the model is done with `requests`: their memory may go back as the answer itself, uncopied."""
         with self._send_lock:
-            self.link.place(tensors)
+            for tensors in answers:
+                self.link.place(tensors)
             requests.clear()
-            self.link.copy_if_kept(tensors)
+            for tensors in answers:
+                self.link.copy_if_kept(tensors)
             self._send(message)
 
     def send_with_fd(self, message: Message, fd: int) -> None:
