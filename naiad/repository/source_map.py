@@ -1,0 +1,52 @@
+"""Where in a text each field of a message was written: field path -> line and column.
+
+Filled by pbtxt while parsing, asked by validate when a rule fails. Paths look like `input[1].dims[0]` and, for map entries,
+`parameters["key"].string_value`. Only offsets are kept; lines are counted when somebody asks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+
+from naiad.repository.problem import Position
+
+_LAST_SEGMENT = re.compile(r'(?:\.[^.\[\]"]+|\[\d+\]|\["(?:[^"\\]|\\.)*"\])$')
+
+
+class SourceMap:
+    def __init__(self, file_name: str = "", text: str = "") -> None:
+        self.file_name = file_name
+        self.offsets: dict[str, int] = {}
+        self._text = text
+        self._line_starts: list[int] = []
+
+    def position_of_offset(self, offset: int) -> Position:
+        if not self._line_starts:
+            self._line_starts = [0, *(i + 1 for i, c in enumerate(self._text) if c == "\n")]
+        line = bisect_right(self._line_starts, offset)
+        return Position(line, offset - self._line_starts[line - 1] + 1)
+
+    def position(self, path: str) -> Position | None:
+        """Of the field itself or, when it was not written, of the nearest field around it that was."""
+        while path:
+            offset = self.offsets.get(path)
+            if offset is not None:
+                return self.position_of_offset(offset)
+            path = _around(path)
+        return None
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.offsets
+
+
+def _around(path: str) -> str:
+    """`a.b[1]` -> `a.b` -> `a` -> ``."""
+    last = _LAST_SEGMENT.search(path)
+    return path[: last.start()] if last else ""
+
+
+def entry_path(path: str, key: object) -> str:
+    """The path of a map's entry; keys may hold anything, so they are written as JSON strings."""
+    return f"{path}[{json.dumps(str(key))}]"
