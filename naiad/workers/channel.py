@@ -97,23 +97,30 @@ class Channel(Generic[M]):
         if self._flush() and not self.is_closed:
             self._loop.remove_writer(self._sock)
 
-    def _on_readable(self) -> None:
+    def drain(self) -> None:
+        """Takes everything that has arrived, now."""
+        while not self.is_closed and self._on_readable():
+            pass
+
+    def _on_readable(self) -> bool:
+        """False when there was nothing."""
         try:
             size, ancillary, _, _ = self._sock.recvmsg_into([_read_buffer], ANCILLARY_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self.close(f"read failed: {error.strerror}")
-            return
+            return False
         if size == 0:
             self.close("closed by the worker")
-            return
+            return False
         try:
             messages = self.link.feed(memoryview(_read_buffer)[:size], descriptors(ancillary) if ancillary else ())
             for message in messages:
                 self._on_message(message)
         except BrokenLinkError as error:
             self.close(f"bad message: {error}")
+        return True
 
     def close(self, reason: str) -> None:
         if self.is_closed:

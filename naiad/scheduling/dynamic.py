@@ -1,0 +1,141 @@
+"""Dynamic batching: requests for one model -> batches for its instances.
+
+In:  InferRequest, from InferenceCore, on the event loop.
+Out: lists of requests handed to Instance.execute.
+Rule: only batch_rule.py decides *when* a batch closes; only queue.py decides *order*; this file carries it out.
+A model without a scheduler in its config gets the same with a rule that never merges requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from naiad.core.clock import Clock, Timer
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+from naiad.core.statistics import ModelStatistics, failure_reason
+from naiad.errors import NaiadError, unavailable
+from naiad.scheduling.batch_rule import BatchRule
+from naiad.scheduling.ordering import Ordering
+from naiad.scheduling.queue import RETRY_AFTER_S, QueuePolicy, RequestQueue
+from naiad.scheduling.scheduler import Executor
+
+
+class DynamicScheduler:
+    def __init__(
+        self,
+        instances: Sequence[Executor],
+        rule: BatchRule,
+        clock: Clock,
+        statistics: ModelStatistics,
+        *,
+        default_policy: QueuePolicy = QueuePolicy(),  # noqa: B008 - frozen
+        priority_levels: int = 0,
+        default_priority_level: int = 0,
+        priority_queue_policy: dict[int, QueuePolicy] | None = None,
+        preserve_ordering: bool = False,
+    ) -> None:
+        self._instances = list(instances)
+        self._rule = rule
+        self._clock = clock
+        self._statistics = statistics
+        self._queue = RequestQueue(clock, self._refuse, default_policy, priority_levels, default_priority_level, priority_queue_policy)
+        self._ordering = Ordering() if preserve_ordering else None
+        self._is_dispatch_due = False
+        self._delay_timer: Timer | None = None
+        self._is_stopping = False
+        self._stopped: asyncio.Future[None] | None = None
+        for instance in self._instances:
+            instance.on_free = self._on_free
+            instance.on_idle = self._on_idle
+            instance.on_state = self._on_state
+
+    # Scheduler.
+
+    def enqueue(self, request: InferRequest) -> ResponseStream:
+        if self._is_stopping:
+            raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
+        stream = outer = request.stream = ResponseStream()
+        request.queue_start_ns = self._clock.now_ns()
+        try:
+            self._queue.push(request)
+        except NaiadError as error:
+            self._statistics.record_failure(request.start_ns, request.queue_start_ns, "REJECTED")
+            raise error
+        if self._ordering is not None:
+            outer = self._ordering.add(stream)
+        self._statistics.pending_request_count += 1
+        if not self._is_dispatch_due:
+            # Not at once: requests that arrived in the same turn of the loop, on other connections, join the batch.
+            self._is_dispatch_due = True
+            self._clock.call_soon(self._dispatch)
+        return outer
+
+    def inflight(self) -> int:
+        return len(self._queue) + sum(instance.inflight for instance in self._instances)
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        self._fail_waiting_if_broken()
+        while self.inflight():
+            self._stopped = asyncio.get_running_loop().create_future()
+            await self._stopped
+
+    # Dispatching.
+
+    def _dispatch(self) -> None:
+        self._is_dispatch_due = False
+        while self._queue and (instance := self._free_instance()) is not None:
+            batch = self._next_batch()
+            if not batch:
+                return
+            self._statistics.pending_request_count -= len(batch)
+            instance.execute(batch)
+
+    def _free_instance(self) -> Executor | None:
+        """The one with the least to do; instances take turns only by that."""
+        free: Executor | None = None
+        for instance in self._instances:
+            if instance.is_free and (free is None or instance.inflight < free.inflight):
+                free = instance
+        return free
+
+    def _next_batch(self) -> list[InferRequest]:
+        """Empty when it pays to wait; then a timer is set."""
+        if self._rule.max_batch_size <= 1:
+            return self._queue.take(1)
+        now_ns = self._clock.now_ns()
+        first = self._queue.first()
+        assert first is not None
+        count, wait_ns = self._rule.choose(self._queue.in_order(), now_ns - first.queue_start_ns)
+        if count:
+            return self._queue.take(count)
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+        self._delay_timer = self._clock.call_at(now_ns + wait_ns, self._dispatch)
+        return []
+
+    def _on_free(self, instance: Executor) -> None:
+        if self._queue:
+            self._dispatch()
+
+    def _on_idle(self, instance: Executor) -> None:
+        if self._stopped is not None and not self._stopped.done() and not self.inflight():
+            self._stopped.set_result(None)
+
+    def _on_state(self, instance: Executor) -> None:
+        self._fail_waiting_if_broken()
+        self._on_idle(instance)
+
+    def _fail_waiting_if_broken(self) -> None:
+        """Waiting is worth it while an instance is coming back soon, not while all of them crash in a loop."""
+        if self._instances and all(instance.is_broken for instance in self._instances):
+            self._queue.remove_all(unavailable("no instance of the model is able to serve", RETRY_AFTER_S))
+
+    def _refuse(self, request: InferRequest, error: NaiadError) -> None:
+        self._statistics.pending_request_count -= 1
+        self._statistics.record_failure(request.start_ns, self._clock.now_ns(), failure_reason(error.code, is_from_backend=False))
+        assert request.stream is not None
+        request.stream.fail(error, request.model_name, request.model_version, request.id)
+        self._on_idle(self._instances[0])

@@ -1,0 +1,48 @@
+"""The interface of a scheduler, complete with three methods: requests for one model version in, answers out.
+
+A scheduler owns a request from `enqueue` until it hands it to an instance; the instance owns it until its final response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+
+
+class Scheduler(Protocol):
+    def enqueue(self, request: InferRequest) -> ResponseStream:
+        """Takes the request over. Raises NaiadError when it is refused at once; nothing has happened then."""
+        ...
+
+    def inflight(self) -> int:
+        """Requests that were taken over and have not had their final response."""
+        ...
+
+    async def stop(self) -> None:
+        """Refuses new requests and returns when none is in flight."""
+        ...
+
+
+class Executor(Protocol):
+    """What a scheduler needs of an instance (naiad.workers.instance.Instance)."""
+
+    on_free: Callable[..., None]
+    on_state: Callable[..., None]
+    on_idle: Callable[..., None]
+
+    @property
+    def is_free(self) -> bool: ...
+
+    @property
+    def is_serving(self) -> bool: ...
+
+    @property
+    def is_broken(self) -> bool: ...
+
+    @property
+    def inflight(self) -> int: ...
+
+    def execute(self, requests: list[InferRequest]) -> None: ...

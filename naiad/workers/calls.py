@@ -1,0 +1,119 @@
+"""What a worker asks of the server: BLS calls, custom metrics, model control. One `Calls` per life of a worker process.
+
+The three services are passed in as plain callables, because they live in layers above.
+Invariant: when the worker ends, its calls are cancelled and its metrics dropped; no answer is sent to a closed channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
+from naiad.errors import Code, NaiadError
+from naiad.workers.channel import Channel
+from naiad.workers.messages import Answer, CallEvent, CancelCall, Control, Metric, StartCall, ToServer
+
+
+class Services(msgspec.Struct, frozen=True):
+    infer: Callable[[InferRequest], ResponseStream]
+    metric: Callable[[str, MetricOperation], float]
+    """(owner, operation); raises NaiadError."""
+    drop_metrics: Callable[[str], None]
+    control: Callable[[ControlOperation], Awaitable[bool]]
+
+
+class Calls:
+    def __init__(self, channel: Channel[ToServer], services: Services, owner: str) -> None:
+        self._channel = channel
+        self._services = services
+        self._owner = owner
+        self._streams: dict[int, ResponseStream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, message: StartCall | CancelCall | Metric | Control) -> None:
+        match message:
+            case StartCall():
+                self._start(message.call)
+            case CancelCall():
+                stream = self._streams.get(message.call)
+                if stream is not None:
+                    stream.cancel()
+            case Metric():
+                self._metric(message)
+            case Control():
+                task = asyncio.get_running_loop().create_task(self._control(message))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.cancel()
+        self._services.drop_metrics(self._owner)
+
+    def _start(self, call: CallRequest) -> None:
+        work = call.request
+        self._channel.link.resolve(work.inputs)
+        request = InferRequest(
+            call.model_name,
+            work.inputs,
+            str(call.model_version) if call.model_version > 0 else "",
+            work.id,
+            work.requested_outputs,
+            work.parameters,
+            work.correlation_id,
+            bool(work.flags & SEQUENCE_START),
+            bool(work.flags & SEQUENCE_END),
+            work.priority,
+            work.timeout_us,
+        )
+        try:
+            stream = self._services.infer(request)
+        except NaiadError as error:
+            self._channel.send(CallEvent(work.handle, _error_response(error), True))
+            return
+        self._streams[work.handle] = stream
+        stream.deliver_to(partial(self._deliver, work.handle))
+
+    def _deliver(self, number: int, response: InferResponse | None, is_final: bool) -> None:
+        if is_final:
+            self._streams.pop(number, None)
+        if self._channel.is_closed:
+            return
+        answer = None
+        if response is not None and response.error is not None:
+            answer = _error_response(response.error)
+        elif response is not None:
+            outputs = list(response.outputs)
+            self._channel.link.place(outputs)
+            answer = WorkResponse(outputs, None, response.parameters)
+        self._channel.send(CallEvent(number, answer, is_final))
+
+    def _metric(self, message: Metric) -> None:
+        value, error = 0.0, None
+        try:
+            value = self._services.metric(self._owner, message.operation)
+        except NaiadError as failure:
+            error = WorkError(failure.code.name, failure.message)
+        if message.question:
+            self._channel.send(Answer(message.question, value, error))
+
+    async def _control(self, message: Control) -> None:
+        value, error = False, None
+        try:
+            value = await self._services.control(message.operation)
+        except NaiadError as failure:
+            error = WorkError(failure.code.name, failure.message)
+        except Exception as failure:
+            error = WorkError(Code.INTERNAL.name, f"{type(failure).__name__}: {failure}")
+        self._channel.send(Answer(message.question, float(value), error))
+
+
+def _error_response(error: NaiadError) -> WorkResponse:
+    return WorkResponse(error=WorkError(error.code.name, error.message))

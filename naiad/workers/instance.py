@@ -1,0 +1,424 @@
+"""A copy of a model: executes batches in its worker process, hands the answers to the requests' streams, and comes back when it dies.
+
+In:  batches from a scheduler. Out: responses, by message; `on_free` when it can take another batch.
+Invariant: every request that was handed over gets exactly one final response, from the model or, when its process ends, from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from naiad import log
+from naiad.core.clock import Clock, Timer
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
+from naiad.core.work import SEQUENCE_END, SEQUENCE_START, LoadArguments, WorkRequest, WorkResponse
+from naiad.errors import Code, NaiadError, internal
+from naiad.shm.arena import INLINE_MAX_BYTES, Arena
+from naiad.workers.calls import Calls, Services
+from naiad.workers.messages import (
+    Cancel,
+    CancelCall,
+    Control,
+    Execute,
+    Executed,
+    LogLine,
+    Metric,
+    Ping,
+    Pong,
+    Response,
+    StartCall,
+    ToServer,
+)
+from naiad.workers.restart import RestartPolicy, Restarts
+from naiad.workers.template_process import Templates
+from naiad.workers.worker_process import WorkerProcess, describe_status
+
+ASYNC_MAX_BATCHES = 64
+"""How many batches an instance with a coroutine `execute` works on at once."""
+HEARTBEAT_NS = 2_000_000_000
+UNRESPONSIVE_NS = 10_000_000_000
+
+
+class State(enum.Enum):
+    NEW = "new"
+    STARTING = "starting"
+    READY = "ready"
+    DOWN = "down"
+    """Died; a new process is on its way."""
+    STOPPED = "stopped"
+
+
+class Batch(msgspec.Struct, eq=False):
+    requests: list[InferRequest]
+    handles: list[int]
+    batch_size: int
+    compute_start_ns: int
+    times: BatchTimes | None = None
+    """Known when `execute` has returned."""
+    deadline: Timer | None = None
+
+
+class OpenRequest(msgspec.Struct, eq=False):
+    request: InferRequest
+    batch: Batch
+    num_responses: int = 0
+
+
+class InstancePlan(msgspec.Struct, frozen=True):
+    """What every instance of a model version has in common."""
+
+    backend: str
+    model_name: str
+    model_version: str
+    is_decoupled: bool
+    execution_timeout_ns: int
+    """0 means none: a long `execute` is busy, not dead."""
+    restarts: RestartPolicy
+
+
+class Instance:
+    def __init__(
+        self,
+        clock: Clock,
+        templates: Templates,
+        plan: InstancePlan,
+        arguments: LoadArguments,
+        arena: Arena,
+        statistics: ModelStatistics,
+        services: Services,
+    ) -> None:
+        self._clock = clock
+        self._templates = templates
+        self._plan = plan
+        self._arguments = arguments
+        self._arena = arena
+        self._statistics = statistics
+        self._services = services
+        self.name = arguments.instance_name
+        self.state = State.NEW
+        self.on_free: Callable[[Instance], None] = lambda instance: None
+        self.on_state: Callable[[Instance], None] = lambda instance: None
+        self.on_idle: Callable[[Instance], None] = lambda instance: None
+        self.max_batches = 1
+        self.num_batches = 0
+        self._process: WorkerProcess | None = None
+        self._calls: Calls | None = None
+        self._open: dict[int, OpenRequest] = {}
+        self._batches: dict[int, Batch] = {}
+        self._handle = 0
+        self._restarts = Restarts(plan.restarts)
+        self._restarting: asyncio.Task[None] | None = None
+        self._ping_sent_ns = 0
+        self._ping = 0
+        self._is_responsive = True
+        self._says_ready = True
+        self._has_ready_hook = False
+
+    # Life.
+
+    @property
+    def is_free(self) -> bool:
+        return self.state is State.READY and self.num_batches < self.max_batches
+
+    @property
+    def is_serving(self) -> bool:
+        return self.state is State.READY
+
+    @property
+    def is_healthy(self) -> bool:
+        """Ready, answering, and by its own account fit to serve."""
+        return self.state is State.READY and self._is_responsive and self._says_ready
+
+    @property
+    def is_broken(self) -> bool:
+        """Died so often that it is only tried again now and then."""
+        return self._restarts.is_broken
+
+    @property
+    def inflight(self) -> int:
+        return len(self._open)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    async def load(self, process: WorkerProcess | None = None) -> None:
+        """Raises when the model cannot be loaded; nothing is left behind then. `process` is one that has configured the model."""
+        self.state = State.STARTING
+        try:
+            await self._start(process)
+        except BaseException:
+            self.state = State.STOPPED
+            await self._discard_process()
+            raise
+
+    async def new_process(self) -> WorkerProcess:
+        process = WorkerProcess(asyncio.get_running_loop(), self.name, self._arena, self._take, self._on_process_end)
+        self._process = process
+        await process.start(self._templates.get(self._plan.backend))
+        return process
+
+    async def configure(self) -> bytes:
+        """Asks the model itself to complete its config, in the process that will load it."""
+        process = await self.new_process()
+        return await process.configure(self._arguments)
+
+    async def _start(self, process: WorkerProcess | None) -> None:
+        process = process or await self.new_process()
+        loaded = await process.load(self._arguments)
+        self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1
+        self._has_ready_hook = loaded.has_ready_hook
+        self._calls = Calls(process.channel, self._services, self.name)
+        self._ping_sent_ns = 0
+        self._is_responsive = self._says_ready = True
+        self.state = State.READY
+        self.on_state(self)
+        self.on_free(self)
+
+    async def stop(self, timeout_s: float) -> None:
+        """The scheduler has drained it: finalize, then gone. Requests that are still open are failed."""
+        self.state = State.STOPPED
+        if self._restarting is not None:
+            self._restarting.cancel()
+        process = self._process
+        if process is not None and not process.has_ended:
+            await process.unload(timeout_s)
+        await self._discard_process()
+
+    async def _discard_process(self) -> None:
+        if self._process is not None:
+            await self._process.kill()
+            self._process = None
+
+    def _on_process_end(self) -> None:
+        process, was_ready = self._process, self.state is State.READY
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+        if was_ready:
+            self.state = State.DOWN
+        self._fail_open(internal(f"Failed to process the request(s) for model instance '{self.name}', message: its worker process ended"))
+        if was_ready and process is not None:
+            self.on_state(self)
+            self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
+
+    def _fail_open(self, error: NaiadError) -> None:
+        open_requests, self._open = self._open, {}
+        for batch in self._batches.values():
+            if batch.deadline is not None:
+                batch.deadline.cancel()
+        self._batches.clear()
+        self.num_batches = 0
+        now_ns = self._clock.now_ns()
+        for entry in open_requests.values():
+            self._statistics.record_failure(entry.request.start_ns, now_ns, "BACKEND")
+            self._stream(entry.request).fail(error, self._plan.model_name, self._plan.model_version, entry.request.id)
+        self.on_idle(self)
+
+    async def _restart(self, ended: WorkerProcess) -> None:
+        """Until it serves again. Each attempt waits longer; a crash loop is tried only now and then."""
+        reason = describe_status(await ended.exited) if ended.pid else "ended"
+        while self.state is State.DOWN:
+            delay_s = self._restarts.next_delay_s(self._clock.now_ns())
+            log.error(f"worker of '{self.name}' {reason}; restarting in {delay_s:g} s")
+            await asyncio.sleep(delay_s)
+            self._statistics.worker_restarts += 1
+            try:
+                await self._start(None)
+                log.info(f"worker of '{self.name}' is back")
+            except NaiadError as error:
+                reason = f"failed to start: {error.message}"
+                await self._discard_process()
+
+    # Work.
+
+    def execute(self, requests: list[InferRequest]) -> None:
+        """Only when `is_free`. The answers go to the requests' streams."""
+        assert self._process is not None
+        link = self._process.channel.link
+        now_ns = time.monotonic_ns()
+        batch = Batch(requests, [], 0, now_ns)
+        work: list[WorkRequest] = []
+        handle = number = self._handle + 1
+        size = 0
+        for request in requests:
+            inputs = request.inputs
+            for tensor in inputs:
+                if len(tensor.data) > INLINE_MAX_BYTES:
+                    inputs = list(inputs)
+                    link.place(inputs)
+                    break
+            flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
+            work.append(
+                WorkRequest(
+                    handle,
+                    request.id,
+                    inputs,
+                    request.requested_outputs,
+                    request.parameters,
+                    request.sequence_id,
+                    flags,
+                    request.timeout_us,
+                    request.priority,
+                )
+            )
+            self._open[handle] = OpenRequest(request, batch)
+            batch.handles.append(handle)
+            self._stream(request).on_cancel(partial(self._cancel, handle))
+            size += request.batch_size
+            handle += 1
+        batch.batch_size = size
+        self._handle = handle - 1
+        self._batches[number] = batch
+        self.num_batches += 1
+        if self._plan.execution_timeout_ns:
+            batch.deadline = self._clock.call_at(now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout)
+        self._process.channel.send(Execute(number, work))
+
+    def _on_execution_timeout(self) -> None:
+        log.error(f"instance '{self.name}' has executed for longer than its limit of {self._plan.execution_timeout_ns / 1e9:g} s: killed")
+        if self._process is not None:
+            self._process.kill_now()
+
+    def _cancel(self, handle: int) -> None:
+        if self._process is not None:
+            self._process.channel.send(Cancel([handle]))
+
+    def _take(self, message: ToServer) -> None:
+        match message:
+            case Executed():
+                self._on_executed(message)
+            case Response():
+                self._on_response(message)
+            case Pong():
+                self._on_pong(message)
+            case LogLine():
+                pid = self._process.pid if self._process is not None else 0
+                log.emit(message.severity, message.message, message.file, message.line, pid)
+            case StartCall() | CancelCall() | Metric() | Control():
+                if self._calls is not None:
+                    self._calls.take(message)
+
+    def _on_executed(self, message: Executed) -> None:
+        batch = self._batches.pop(message.batch)
+        if batch.deadline is not None:
+            batch.deadline.cancel()
+        self.num_batches -= 1
+        # The next batch goes out first: the worker works on it while the answers of this one are written.
+        self.on_free(self)
+        times = BatchTimes(batch.compute_start_ns, message.compute_input_end_ns, message.compute_output_start_ns, time.monotonic_ns())
+        batch.times = times
+        self._statistics.record_execution(batch.batch_size, times)
+        for handle, response in zip(batch.handles, message.responses, strict=True):
+            if response is not None:
+                entry = self._open.pop(handle, None)
+                if entry is not None:
+                    self._answer(entry, response, times)
+        if not self._open:
+            self.on_idle(self)
+
+    def _answer(self, entry: OpenRequest, response: WorkResponse, times: BatchTimes) -> None:
+        """The only response of a plain request."""
+        request = entry.request
+        if response.error is not None:
+            error = NaiadError(Code[response.error.code], response.error.message)
+            self._statistics.record_failure(request.start_ns, times.compute_end_ns, failure_reason(error.code, is_from_backend=True))
+        else:
+            error = None
+            self._statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, times)
+        self._statistics.record_first_response(request.start_ns, times.compute_end_ns)
+        self._stream(request).put(self._to_response(request, response, error), True)
+
+    def _on_response(self, message: Response) -> None:
+        """From a response sender."""
+        entry = self._open.pop(message.handle, None) if message.is_final else self._open.get(message.handle)
+        if entry is None:
+            return
+        request, response = entry.request, message.response
+        now_ns = time.monotonic_ns()
+        error = None
+        if response is not None:
+            if response.error is not None:
+                error = NaiadError(Code[response.error.code], response.error.message)
+            if entry.num_responses == 0:
+                self._statistics.record_first_response(request.start_ns, now_ns)
+        if self._plan.is_decoupled:
+            self._count_response(entry, response, now_ns)
+        if message.is_final:
+            self._count_request(entry, error, now_ns)
+        answer = None if response is None else self._to_response(request, response, error)
+        self._stream(request).put(answer, message.is_final)
+        if not self._open:
+            self.on_idle(self)
+
+    def _count_response(self, entry: OpenRequest, response: WorkResponse | None, now_ns: int) -> None:
+        statistics = self._statistics.response(entry.num_responses)
+        entry.num_responses += 1
+        took_ns = now_ns - entry.batch.compute_start_ns
+        if response is None:
+            statistics.empty_response.add(took_ns)
+        elif response.error is not None:
+            statistics.fail.add(took_ns)
+        else:
+            statistics.success.add(took_ns)
+            statistics.compute_infer.add(took_ns)
+            statistics.compute_output.add(0)
+
+    def _count_request(self, entry: OpenRequest, error: NaiadError | None, now_ns: int) -> None:
+        request, batch = entry.request, entry.batch
+        if error is not None:
+            self._statistics.record_failure(request.start_ns, now_ns, failure_reason(error.code, is_from_backend=True))
+            return
+        times = batch.times
+        start_ns = batch.compute_start_ns
+        input_end_ns = times.compute_input_end_ns if times is not None else start_ns
+        self._statistics.record_success(
+            request.batch_size, request.start_ns, request.queue_start_ns, BatchTimes(start_ns, input_end_ns, now_ns, now_ns)
+        )
+
+    def _to_response(self, request: InferRequest, response: WorkResponse, error: NaiadError | None) -> InferResponse:
+        if self._process is not None and response.outputs:
+            self._process.channel.link.resolve(response.outputs)
+        return InferResponse(self._plan.model_name, self._plan.model_version, request.id, response.outputs, response.parameters, error)
+
+    @staticmethod
+    def _stream(request: InferRequest) -> ResponseStream:
+        assert request.stream is not None
+        return request.stream
+
+    # Health.
+
+    def heartbeat(self, now_ns: int) -> None:
+        """Asks an idle work loop whether it still turns. A busy one is not asked: busy is not dead."""
+        if self.state is not State.READY or self._process is None or self.num_batches:
+            return
+        if self._ping_sent_ns and now_ns - self._ping_sent_ns > UNRESPONSIVE_NS and self._is_responsive:
+            log.error(f"worker of '{self.name}' does not answer: not ready until it does")
+            self._is_responsive = False
+            self.on_state(self)
+        if not self._ping_sent_ns:
+            self._ping += 1
+            self._ping_sent_ns = now_ns
+            self._process.channel.send(Ping(self._ping))
+
+    def _on_pong(self, message: Pong) -> None:
+        if message.number != self._ping:
+            return
+        self._ping_sent_ns = 0
+        was_healthy = self.is_healthy
+        self._is_responsive = True
+        self._says_ready = message.is_ready
+        if self.is_healthy != was_healthy:
+            self.on_state(self)
+
+    def drop_slots(self, ids: list[int]) -> None:
+        if self._process is not None and ids:
+            self._process.channel.link.drop_slots(ids)

@@ -1,0 +1,41 @@
+"""When a dead worker is started again: at once the first time, then ever later; in a crash loop only now and then.
+
+Pure: times come in, delays go out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+
+class RestartPolicy(msgspec.Struct, frozen=True):
+    max_restarts: int = 5
+    """More deaths than this within the window are a crash loop: the breaker opens."""
+    window_s: float = 60.0
+    first_delay_s: float = 0.0
+    max_delay_s: float = 10.0
+    broken_delay_s: float = 30.0
+    """How long an open breaker waits before it tries once more."""
+
+
+class Restarts:
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._deaths: deque[int] = deque()
+        self.is_broken = False
+
+    def next_delay_s(self, now_ns: int) -> float:
+        """Called once per death or failed start."""
+        policy, deaths = self._policy, self._deaths
+        deaths.append(now_ns)
+        oldest_ns = now_ns - int(policy.window_s * 1e9)
+        while deaths[0] < oldest_ns:
+            deaths.popleft()
+        self.is_broken = len(deaths) > policy.max_restarts
+        if self.is_broken:
+            return policy.broken_delay_s
+        if len(deaths) == 1:
+            return policy.first_delay_s
+        return min(0.1 * 2.0 ** (len(deaths) - 2), policy.max_delay_s)
