@@ -1,0 +1,111 @@
+"""The thread that writes log lines, so that a stalled terminal, a slow disk or a closed pipe never holds up the server.
+
+In:  finished lines and the descriptor each goes to. Out: write(2).
+Rule: `put` returns at once whatever the state of the descriptors; what does not fit the budget is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+MAX_QUEUED_BYTES = 8 << 20
+MAX_BATCH_LINES = 256
+STALL_LIMIT_MS = 5000
+
+
+class LogWriter:
+    def __init__(self, describe_loss: Callable[[int], bytes], max_queued_bytes: int = MAX_QUEUED_BYTES) -> None:
+        self._describe_loss = describe_loss
+        self._max_queued_bytes = max_queued_bytes
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._queue: SimpleQueue[tuple[int, bytes] | threading.Event] = SimpleQueue()
+        self._queued_bytes = 0
+        self._unreported = 0
+        self.num_dropped = 0
+        self._pid = 0
+
+    def put(self, descriptor: int, line: bytes) -> None:
+        if self._pid != os.getpid():
+            self._start()
+        with self._lock:
+            if self._queued_bytes + len(line) > self._max_queued_bytes:
+                self.num_dropped += 1
+                self._unreported += 1
+                return
+            self._queued_bytes += len(line)
+        self._queue.put((descriptor, line))
+
+    def flush(self, timeout_s: float = 1.0) -> bool:
+        """Waits until what was put before has been written; False when it took too long."""
+        if self._pid != os.getpid():
+            return True
+        done = threading.Event()
+        self._queue.put(done)
+        return done.wait(timeout_s)
+
+    def _start(self) -> None:
+        """On the first line; and again in a forked child, where no thread but the caller's lives on and the lock may be held."""
+        if self._pid != 0:
+            self._lock = threading.Lock()
+            self._reset()
+        with self._lock:
+            if self._pid == 0:
+                self._pid = os.getpid()
+                threading.Thread(target=self._run, name="naiad-log", daemon=True).start()
+                atexit.register(self.flush)
+
+    def _run(self) -> None:
+        while True:
+            entry = self._queue.get()
+            lines: list[tuple[int, bytes]] = []
+            while not isinstance(entry, threading.Event):
+                lines.append(entry)
+                try:
+                    if len(lines) == MAX_BATCH_LINES:
+                        break
+                    entry = self._queue.get_nowait()
+                except Empty:
+                    break
+            self._write_all(lines)
+            if isinstance(entry, threading.Event):
+                entry.set()
+
+    def _write_all(self, lines: list[tuple[int, bytes]]) -> None:
+        pending, target = b"", -1
+        for descriptor, line in lines:
+            if descriptor != target and pending:
+                self._write(target, pending)
+                pending = b""
+            pending, target = pending + line, descriptor
+        if pending:
+            self._write(target, pending)
+        with self._lock:
+            self._queued_bytes -= sum(len(line) for _, line in lines)
+            lost = self._unreported if self._queue.empty() else 0
+            self._unreported -= lost
+        if lost and target >= 0:
+            self._write(target, self._describe_loss(lost))
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        """A reader that is gone, a full disk, a closed descriptor: the text is lost, and the next one is tried again."""
+        view = memoryview(data)
+        try:
+            while view:
+                try:
+                    view = view[os.write(descriptor, view) :]
+                except BlockingIOError:
+                    poll = select.poll()
+                    poll.register(descriptor, select.POLLOUT)
+                    if not poll.poll(STALL_LIMIT_MS):
+                        raise
+        except OSError:
+            with self._lock:
+                self.num_dropped += data.count(b"\n")

@@ -1,0 +1,100 @@
+import os
+import threading
+
+from naiad.log_writer import LogWriter
+
+
+def loss(count: int) -> bytes:
+    return b"lost %d\n" % count
+
+
+def num_writing_threads() -> int:
+    return sum(thread.name == "naiad-log" for thread in threading.enumerate())
+
+
+def read_until(descriptor: int, end: bytes) -> bytes:
+    data = b""
+    while end not in data:
+        data += os.read(descriptor, 1 << 16)
+    return data
+
+
+def test_a_stalled_reader_holds_nobody_up_and_the_loss_is_told() -> None:
+    read_end, write_end = os.pipe()
+    writer = LogWriter(loss, max_queued_bytes=1 << 20)
+    line = b"x" * 999 + b"\n"
+    for _ in range(3000):  # 3 MB into a pipe of 64 KiB that nobody reads
+        writer.put(write_end, line)
+    assert writer.num_dropped > 1000
+    assert not writer.flush(0)
+    data = read_until(read_end, b"lost ")
+    data += read_until(read_end, b"\n") if not data.endswith(b"\n") else b""
+    assert data.count(line) + writer.num_dropped == 3000
+    assert int(data.split(b"lost ")[1].split(b"\n")[0]) == writer.num_dropped
+    assert writer.flush(10)
+    writer.put(write_end, b"after\n")
+    assert read_until(read_end, b"after\n").endswith(b"after\n")
+    assert writer.flush(10)
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_order_is_kept_across_destinations() -> None:
+    (read_a, write_a), (read_b, write_b) = os.pipe(), os.pipe()
+    writer = LogWriter(loss)
+    for number in range(100):
+        writer.put((write_a, write_b)[number % 2], b"%d\n" % number)
+    assert writer.flush(10)
+    assert [int(x) for x in os.read(read_a, 1 << 16).split()] == list(range(0, 100, 2))
+    assert [int(x) for x in os.read(read_b, 1 << 16).split()] == list(range(1, 100, 2))
+    for descriptor in (read_a, write_a, read_b, write_b):
+        os.close(descriptor)
+
+
+def test_a_nonblocking_destination_gets_every_byte() -> None:
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    writer = LogWriter(loss)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(read_until(read_end, b"end\n")))
+    reader.start()
+    writer.put(write_end, b"x" * (1 << 20) + b"\nend\n")
+    reader.join(10)
+    assert len(received[0]) == (1 << 20) + 5
+    assert writer.flush(10)
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_many_threads_may_log_and_only_one_thread_writes() -> None:
+    read_end, write_end = os.pipe()
+    writer = LogWriter(loss)
+    before = num_writing_threads()
+    start = threading.Barrier(8)
+
+    def put() -> None:
+        start.wait()
+        for _ in range(50):
+            writer.put(write_end, b"line\n")
+
+    threads = [threading.Thread(target=put) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert writer.flush(10)
+    assert os.read(read_end, 1 << 16) == b"line\n" * 400
+    assert num_writing_threads() == before + 1
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_a_closed_descriptor_is_a_loss() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    writer = LogWriter(loss)
+    writer.put(write_end, b"a\n")
+    writer.put(write_end, b"b\n")
+    assert writer.flush(10)
+    assert writer.num_dropped == 2
+    os.close(write_end)
