@@ -13,7 +13,7 @@ from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from naiad.repository.nearest import nearest
 from naiad.repository.pbtxt_token import Kind, Token
 
-_INTEGER_RANGES: dict[int, tuple[str, int, int]] = {
+INTEGER_RANGES: dict[int, tuple[str, int, int]] = {
     FieldDescriptor.CPPTYPE_INT32: ("int32", -(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_INT64: ("int64", -(2**63), 2**63 - 1),
     FieldDescriptor.CPPTYPE_UINT32: ("uint32", 0, 2**32 - 1),
@@ -37,8 +37,8 @@ class WrongValueError(Exception):
 
 def describe_type(field: FieldDescriptor) -> str:
     """What may be written as this field's value, for people."""
-    if field.cpp_type in _INTEGER_RANGES:
-        return f"an integer ({_INTEGER_RANGES[field.cpp_type][0]})"
+    if field.cpp_type in INTEGER_RANGES:
+        return f"an integer ({INTEGER_RANGES[field.cpp_type][0]})"
     if field.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
         return "a number"
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
@@ -56,7 +56,7 @@ def read_scalar(field: FieldDescriptor, is_negative: bool, literal: list[Token])
     shown = f"{'-' if is_negative else ''}{token.text}"
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return _read_string(field, is_negative, literal, shown)
-    if field.cpp_type in _INTEGER_RANGES:
+    if field.cpp_type in INTEGER_RANGES:
         return _read_integer(field, is_negative, token, shown)
     if field.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
         return _read_float(is_negative, token, shown)
@@ -116,7 +116,7 @@ def _code_point(number: int, shown: str) -> bytes:
 
 
 def _read_integer(field: FieldDescriptor, is_negative: bool, token: Token, shown: str) -> int:
-    name, low, high = _INTEGER_RANGES[field.cpp_type]
+    name, low, high = INTEGER_RANGES[field.cpp_type]
     if token.kind is not Kind.INTEGER:
         fix = "leave out the quotes" if token.kind is Kind.STRING else ""
         raise WrongValueError("wrong-type", found=shown, expected=f"an integer ({name})", fix=fix)

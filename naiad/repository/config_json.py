@@ -1,0 +1,92 @@
+"""ModelConfig -> JSON as Triton prints it, for `GET /v2/models/M/config` and for a Python model's `args["model_config"]`.
+
+Original field names in declaration order, unset messages left out, defaults printed, 64-bit integers as numbers, enums by name.
+Rule: pure and never cached here; callers keep the bytes of a loaded model. The other direction is config_override.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from naiad.pb.model_config_pb2 import ModelConfig
+
+_Convert = Callable[[Any], Any]
+# One field's way into the object: its name, whether it must be set to be printed, and how its value is converted.
+_FieldPlan = tuple[str, bool, _Convert | None]
+
+
+def config_to_json(config: ModelConfig) -> bytes:
+    return msgspec.json.encode(config_to_dict(config))
+
+
+def config_to_dict(config: ModelConfig) -> dict[str, Any]:
+    return _to_dict(config)
+
+
+def _to_dict(message: Message) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, only_if_set, convert in _plan(cast(Descriptor, message.DESCRIPTOR)):
+        if only_if_set and not message.HasField(name):
+            continue
+        value = getattr(message, name)
+        result[name] = convert(value) if convert else value
+    return result
+
+
+@cache
+def _plan(descriptor: Descriptor) -> list[_FieldPlan]:
+    return [_plan_field(field) for field in descriptor.fields]
+
+
+def _plan_field(field: FieldDescriptor) -> _FieldPlan:
+    if field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
+        element = _plan_value(field.message_type.fields_by_name["value"])
+        return field.name, False, lambda entries: {str(key): _through(element, entries[key]) for key in sorted(entries)}
+    element = _plan_value(field)
+    if field.is_repeated:
+        return field.name, False, lambda elements: [_through(element, value) for value in elements]
+    return field.name, field.has_presence, element
+
+
+def _plan_value(field: FieldDescriptor) -> _Convert | None:
+    if field.message_type is not None:
+        return _to_dict
+    if field.enum_type is not None:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda number: names.get(number, number)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
+        return _shortest_float
+    if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
+        return _finite
+    return None
+
+
+def _through(convert: _Convert | None, value: Any) -> Any:
+    return convert(value) if convert else value
+
+
+def _shortest_float(value: float) -> float | str:
+    """The shortest decimal that is the same 32-bit float: 0.1, not 0.10000000149011612."""
+    if not math.isfinite(value):
+        return _finite(value)
+    packed = struct.pack("<f", value)
+    for digits in range(6, 9):
+        short = float(f"{value:.{digits}g}")
+        if struct.pack("<f", short) == packed:
+            return short
+    return float(f"{value:.9g}")
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no word for these; protobuf writes them as strings."""
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
