@@ -1,0 +1,144 @@
+"""The answers of one HTTP/1.1 connection, written in the order of its requests.
+
+In:  parts of answers, from exchanges, in any order between exchanges. Out: writes to the transport, joined where they meet.
+Rule: only this file writes to the socket; the first exchange of the queue writes through, the others wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from naiad.core.tensor import Buffer
+
+if TYPE_CHECKING:
+    from naiad.transport.http1_exchange import Exchange
+
+
+class AnswersOwner(Protocol):
+    def on_answered(self) -> None:
+        """All requests so far are answered."""
+
+    def on_last_answer(self) -> None:
+        """An answer that ends the connection has been written."""
+
+    def on_slow_reader(self) -> None:
+        """A stream's unsent bytes exceed the limit."""
+
+
+class AnswerQueue:
+    __slots__ = (
+        "_flush_is_due",
+        "_loop",
+        "_max_stream_buffer_bytes",
+        "_out",
+        "_owner",
+        "_transport",
+        "exchanges",
+        "is_corked",
+        "is_paused",
+        "is_stopping",
+    )
+
+    def __init__(
+        self, owner: AnswersOwner, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, max_stream_buffer_bytes: int
+    ) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = transport
+        self._loop = loop
+        self._max_stream_buffer_bytes = max_stream_buffer_bytes
+        self._out: list[Buffer] = []
+        self._flush_is_due = False
+        self.exchanges: deque[Exchange] = deque()
+        self.is_corked = False
+        """More requests of the same read follow: their answers may still join this write."""
+        self.is_paused = False
+        """The client takes less than is written."""
+        self.is_stopping = False
+        """The server shuts down: every answer ends its connection."""
+
+    def send(self, exchange: Exchange, data: bytes) -> None:
+        """Part of the exchange's answer; the last part when `exchange.is_ended`."""
+        exchanges = self.exchanges
+        if exchanges[0] is not exchange:
+            self._wait(exchange, [data], len(data))
+            return
+        if self.is_corked or self._out or len(exchanges) > 1:
+            self._out.append(data)
+            self._flush_soon()
+        elif self._transport is not None:
+            self._transport.write(data)
+        if exchange.is_ended:
+            self._end(exchange)
+        elif self.is_paused:
+            self._check_stream_buffer(0)
+
+    def send_parts(self, exchange: Exchange, parts: list[Buffer]) -> None:
+        """A whole answer, without copying its parts together."""
+        if self.exchanges[0] is not exchange:
+            self._wait(exchange, parts, 0)
+            return
+        self._out.extend(parts)
+        self.flush()
+        self._end(exchange)
+
+    def flush(self) -> None:
+        self._flush_is_due = False
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out = []
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    def disconnect(self) -> None:
+        """Nobody takes these answers any more: their work is cancelled."""
+        while self.exchanges:
+            self.exchanges.popleft().disconnect()
+
+    def close(self) -> None:
+        self._transport = None
+        self._out.clear()
+        self.disconnect()
+
+    def _wait(self, exchange: Exchange, parts: list[Buffer], stream_bytes: int) -> None:
+        if exchange.waiting is None:
+            exchange.waiting = []
+        exchange.waiting.extend(parts)
+        if not exchange.is_ended:
+            exchange.waiting_bytes += stream_bytes
+            self._check_stream_buffer(exchange.waiting_bytes)
+
+    def _check_stream_buffer(self, waiting_bytes: int) -> None:
+        if self._transport is not None and self._transport.get_write_buffer_size() + waiting_bytes > self._max_stream_buffer_bytes:
+            self._owner.on_slow_reader()
+
+    def _end(self, exchange: Exchange) -> None:
+        """The first exchange is answered: the next ones have their turn."""
+        exchanges = self.exchanges
+        while True:
+            exchanges.popleft()
+            exchange.detach()
+            if exchange.should_close:
+                self.flush()
+                self._owner.on_last_answer()
+                return
+            if not exchanges:
+                self._owner.on_answered()
+                return
+            exchange = exchanges[0]
+            if exchange.waiting is not None:
+                self._out.extend(exchange.waiting)
+                exchange.waiting = None
+                self._flush_soon()
+            if not exchange.is_ended:
+                return
+
+    def _flush_soon(self) -> None:
+        """Answers that become ready in one turn of the event loop leave in one write."""
+        if not self.is_corked and not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush)
