@@ -160,19 +160,13 @@ class Instance:
             await self._discard_process()
             raise
 
-    async def new_process(self) -> WorkerProcess:
-        process = WorkerProcess(asyncio.get_running_loop(), self.name, self._arena, self._take, self._on_process_end)
-        self._process = process
-        await process.start(self._templates.get(self._plan.backend))
-        return process
-
-    async def configure(self) -> bytes:
-        """Asks the model itself to complete its config, in the process that will load it."""
-        process = await self.new_process()
-        return await process.configure(self._arguments)
-
     async def _start(self, process: WorkerProcess | None) -> None:
-        process = process or await self.new_process()
+        if process is None:
+            process = WorkerProcess(asyncio.get_running_loop(), self.name, self._arena)
+            await process.start(self._templates.get(self._plan.backend))
+        self._process = process
+        process.on_message = self._take
+        process.on_end = self._on_process_end
         loaded = await process.load(self._arguments)
         self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1
         self._has_ready_hook = loaded.has_ready_hook

@@ -38,15 +38,13 @@ def describe_status(status: int | None) -> str:
 
 
 class WorkerProcess:
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, name: str, arena: Arena, on_message: Callable[[ToServer], None], on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, arena: Arena) -> None:
         self._loop = loop
         self.name = name
         self.pid = 0
         self._pidfd: int | None = None
-        self._on_message = on_message
-        self._on_end = on_end
+        self.on_message: Callable[[ToServer], None] = lambda message: None
+        self.on_end: Callable[[], None] = lambda: None
         self._answer: asyncio.Future[ToServer] | None = None
         self.exited: asyncio.Future[int] = loop.create_future()
         """The wait status, from the process that reaps it; later than the end of the channel."""
@@ -111,7 +109,7 @@ class WorkerProcess:
                 log.error(f"worker of '{self.name}' failed: {message.details}")
                 self._settle(NaiadError(Code[message.error.code], message.error.message))
             case _:
-                self._on_message(message)
+                self.on_message(message)
 
     def _settle(self, result: ToServer | NaiadError) -> None:
         if self._answer is None or self._answer.done():
@@ -145,7 +143,7 @@ class WorkerProcess:
             os.close(self._pidfd)
             self._pidfd = None
         self._settle(internal(f"worker of '{self.name}' ended unexpectedly ({reason})"))
-        self._on_end()
+        self.on_end()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd is not None:

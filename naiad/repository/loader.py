@@ -1,0 +1,165 @@
+"""A model's directory and config -> a loaded version: workers started, model initialized, scheduler in front.
+
+In:  what config.py read. Out: a Model that serves, or NaiadError with nothing left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from naiad.core.clock import Clock
+from naiad.core.statistics import ModelStatistics
+from naiad.core.work import LoadArguments
+from naiad.errors import invalid_arg, unsupported
+from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.repository.config_json import config_to_json
+from naiad.repository.model import Model, build_spec
+from naiad.scheduling.build import build_scheduler
+from naiad.shm.arena import Arena
+from naiad.workers.calls import Services
+from naiad.workers.instance import Instance, InstancePlan
+from naiad.workers.restart import RestartPolicy
+from naiad.workers.template_process import Templates
+from naiad.workers.worker import BACKENDS
+from naiad.workers.worker_process import WorkerProcess
+
+EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
+"""Parameter of a model's config: an `execute` that takes longer is killed. Unset means that long is busy, not dead."""
+
+
+class LoadOptions(msgspec.Struct, frozen=True):
+    backend_config: dict[str, dict[str, str]] = {}
+    backend_directory: Path | None = None
+    execution_timeout_s: float = 0.0
+    restarts: RestartPolicy = RestartPolicy()
+
+
+class ConfiguredProcess(msgspec.Struct, eq=False):
+    """A worker in which the model has completed its config. It goes on to load it, so that nothing is imported twice."""
+
+    version: int
+    config_json: bytes
+    process: WorkerProcess
+    arena: Arena
+
+
+class Loader:
+    def __init__(self, clock: Clock, templates: Templates, services: Services, options: LoadOptions) -> None:
+        self._clock = clock
+        self._templates = templates
+        self._services = services
+        self._options = options
+
+    async def configure(self, config: ModelConfig, version: int, model_dir: Path) -> ConfiguredProcess:
+        """Asks the model to complete its config. Raises NaiadError. The process is the caller's to pass to `load` or to kill."""
+        backend = self._backend(config)
+        group = config.instance_group[0] if config.instance_group else ModelInstanceGroup(name=config.name, count=1)
+        arguments = self._arguments(config, group, 0, version, model_dir)
+        arena = Arena()
+        process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
+        try:
+            await process.start(self._templates.get(backend))
+            return ConfiguredProcess(version, await process.configure(arguments), process, arena)
+        except BaseException:
+            await process.kill()
+            raise
+
+    async def load(
+        self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, configured: ConfiguredProcess | None = None
+    ) -> Model:
+        started_ns = time.monotonic_ns()
+        backend = self._backend(config)
+        try:
+            spec = build_spec(config, version, versions, model_dir)
+        except OSError as error:
+            raise invalid_arg(f"failed to read a label file of model '{config.name}': {error.strerror}") from error
+        statistics = ModelStatistics(config.name, version)
+        arena = configured.arena if configured is not None else Arena()
+        plan = InstancePlan(
+            backend,
+            config.name,
+            str(version),
+            config.model_transaction_policy.decoupled,
+            self._execution_timeout_ns(config),
+            self._options.restarts,
+        )
+        instances = [
+            Instance(self._clock, self._templates, plan, arguments, arena, statistics, self._services)
+            for arguments in self._all_arguments(config, version, model_dir)
+        ]
+        scheduler = build_scheduler(config, instances, self._clock, statistics)
+        try:
+            process = configured.process if configured is not None else None
+            await _all_or_none([instance.load(process if at == 0 else None) for at, instance in enumerate(instances)])
+        except BaseException:
+            await asyncio.gather(*(instance.stop(0.0) for instance in instances))
+            arena.close()
+            raise
+        statistics.load_duration_s = (time.monotonic_ns() - started_ns) / 1e9
+        return Model(spec, config, statistics, instances, scheduler, arena)
+
+    def _backend(self, config: ModelConfig) -> str:
+        backend: str = config.backend
+        if backend in BACKENDS:
+            return backend
+        if self._backend_dir(backend) is not None:
+            return "python"
+        if config.platform == "ensemble":
+            raise unsupported(f"model '{config.name}' is an ensemble, which this version cannot serve yet")
+        raise invalid_arg(f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration.")
+
+    def _backend_dir(self, backend: str) -> Path | None:
+        """A backend that is itself a model.py, shared by models that have none."""
+        directory = self._options.backend_directory
+        if directory is None or not backend or Path(backend).name != backend:
+            return None
+        return directory / backend if (directory / backend / "model.py").is_file() else None
+
+    def _execution_timeout_ns(self, config: ModelConfig) -> int:
+        text = config.parameters[EXECUTION_TIMEOUT].string_value if EXECUTION_TIMEOUT in config.parameters else ""
+        try:
+            seconds = float(text) if text else self._options.execution_timeout_s
+        except ValueError:
+            raise invalid_arg(f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', expected seconds") from None
+        return int(max(seconds, 0.0) * 1e9)
+
+    def _all_arguments(self, config: ModelConfig, version: int, model_dir: Path) -> list[LoadArguments]:
+        result: list[LoadArguments] = []
+        for group in config.instance_group:
+            devices = list(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else [0]
+            places = [device for device in devices for _ in range(max(group.count, 1))]
+            for index, device in enumerate(places):
+                result.append(self._arguments(config, group, index, version, model_dir, device))
+        return result
+
+    def _arguments(
+        self, config: ModelConfig, group: ModelInstanceGroup, index: int, version: int, model_dir: Path, device: int = 0
+    ) -> LoadArguments:
+        kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
+        options = self._options.backend_config
+        backend_dir = self._backend_dir(config.backend)
+        return LoadArguments(
+            config.name,
+            version,
+            str(model_dir),
+            f"{group.name}_{index}",
+            kind if kind in ("GPU", "MODEL") else "CPU",
+            device,
+            config_to_json(config),
+            config.default_model_filename,
+            {**options.get("", {}), **options.get(config.backend, {})},
+            str(backend_dir) if backend_dir is not None else "",
+        )
+
+
+async def _all_or_none(loads: list[Coroutine[Any, Any, None]]) -> None:
+    """Waits for all of them, so that none goes on loading after the failure was reported; raises the first error."""
+    for result in await asyncio.gather(*loads, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

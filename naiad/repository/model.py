@@ -1,0 +1,110 @@
+"""One loaded version of a model: its config, its instances, its scheduler, its counters.
+
+In:  built by loader.py when every instance is ready. Out: what InferenceCore hands requests to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from naiad.core.datatype import BY_CONFIG_NUMBER
+from naiad.core.model_spec import ModelSpec, TensorSpec
+from naiad.core.statistics import ModelStatistics
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.config_json import config_to_json
+from naiad.repository.request_check import RequestCheck
+from naiad.scheduling.scheduler import Scheduler
+from naiad.shm.arena import Arena
+from naiad.workers.instance import Instance
+
+SLOT_IDLE_NS = 30_000_000_000
+
+
+class Model:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        config: ModelConfig,
+        statistics: ModelStatistics,
+        instances: list[Instance],
+        scheduler: Scheduler,
+        arena: Arena,
+    ) -> None:
+        self.spec = spec
+        self.config = config
+        self.config_json = config_to_json(config)
+        self.statistics = statistics
+        self.instances = instances
+        self.scheduler = scheduler
+        self.arena = arena
+        self.check = RequestCheck(spec).check
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def version(self) -> int:
+        return self.spec.version
+
+    @property
+    def is_serving(self) -> bool:
+        """Takes requests: at least one instance has a live worker."""
+        return any(instance.is_serving for instance in self.instances)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Truthful readiness: at least one instance answers its heartbeat and says that it is ready."""
+        return any(instance.is_healthy for instance in self.instances)
+
+    def heartbeat(self, now_ns: int) -> None:
+        dropped = self.arena.trim(SLOT_IDLE_NS)
+        for instance in self.instances:
+            instance.drop_slots(dropped)
+            instance.heartbeat(now_ns)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Finishes what is in flight, then finalizes every instance and ends its worker."""
+        await self.scheduler.stop()
+        await asyncio.gather(*(instance.stop(timeout_s) for instance in self.instances))
+        self.arena.close()
+
+    async def kill(self) -> None:
+        """Without waiting for anything: requests in flight are failed."""
+        await asyncio.gather(*(instance.stop(0.0) for instance in self.instances))
+        self.arena.close()
+
+
+def build_spec(config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:
+    is_batched = config.max_batch_size > 0
+
+    def tensor(io: object, labels: list[str]) -> TensorSpec:
+        dims = list(io.dims)  # type: ignore[attr-defined]
+        return TensorSpec(
+            io.name,  # type: ignore[attr-defined]
+            BY_CONFIG_NUMBER[io.data_type].name,  # type: ignore[attr-defined]
+            dims,
+            [-1, *dims] if is_batched else dims,
+            getattr(io, "optional", False),
+            getattr(io, "allow_ragged_batch", False),
+            labels,
+        )
+
+    return ModelSpec(
+        config.name,
+        version,
+        versions,
+        config.platform or config.backend,
+        config.max_batch_size,
+        {io.name: tensor(io, []) for io in config.input},
+        {io.name: tensor(io, _labels(model_dir, io.label_filename)) for io in config.output},
+        config.model_transaction_policy.decoupled,
+    )
+
+
+def _labels(model_dir: Path, file_name: str) -> list[str]:
+    """One label per line, as Triton reads them: an empty line is an empty label."""
+    if not file_name:
+        return []
+    return (model_dir / file_name).read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,0 +1,178 @@
+"""Whether a request fits a model version, in Triton's words and in the order in which Triton finds fault.
+
+In:  an InferRequest as a codec built it. Out: its `batch_size` set, or NaiadError. Called once per request: the good case is one
+short loop, the words are found only when something is wrong.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import msgspec
+
+from naiad.core.datatype import DATATYPES
+from naiad.core.model_spec import ModelSpec, TensorSpec
+from naiad.core.request import InferRequest
+from naiad.core.tensor import Tensor
+from naiad.errors import NaiadError, invalid_arg
+
+_BATCH_NOTE = (
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input shape. "
+    "If you want to specify the full shape including the batch dim in your input dims config, try setting max_batch_size to zero. "
+    "See the model configuration docs for more info on max_batch_size."
+)
+
+
+class _InputRule(msgspec.Struct, frozen=True):
+    datatype: str
+    dims: list[int]
+    """Without the batch dimension."""
+    fixed_bytes: int
+    """Bytes of one item when every dimension is fixed and elements have a size; else -1."""
+    element_bytes: int
+
+
+class RequestCheck:
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._rules = {name: _rule(tensor) for name, tensor in spec.inputs.items()}
+        self._num_required = sum(not tensor.is_optional for tensor in spec.inputs.values())
+
+    def check(self, request: InferRequest) -> None:
+        """Sets `batch_size`. Raises NaiadError."""
+        spec = self._spec
+        outputs = spec.outputs
+        for name in request.requested_outputs:
+            if name not in outputs:
+                raise self._error(request, f"unexpected inference output '{name}' for model '{spec.name}'")
+        inputs = request.inputs
+        if not self._num_required <= len(inputs) <= len(self._rules):
+            raise self._wrong_count(request)
+        if spec.max_batch_size > 0:
+            request.batch_size = self._batch_size(request)
+        for tensor in inputs:
+            rule = self._rules.get(tensor.name)
+            if rule is None:
+                raise self._error(request, f"unexpected inference input '{tensor.name}' for model '{spec.name}'")
+            if tensor.datatype != rule.datatype:
+                raise self._error(
+                    request,
+                    f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{spec.name}' expects '{rule.datatype}'",
+                )
+            self._check_shape(request, tensor, rule)
+        if len(inputs) > 1:
+            self._check_duplicates(request)
+
+    def _batch_size(self, request: InferRequest) -> int:
+        spec, batch_size = self._spec, -1
+        for tensor in request.inputs:
+            if not tensor.shape:
+                raise self._error(request, f"input '{tensor.name}' has no shape but model requires batch dimension for '{spec.name}'")
+            if batch_size == -1:
+                batch_size = tensor.shape[0]
+            elif tensor.shape[0] != batch_size:
+                raise self._error(request, f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'")
+        batch_size = max(batch_size, 0)
+        if batch_size > spec.max_batch_size:
+            raise self._error(request, f"inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'")
+        return max(batch_size, 1)
+
+    def _check_shape(self, request: InferRequest, tensor: Tensor, rule: _InputRule) -> None:
+        shape, dims = tensor.shape, rule.dims
+        offset = 1 if self._spec.max_batch_size > 0 else 0
+        if len(shape) != len(dims) + offset:
+            raise self._wrong_shape(request, tensor, dims)
+        for at, dim in enumerate(dims, offset):
+            if dim != shape[at] and (dim != -1 or shape[at] < 0):
+                raise self._wrong_shape(request, tensor, dims)
+        if rule.element_bytes == 0:
+            check_byte_strings(request, tensor, prod(shape), self._spec.name)
+            return
+        expected = rule.fixed_bytes * shape[0] if rule.fixed_bytes >= 0 and offset else prod(shape) * rule.element_bytes
+        if len(tensor.data) != expected:
+            raise self._error(
+                request,
+                f"input byte size mismatch for input '{tensor.name}' for model '{self._spec.name}'. "
+                f"Expected {expected}, got {len(tensor.data)}",
+            )
+
+    def _check_duplicates(self, request: InferRequest) -> None:
+        names = {tensor.name for tensor in request.inputs}
+        if len(names) == len(request.inputs):
+            if len(names) < len(self._rules):
+                self._check_required(request, names)
+            return
+        seen: set[str] = set()
+        for tensor in request.inputs:
+            if tensor.name in seen:
+                raise invalid_arg(f"input '{tensor.name}' already exists in request")
+            seen.add(tensor.name)
+
+    def _check_required(self, request: InferRequest, names: set[str]) -> None:
+        if any(name not in names and not tensor.is_optional for name, tensor in self._spec.inputs.items()):
+            raise self._wrong_count(request)
+
+    # Words.
+
+    def _wrong_count(self, request: InferRequest) -> NaiadError:
+        got = [tensor.name for tensor in request.inputs]
+        missing = [name for name, tensor in self._spec.inputs.items() if not tensor.is_optional and name not in got]
+        total, required = len(self._rules), self._num_required
+        expected = f"expected {total} inputs" if required == total else f"expected number of inputs between {required} and {total}"
+        return self._error(
+            request,
+            f"{expected} but got {len(got)} inputs for model '{self._spec.name}'. Got input(s) [{_quoted(got)}], "
+            f"but missing required input(s) [{_quoted(missing)}]. Please provide all required input(s).",
+        )
+
+    def _wrong_shape(self, request: InferRequest, tensor: Tensor, dims: list[int]) -> NaiadError:
+        has_batch = self._spec.max_batch_size > 0
+        expected = [-1, *dims] if has_batch else dims
+        return self._error(
+            request,
+            f"unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
+            f"Expected {_dims(expected)}, got {_dims(tensor.shape)}.{_BATCH_NOTE if has_batch else ' '}",
+        )
+
+    def _error(self, request: InferRequest, message: str) -> NaiadError:
+        return invalid_arg(f"[request id: {request.id or '<id_unknown>'}] {message}")
+
+
+def _rule(tensor: TensorSpec) -> _InputRule:
+    element_bytes = DATATYPES[tensor.datatype].byte_size
+    is_fixed = element_bytes > 0 and -1 not in tensor.dims
+    return _InputRule(tensor.datatype, tensor.dims, prod(tensor.dims) * element_bytes if is_fixed else -1, element_bytes)
+
+
+def check_byte_strings(request: InferRequest, tensor: Tensor, expected: int, model_name: str) -> None:
+    """That the data holds exactly so many whole elements. Walks lengths only; stops at the first surplus element."""
+    view, end, at, count = memoryview(tensor.data), len(tensor.data), 0, 0
+    of = f"for inference input '{tensor.name}' for model '{model_name}'"
+    prefix = f"[request id: {request.id or '<id_unknown>'}] "
+    while at < end:
+        if count >= expected:
+            raise invalid_arg(f"{prefix}unexpected number of string elements {count + 1} {of}, expecting {expected}")
+        if end - at < 4:
+            raise invalid_arg(
+                f"{prefix}incomplete string length indicator {of}, expecting 4 bytes but only {end - at} bytes available. "
+                f"Please make sure the string length indicator is in one buffer."
+            )
+        size = int.from_bytes(view[at : at + 4], "little")
+        at += 4
+        if end - at < size:
+            raise invalid_arg(
+                f"{prefix}incomplete string data {of}, expecting string of length {size} but only {end - at} bytes available. "
+                f"Please make sure the string is in one buffer."
+            )
+        at += size
+        count += 1
+    if count != expected:
+        raise invalid_arg(f"{prefix}expected {expected} string elements {of}, got {count}")
+
+
+def _quoted(names: list[str]) -> str:
+    return ",".join(f"'{name}'" for name in names)
+
+
+def _dims(dims: list[int]) -> str:
+    return "[" + ",".join(map(str, dims)) + "]"

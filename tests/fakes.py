@@ -1,0 +1,101 @@
+"""Stand-ins that tests drive by hand: a clock that is advanced, an instance that answers when told."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Tensor
+
+
+class FakeTimer:
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self._now_ns = 1_000_000_000
+        self._timers: list[tuple[int, int, FakeTimer, Callable[[], None]]] = []
+        self._soon: list[Callable[[], None]] = []
+        self._order = itertools.count()
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def call_at(self, when_ns: int, callback: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer()
+        heapq.heappush(self._timers, (when_ns, next(self._order), timer, callback))
+        return timer
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        self._soon.append(callback)
+        return None
+
+    def turn(self) -> None:
+        """One turn of the loop: what was asked for soon."""
+        while self._soon:
+            self._soon.pop(0)()
+
+    def advance(self, ns: int) -> None:
+        """Timers fire one by one, each at its own time."""
+        end_ns = self._now_ns + ns
+        self.turn()
+        while self._timers and self._timers[0][0] <= end_ns:
+            when_ns, _, timer, callback = heapq.heappop(self._timers)
+            self._now_ns = max(self._now_ns, when_ns)
+            if not timer.is_cancelled:
+                callback()
+                self.turn()
+        self._now_ns = end_ns
+
+
+class FakeInstance:
+    """Collects batches; `finish` answers the oldest one."""
+
+    def __init__(self, max_batches: int = 1) -> None:
+        self.batches: list[list[InferRequest]] = []
+        self.running: list[list[InferRequest]] = []
+        self.max_batches = max_batches
+        self.is_serving = True
+        self.is_broken = False
+        self.on_free: Callable[[Any], None] = lambda instance: None
+        self.on_idle: Callable[[Any], None] = lambda instance: None
+        self.on_state: Callable[[Any], None] = lambda instance: None
+
+    @property
+    def is_free(self) -> bool:
+        return self.is_serving and len(self.running) < self.max_batches
+
+    @property
+    def inflight(self) -> int:
+        return sum(len(batch) for batch in self.running)
+
+    def execute(self, requests: list[InferRequest]) -> None:
+        self.batches.append(requests)
+        self.running.append(requests)
+
+    def finish(self) -> None:
+        batch = self.running.pop(0)
+        self.on_free(self)
+        for request in batch:
+            assert request.stream is not None
+            request.stream.put(InferResponse("m", "1", request.id, []), True)
+        if not self.running:
+            self.on_idle(self)
+
+    @property
+    def ids(self) -> list[list[str]]:
+        return [[request.id for request in batch] for batch in self.batches]
+
+
+def fake_request(id: str = "", batch_size: int = 1, shape: list[int] | None = None, **fields: Any) -> InferRequest:
+    tensor = Tensor("INPUT0", "FP32", [batch_size, *(shape or [4])], b"")
+    return InferRequest("m", [tensor], id=id, batch_size=batch_size, **fields)
