@@ -1,0 +1,391 @@
+"""One client connection of the gRPC endpoint: the asyncio protocol around Http2Connection.
+
+In:  bytes from the transport, one `tick` per second from the endpoint. Out: calls to method handlers; bytes to the transport.
+Rule: everything that is sent within one turn of the event loop leaves in one write. Data goes to the transport only while it
+takes it; the rest waits in the streams, within the limits of http2_limits.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from naiad.transport.grpc_call import Call
+from naiad.transport.grpc_keepalive import Due, Keepalive
+from naiad.transport.grpc_message import PREFIX_BYTES, MessageReader
+from naiad.transport.grpc_method import RequestHead
+from naiad.transport.grpc_status import GrpcError, Status
+from naiad.transport.http2_connection import Http2Connection
+from naiad.transport.http2_event import (
+    ConnectionFailed,
+    DataReceived,
+    Event,
+    GoAwayReceived,
+    HeadersReceived,
+    PingAcknowledged,
+    PingReceived,
+    SettingsReceived,
+    SinkFilled,
+    StreamEnded,
+    TrailersReceived,
+)
+from naiad.transport.http2_frame import MAX_STREAM_ID, ErrorCode
+from naiad.transport.http2_limits import KIB, MIB
+from naiad.transport.http2_stream import CLOSED, Stream
+
+if TYPE_CHECKING:
+    from naiad.transport.grpc_endpoint import GrpcEndpoint
+
+_length_at = struct.Struct(">I").unpack_from
+_JOIN_BYTES: Final = 64 * KIB
+_WRITE_HIGH_BYTES: Final = 4 * MIB
+_DRAIN_PING: Final = b"draining"
+_HTTP1_TEXT: Final = b"This port speaks gRPC, which is HTTP/2.\n"
+_HTTP1_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(_HTTP1_TEXT)
+    + _HTTP1_TEXT
+)
+
+
+class GrpcProtocol(asyncio.BufferedProtocol):
+    def __init__(self, endpoint: GrpcEndpoint) -> None:
+        self.endpoint = endpoint
+        self.options = endpoint.options
+        self.gzip_level = endpoint.gzip_level
+        self.loop: asyncio.AbstractEventLoop
+        self.connection = Http2Connection(
+            is_server=True,
+            make_head=endpoint.make_head,
+            limits=endpoint.options.http2,
+            counters=endpoint.counters,
+            clock_ns=endpoint.clock_ns,
+        )
+        self.sender = self.connection.sender
+        self._transport: asyncio.Transport
+        self._read_view = endpoint.read_view
+        self._is_direct = False
+        self._is_receiving = False
+        self._is_flush_due = False
+        self._has_received = False
+        self._is_draining = False
+        self._is_drain_final = False
+        self._made_ns = endpoint.clock_ns()
+        self._closing_ns = 0
+        self._drain_ns = 0
+        self._keepalive = Keepalive(self.options, self._made_ns)
+        self._partial: set[Call] = set()
+        """Calls of which a message has arrived in part."""
+        self._progress: tuple[int, int] = (0, 0)
+        self._progress_ns = self._made_ns
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            HeadersReceived: self._on_headers,
+            DataReceived: self._on_data,
+            SinkFilled: self._on_sink_filled,
+            TrailersReceived: self._on_trailers,
+            StreamEnded: self._on_stream_ended,
+            PingReceived: self._on_ping,
+            PingAcknowledged: self._on_ping_acknowledged,
+            SettingsReceived: self._ignore,
+            GoAwayReceived: self._ignore,
+            ConnectionFailed: self._on_failed,
+        }
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.loop = self.endpoint.loop
+        self._transport = transport
+        transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
+        ssl_object = transport.get_extra_info("ssl_object")
+        if ssl_object is not None and ssl_object.selected_alpn_protocol() != "h2":
+            self.endpoint.counters.failures["alpn"] += 1
+            transport.abort()
+            return
+        refusal = self.endpoint.admit(self)
+        if refusal is not None:
+            self.connection.goaway(0, ErrorCode.ENHANCE_YOUR_CALM, refusal.encode())
+            self.flush()
+            self.close()
+            return
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.endpoint.forget(self)
+        self.connection.is_closed = True
+        for stream in list(self.connection.streams.values()):
+            if stream.context is not None:
+                stream.context.cancel()
+            self.sender.forget(stream)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        sink = self.connection.receive_buffer()
+        if sink is None:
+            self._is_direct = False
+            return self._read_view
+        self._is_direct = True
+        return sink
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self.connection
+        self._has_received = True
+        self._is_receiving = True
+        try:
+            events = connection.received_into_buffer(nbytes) if self._is_direct else connection.receive(bytes(self._read_view[:nbytes]))
+            handlers = self._handlers
+            for event in events:
+                handlers[type(event)](event)
+        finally:
+            self._is_receiving = False
+        self.flush()
+
+    def eof_received(self) -> bool:
+        """A client that only half-closes its socket still gets its answers."""
+        if not self.connection.streams:
+            return False
+        self.drain()
+        return True
+
+    def pause_writing(self) -> None:
+        self.sender.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.sender.is_paused = False
+        self.sender.unread_control_bytes = 0
+        self.sender.pump()
+        self.flush()
+
+    # Writing.
+
+    def flush_soon(self) -> None:
+        """At the end of this turn of the loop: whatever is answered until then shares one write."""
+        if not self._is_receiving and not self._is_flush_due:
+            self._is_flush_due = True
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._is_flush_due = False
+        sender = self.sender
+        transport = self._transport
+        while sender.has_output():
+            num_bytes = sender.out_bytes
+            out = sender.take()
+            if len(out) == 1:
+                transport.write(out[0])
+            elif num_bytes <= _JOIN_BYTES:
+                transport.write(b"".join(out))
+            else:
+                transport.writelines(out)
+        if self._is_drain_final and not self.connection.streams:
+            self.close()
+
+    def close(self) -> None:
+        """After what is already written; `tick` aborts a transport that cannot finish that."""
+        if not self._closing_ns:
+            self._closing_ns = self.endpoint.clock_ns()
+            self.connection.is_closed = True
+            self._transport.close()
+
+    # Events.
+
+    def _on_headers(self, event: HeadersReceived) -> None:
+        stream = event.stream
+        head: RequestHead = event.head
+        if stream.state == CLOSED:
+            return
+        method = head.method
+        if method is None:
+            if head.rejection is None:
+                self.sender.reset(stream, ErrorCode.PROTOCOL_ERROR)
+            else:
+                self.sender.headers(stream, head.rejection, end_stream=True)
+            return
+        call = stream.context = Call(self, stream, head)
+        if head.timeout_ns >= 0 or method.stream is not None:
+            call.start(self.endpoint.clock_ns())
+        if event.end_stream:
+            call.receive([], True)
+
+    def _on_data(self, event: DataReceived) -> None:
+        call: Call | None = event.stream.context
+        if call is None:
+            return
+        data = event.data
+        if call.reader is None:
+            size = len(data)
+            if (
+                event.end_stream
+                and size >= PREFIX_BYTES
+                and data[0] == 0
+                and _length_at(data, 1)[0] == size - PREFIX_BYTES
+                and call.handler is None
+            ):
+                call.take(data[PREFIX_BYTES:])
+                return
+            method = call.head.method
+            call.reader = MessageReader(self.options.max_message_bytes, self.endpoint.budget, method.allocate if method else None)
+        try:
+            messages = call.reader.feed(data)
+        except GrpcError as error:
+            call.abort(error.status, error.message)
+            return
+        self._after_read(call, event.stream)
+        call.receive(messages, event.end_stream)
+
+    def _on_sink_filled(self, event: SinkFilled) -> None:
+        call: Call | None = event.stream.context
+        if call is None or call.reader is None:
+            return
+        try:
+            messages = call.reader.filled(event.num_bytes)
+        except GrpcError as error:
+            call.abort(error.status, error.message)
+            return
+        self._after_read(call, event.stream)
+        call.receive(messages, event.end_stream)
+
+    def _after_read(self, call: Call, stream: Stream) -> None:
+        reader = call.reader
+        assert reader is not None
+        stream.sink = reader.sink()
+        if reader.is_empty:
+            self._partial.discard(call)
+        else:
+            self._partial.add(call)
+
+    def _on_trailers(self, event: TrailersReceived) -> None:
+        call: Call | None = event.stream.context
+        if call is not None:
+            call.receive([], True)
+
+    def _on_stream_ended(self, event: StreamEnded) -> None:
+        call: Call | None = event.stream.context
+        if call is not None:
+            call.cancel()
+
+    def _on_ping(self, event: PingReceived) -> None:
+        is_abuse = self._keepalive.on_ping(
+            self.endpoint.clock_ns(), has_calls=bool(self.connection.streams), activity=self.sender.activity
+        )
+        if is_abuse:
+            self.endpoint.counters.failures["too_many_pings"] += 1
+            self.connection.goaway(self.connection.last_peer_stream_id, ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+            self._end_all()
+
+    def _on_ping_acknowledged(self, event: PingAcknowledged) -> None:
+        if event.payload == _DRAIN_PING and self._is_draining:
+            self._finish_drain()
+
+    def _on_failed(self, event: ConnectionFailed) -> None:
+        if self.connection.last_peer_stream_id == 0 and event.reason.startswith("not HTTP/2"):
+            self.sender.take()
+            self._transport.write(_HTTP1_ANSWER)
+        self._end_all()
+
+    def _end_all(self) -> None:
+        """The connection is over: its calls are cancelled, what is already in the output is still written."""
+        for stream in list(self.connection.streams.values()):
+            if stream.context is not None:
+                stream.context.cancel()
+            self.sender.forget(stream)
+        self.flush()
+        self.close()
+
+    def _ignore(self, event: Event) -> None:
+        pass
+
+    def drop_slow_reader(self, stream: Stream) -> None:
+        self.endpoint.counters.slow_readers_total += 1
+        self.sender.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+
+    # The end.
+
+    def drain(self) -> None:
+        """No new calls: the client is told, may finish those under way, and the connection closes after the last one."""
+        if self._is_draining or self._closing_ns:
+            return
+        self._is_draining = True
+        self._drain_ns = self.endpoint.clock_ns()
+        # The first GOAWAY refuses nothing: calls that are on their way must not fail. The ping's answer shows that none are left.
+        self.connection.goaway(MAX_STREAM_ID)
+        self.connection.ping(_DRAIN_PING)
+        self.flush_soon()
+
+    def _finish_drain(self) -> None:
+        if not self._is_drain_final:
+            self._is_drain_final = True
+            self.connection.goaway(self.connection.last_peer_stream_id)
+            self.flush_soon()
+
+    def abort_calls(self, status: Status, message: str) -> None:
+        """Ends every call with a status, then the connection."""
+        for stream in list(self.connection.streams.values()):
+            if stream.context is not None:
+                stream.context.abort(status, message)
+        self._is_draining = True
+        self._finish_drain()
+        self.flush()
+        self.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # Time.
+
+    def tick(self, now_ns: int) -> None:
+        """Once per second: everything that happens because nothing happens."""
+        if self._closing_ns:
+            if now_ns - self._closing_ns > 5_000_000_000:
+                self._transport.abort()
+            return
+        has_received, self._has_received = self._has_received, False
+        if self.connection.last_peer_stream_id == 0 and now_ns - self._made_ns > self.options.first_request_timeout_s * 1e9:
+            self._give_up("first_request_timeout", "no request came in time")
+            return
+        due = self._keepalive.tick(
+            now_ns, has_received=has_received, has_calls=bool(self.connection.streams), activity=self.sender.activity
+        )
+        if due is Due.CLOSE:
+            self._give_up("keepalive_timeout", "keepalive ping was not answered")
+            return
+        if due is Due.PING:
+            self.connection.ping(b"keepaliv")
+        self._tick_age(now_ns)
+        self._tick_stalls(now_ns)
+        if self._is_draining and now_ns - self._drain_ns > 1_000_000_000:
+            self._finish_drain()
+        self.flush()
+
+    def _tick_age(self, now_ns: int) -> None:
+        options = self.options
+        if not options.max_connection_age_ms:
+            return
+        if now_ns - self._made_ns >= options.max_connection_age_ms * 1_000_000:
+            self.drain()
+            grace_ms = options.max_connection_age_grace_ms
+            if grace_ms and now_ns - self._drain_ns >= grace_ms * 1_000_000:
+                self._give_up("max_age", "max_age")
+
+    def _tick_stalls(self, now_ns: int) -> None:
+        for call in list(self._partial):
+            reader = call.reader
+            if call.is_done or reader is None:
+                self._partial.discard(call)
+            elif call.seen_bytes != reader.received_bytes or not call.seen_ns:
+                call.seen_bytes, call.seen_ns = reader.received_bytes, now_ns
+            elif now_ns - call.seen_ns > self.options.receive_stall_timeout_s * 1e9:
+                self.endpoint.counters.failures["receive_stall"] += 1
+                call.abort(Status.DEADLINE_EXCEEDED, "the rest of the request did not arrive in time")
+        waiting = self.sender.pending_bytes + self._transport.get_write_buffer_size()
+        progress = (self.sender.activity, waiting)
+        if not waiting or progress != self._progress:
+            self._progress, self._progress_ns = progress, now_ns
+        elif now_ns - self._progress_ns > self.options.send_stall_timeout_s * 1e9:
+            self.endpoint.counters.failures["send_stall"] += 1
+            self._transport.abort()
+
+    def _give_up(self, cause: str, reason: str) -> None:
+        self.endpoint.counters.failures[cause] += 1
+        self.connection.goaway(self.connection.last_peer_stream_id, ErrorCode.NO_ERROR, reason.encode())
+        self._end_all()
