@@ -1,0 +1,53 @@
+# Every task of the project is a line here, and CI runs these same lines. `make` alone lists them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check bench differential soak proto wheel clean
+
+help:  ## list the tasks
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.serve: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install -q -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.serve
+	$(BIN)/python -m pip install -q --group test --group dev
+	touch $@
+
+serve: $(VENV)/.serve  ## serve the example repository on 127.0.0.1:8000 (HTTP), :8001 (gRPC), :8002 (metrics)
+	@echo 'When it says "Started HTTPService", try this in another terminal:'
+	@echo '  curl -s 127.0.0.1:8000/v2/models/add_sub/infer -d '"'"'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]},{"name":"INPUT1","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}'"'"
+	$(BIN)/naiad serve --model-repository examples/repository
+
+test: $(VENV)/.dev  ## install what the tests need and run them
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev  ## ruff, mypy strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev  ## measure beside the genuine Triton (bench/RESULTS.md says how)
+	$(BIN)/python -m bench.compare
+
+differential: $(VENV)/.dev  ## send the same requests to the genuine Triton and to us, and compare
+	$(BIN)/python -m tests.differential.run
+
+soak: $(VENV)/.dev  ## a million small requests and 10,000 large ones: memory stays flat
+	$(BIN)/python -m bench.memory
+
+proto: $(VENV)/.dev  ## generate naiad/pb from proto/
+	proto/generate.sh
+
+wheel: $(VENV)/.dev  ## build the wheel into dist/
+	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+
+clean:  ## remove what the other tasks made
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
