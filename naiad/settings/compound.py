@@ -1,0 +1,207 @@
+"""Options made of parts: `<backend>,<setting>=<value>`, `<resource>:<count>:<device>` and the like, as structs.
+
+In:  the text after `--flag=`. Out: one struct per occurrence of the flag. Wrong text raises ValueError in Triton's words.
+Rule: values that may be secrets (restricted APIs, cache passwords) appear in no repr and in no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from naiad.settings.value import byte_count, integer, real, trace_level
+
+RESTRICTED_CATEGORIES = (
+    "health", "metadata", "inference", "shared-memory", "model-config", "model-repository", "statistics", "trace", "logging",
+)  # fmt: skip
+
+
+class BackendSetting(msgspec.Struct, frozen=True):
+    backend: str
+    """Empty: for every backend."""
+    setting: str
+    value: str
+
+
+class MetricsSetting(msgspec.Struct, frozen=True):
+    setting: str
+    value: str
+
+
+class TraceSetting(msgspec.Struct, frozen=True):
+    mode: str
+    """Empty: a global setting (level, rate, count, mode); else triton or opentelemetry."""
+    setting: str
+    value: str
+
+
+class CacheSetting(msgspec.Struct, frozen=True):
+    cache: str
+    setting: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"CacheSetting({self.cache!r}, {self.setting!r}, ...)"
+
+
+class HostPolicy(msgspec.Struct, frozen=True):
+    name: str
+    setting: str
+    value: str
+
+
+class Restriction(msgspec.Struct, frozen=True):
+    """Requests to `categories` must carry header `key` with `value`."""
+
+    categories: tuple[str, ...]
+    key: str
+    value: str
+
+    def __repr__(self) -> str:
+        return f"Restriction({self.categories!r}, {self.key!r}, ...)"
+
+
+class ResourceLimit(msgspec.Struct, frozen=True):
+    name: str
+    count: int
+    device: int = -1
+    """-1: on every device."""
+
+
+class DeviceBytes(msgspec.Struct, frozen=True):
+    device: int
+    num_bytes: int
+
+
+class DeviceFraction(msgspec.Struct, frozen=True):
+    device: int
+    fraction: float
+
+
+class PortRange(msgspec.Struct, frozen=True):
+    low: int
+    high: int
+
+
+def backend_config(text: str) -> BackendSetting:
+    has_backend = "," in text
+    backend, _, rest = text.partition(",") if has_backend else ("", "", text)
+    if has_backend and not backend:
+        raise ValueError(
+            f"No backend specified. --backend-config option format is <backend name>,<setting>=<value> or <setting>=<value>. Got {text}"
+        )
+    return BackendSetting(backend, *_assignment(rest, "--backend-config option format is '<backend name>,<setting>=<value>'.", text))
+
+
+def metrics_config(text: str) -> MetricsSetting:
+    words = "--metrics-config option format is <setting>=<value>."
+    if "," in text.partition("=")[0]:
+        raise ValueError(f"{words} Got {text}")
+    return MetricsSetting(*_assignment(text, words, text))
+
+
+def trace_config(text: str) -> TraceSetting:
+    mode, comma, rest = text.partition(",")
+    if not comma or "=" in mode:
+        mode, rest = "", text
+    elif mode not in ("triton", "opentelemetry"):
+        raise ValueError(_unknown_trace_mode(mode))
+    setting, value = _assignment(rest, "--trace-config option format is '<trace mode>,<setting>=<value>'.", text)
+    if not mode and setting == "level":
+        value = trace_level(value)
+    elif not mode and setting in ("rate", "count"):
+        integer(value)
+    elif not mode and setting == "mode" and value not in ("triton", "opentelemetry"):
+        raise ValueError(_unknown_trace_mode(value))
+    return TraceSetting(mode, setting, value)
+
+
+def cache_config(text: str) -> CacheSetting:
+    cache, comma, rest = text.partition(",")
+    if not comma or not cache:
+        raise ValueError(f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {_without_value(text)}")
+    words = "--cache-config option format is '<cache name>,<setting>=<value>'."
+    return CacheSetting(cache, *_assignment(rest, words, _without_value(text)))
+
+
+def host_policy(text: str) -> HostPolicy:
+    words = "--host-policy option format is '<policy name>,<setting>=<value>'."
+    name, comma, rest = text.partition(",")
+    if not comma or not name:
+        raise ValueError(f"{words} Got {text}")
+    setting, value = _assignment(rest, words, text)
+    if setting not in ("numa-node", "cpu-cores"):
+        raise ValueError(f"Unsupported host policy setting '{setting}' is specified, supported settings are 'numa-node', 'cpu-cores'")
+    return HostPolicy(name, setting, value)
+
+
+def restriction(flag: str, noun: str) -> Callable[[str], Restriction]:
+    """--http-restricted-api speaks of apis, --grpc-restricted-protocol of protocols."""
+
+    def parse_restriction(text: str) -> Restriction:
+        words = f"--{flag} option format is '<config name>:<setting>=<value>'."
+        names, colon, rest = text.partition(":")
+        if not colon or not names:
+            raise ValueError(f"{words} Got {_without_value(text)}")
+        key, value = _assignment(rest, words, _without_value(text))
+        categories = tuple(names.split(","))
+        for category in categories:
+            if category not in RESTRICTED_CATEGORIES:
+                raise ValueError(f"unknown restricted {noun} '{category}' ")
+        return Restriction(categories, key, value)
+
+    return parse_restriction
+
+
+def rate_limit_resource(text: str) -> ResourceLimit:
+    parts = text.split(":")
+    if len(parts) not in (2, 3):
+        words = "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'."
+        raise ValueError(f"{words} Got {text}")
+    return ResourceLimit(parts[0], *(integer(part) for part in parts[1:]))
+
+
+def device_bytes(text: str) -> DeviceBytes:
+    device, num_bytes = _pair(text, ":")
+    return DeviceBytes(integer(device), byte_count(num_bytes))
+
+
+def model_load_gpu_limit(text: str) -> DeviceFraction:
+    first, second = _pair(text, ":")
+    device, fraction = integer(first), real(second)
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"expects limit fraction to be in range [0.0, 1.0], got {fraction:f}")
+    return DeviceFraction(device, fraction)
+
+
+def port_range(text: str) -> PortRange:
+    low, high = _pair(text, "-")
+    return PortRange(integer(low), integer(high))
+
+
+def _assignment(text: str, words: str, got: str) -> tuple[str, str]:
+    setting, _, value = text.partition("=")
+    if not setting or not value:
+        raise ValueError(f"{words} Got {got}")
+    return setting, value
+
+
+def _pair(text: str, separator: str) -> tuple[str, str]:
+    first, found, second = text.partition(separator)
+    if not found:
+        raise ValueError(
+            "Cannot parse pair option due to incorrect number of inputs."
+            f"--<pair option> argument requires format <first>{separator}<second>. Found: {text}"
+        )
+    return first, second
+
+
+def _unknown_trace_mode(mode: str) -> str:
+    return f'invalid value for trace mode option: {mode}. Available options are "triton" and "opentelemetry"'
+
+
+def _without_value(text: str) -> str:
+    """What was typed, but for what may be a password."""
+    setting, equals, value = text.partition("=")
+    return f"{setting}={'***' if value else ''}" if equals else setting

@@ -1,0 +1,57 @@
+"""Options that are right one by one but not together.
+
+Rule: `check_consistency` knows only the options, and its errors are about the command line; `check_creation` says what Triton says
+when it creates the server. Whether directories exist and ports are free is found out by whoever opens them.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from naiad.errors import invalid_arg
+from naiad.settings.compound import Restriction
+from naiad.settings.latency import latency_metrics
+from naiad.settings.option import OptionError
+from naiad.settings.settings import Settings
+
+
+def check_consistency(settings: Settings) -> None:
+    if settings.load_model and settings.model_control_mode != "explicit":
+        raise OptionError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    _check_endpoints(settings)
+    _check_restrictions("http-restricted-api", "api", settings.http_restricted_api)
+    _check_restrictions("grpc-restricted-protocol", "protocol", settings.grpc_restricted_protocol)
+    try:
+        latency_metrics(settings.metrics_config)
+    except ValueError as failure:
+        raise OptionError(f'Bad option: "--metrics-config".\n{failure}') from None
+
+
+def check_creation(settings: Settings) -> None:
+    if not settings.model_repository:
+        raise invalid_arg("--model-repository must be specified")
+    if "*" in settings.load_model and len(settings.load_model) > 1:
+        raise invalid_arg("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+    if len({entry.cache for entry in settings.cache_config}) > 1:
+        raise invalid_arg("found multiple cache configurations, but only a single cache is currently supported")
+
+
+def _check_endpoints(settings: Settings) -> None:
+    endpoints = [
+        ("HTTP", settings.allow_http, settings.http_address, settings.http_port),
+        ("GRPC", settings.allow_grpc, settings.grpc_address, settings.grpc_port),
+        ("metrics", settings.allow_metrics, settings.metrics_address, settings.metrics_port),
+    ]
+    for (name, is_allowed, address, port), (other_name, other_is_allowed, other_address, other_port) in combinations(endpoints, 2):
+        if is_allowed and other_is_allowed and port == other_port != 0 and address == other_address:
+            raise OptionError(
+                f"The server cannot listen to {name} requests and {other_name} requests at the same address and port {address}:{port}"
+            )
+
+
+def _check_restrictions(flag: str, noun: str, restrictions: tuple[Restriction, ...]) -> None:
+    seen: set[str] = set()
+    for category in (category for restriction in restrictions for category in restriction.categories):
+        if category in seen:
+            raise OptionError(f"Bad option: \"--{flag}\".\nrestricted {noun} '{category}' can not be specified in multiple config groups")
+        seen.add(category)

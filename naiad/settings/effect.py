@@ -1,0 +1,70 @@
+"""Options that are accepted, checked and carried, but change nothing: the one place that says so.
+
+A feature that arrives deletes its rows here. Setting such an option to something else than its default is one warning at start;
+the rest of the server need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LATER = " in this version"
+OPEN = " in this version: nothing is restricted by it"
+PLAIN = " in this version: gRPC is served without TLS"
+
+WITHOUT_EFFECT: dict[str, str] = {
+    # Features to come.
+    "repository-poll-secs": LATER,
+    "model-namespacing": LATER,
+    "http-header-forward-pattern": LATER,
+    "http-restricted-api": OPEN,
+    "grpc-header-forward-pattern": LATER,
+    "grpc-use-ssl": PLAIN,
+    "grpc-use-ssl-mutual": PLAIN,
+    "grpc-server-cert": PLAIN,
+    "grpc-server-key": PLAIN,
+    "grpc-root-cert": PLAIN,
+    "grpc-restricted-protocol": OPEN,
+    "allow-sagemaker": LATER,
+    "sagemaker-port": LATER,
+    "sagemaker-safe-port-range": LATER,
+    "allow-vertex-ai": LATER,
+    "vertex-ai-port": LATER,
+    "vertex-ai-default-model": LATER,
+    "trace-config": LATER,
+    "repoagent-directory": LATER,
+    "cache-config": LATER,
+    "rate-limit": LATER,
+    "rate-limit-resource": LATER,
+    "min-supported-compute-capability": LATER,
+    "host-policy": LATER,
+    "model-load-gpu-limit": LATER,
+    "allow-client-shm": LATER,
+    # What has no counterpart here.
+    "enable-peer-access": ": each model's process manages its own GPU memory",
+    "http-thread-count": ": one event loop serves all connections",
+    "grpc-infer-thread-count": ": one event loop serves all connections",
+    "sagemaker-thread-count": ": one event loop serves all connections",
+    "vertex-ai-thread-count": ": one event loop serves all connections",
+    "grpc-infer-allocation-pool-size": ": request objects are not pooled",
+    "grpc-max-response-pool-size": ": response objects are not pooled",
+    "cache-directory": ": caches are part of the server",
+    "pinned-memory-pool-byte-size": ": there is no pool of pinned memory",
+    "cuda-memory-pool-byte-size": ": each model's process manages its own GPU memory",
+    "cuda-virtual-address-size": ": each model's process manages its own GPU memory",
+    "buffer-manager-thread-count": ": tensors are not copied by threads",
+}
+
+VALUES_WITHOUT_EFFECT: dict[tuple[str, Any], str] = {
+    ("model-control-mode", "poll"): LATER,
+}
+
+
+def warnings_about(changed: Mapping[str, Any]) -> list[str]:
+    """`changed`: the options that are not at their defaults, by name."""
+    found = [f"--{name} is accepted but has no effect{why}" for name, why in WITHOUT_EFFECT.items() if name in changed]
+    for (name, value), why in VALUES_WITHOUT_EFFECT.items():
+        if changed.get(name) == value:
+            found.append(f"--{name}={value} is accepted but has no effect{why}")
+    return found

@@ -1,0 +1,133 @@
+"""One option's text -> a number, a choice or a struct, with Triton's words when it does not fit.
+
+Rule: every function here takes the text after `--flag=` and returns a value or raises ValueError.
+Structs of options that have several parts (`<name>,<setting>=<value>` and the like) are in naiad.settings.compound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T", bound=float)
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+def string(text: str) -> str:
+    return text
+
+
+def boolean(text: str) -> bool:
+    word = text.lower()
+    if word in ("true", "on", "1"):
+        return True
+    if word in ("false", "off", "0"):
+        return False
+    raise ValueError(f"invalid value for bool option: {text}")
+
+
+def integer(text: str, largest: int = INT32_MAX) -> int:
+    try:
+        value = int(text) if "_" not in text else None
+    except ValueError:
+        value = None
+    if value is None:
+        raise ValueError(f"Invalid option value. Got {text}")
+    if not -largest - 1 <= value <= largest:
+        raise ValueError(f"Provided option value is out of bound. Got {text}")
+    return value
+
+
+def byte_count(text: str) -> int:
+    return integer(text, INT64_MAX)
+
+
+def real(text: str) -> float:
+    try:
+        value = float(text) if "_" not in text else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"Invalid option value. Got {text}")
+    return value
+
+
+def verbose_level(text: str) -> int:
+    """Triton also takes `true` here, for 1."""
+    return 1 if text.lower() == "true" else integer(text)
+
+
+def port(text: str) -> int:
+    """0 lets the system choose one; the `Started ... at` line tells which."""
+    return between(0, 65535, integer)(text)
+
+
+def between(low: float, high: float, parse: Callable[[str], T]) -> Callable[[str], T]:
+    def parse_bounded(text: str) -> T:
+        value = parse(text)
+        if not low <= value <= high:
+            expected = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise ValueError(f"Provided option value is out of bound. Got {text}, expected {expected}")
+        return value
+
+    return parse_bounded
+
+
+def at_least(low: float, parse: Callable[[str], T]) -> Callable[[str], T]:
+    return between(low, math.inf, parse)
+
+
+def above_zero(text: str) -> float:
+    value = real(text)
+    if value <= 0:
+        raise ValueError(f"Provided option value is out of bound. Got {text}, expected more than 0")
+    return value
+
+
+def choice(flag: str, *values: str) -> Callable[[str], str]:
+    """Triton names the flag in the message, for one of them with underscores; hence `flag` is text."""
+
+    def parse_choice(text: str) -> str:
+        if text.lower() not in values:
+            raise ValueError(f"invalid argument for --{flag}")
+        return text.lower()
+
+    return parse_choice
+
+
+def log_format(text: str) -> str:
+    if text not in ("default", "ISO8601"):
+        raise ValueError("invalid argument for --log-format")
+    return text
+
+
+def model_config_name(text: str) -> str:
+    if not text:
+        raise ValueError("Error: empty argument for --model-config-name")
+    return text
+
+
+def http_max_input_size(text: str) -> int:
+    value = byte_count(text)
+    if value <= 0:
+        raise ValueError("Error: --http-max-input-size must be greater than 0.")
+    return value
+
+
+def grpc_infer_thread_count(text: str) -> int:
+    value = integer(text)
+    if not 2 <= value <= 128:
+        raise ValueError("invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.")
+    return value
+
+
+def trace_level(text: str) -> str:
+    word = text.upper()
+    if word in ("MIN", "MAX"):
+        return "TIMESTAMPS"
+    if word not in ("OFF", "TIMESTAMPS", "TENSORS"):
+        raise ValueError(f"invalid value for trace level option: {text.lower()}")
+    return word
