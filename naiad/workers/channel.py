@@ -21,9 +21,6 @@ from naiad.workers.worker_channel import ANCILLARY_BYTES, READ_BYTES, Rights, de
 
 M = TypeVar("M")
 
-_read_buffer = bytearray(READ_BYTES)
-"""Shared by all channels: each read is decoded before the next one starts."""
-
 
 class Channel(Generic[M]):
     def __init__(
@@ -42,6 +39,7 @@ class Channel(Generic[M]):
         self._on_message = on_message
         self._on_close = on_close
         self._out = bytearray()
+        self._buffer = bytearray(READ_BYTES)  # its pages cost nothing until a message is that long
         self._waiting: deque[tuple[bytes, Rights]] = deque()
         self.is_closed = False
         loop.add_reader(sock, self._on_readable)
@@ -105,7 +103,7 @@ class Channel(Generic[M]):
     def _on_readable(self) -> bool:
         """False when there was nothing."""
         try:
-            size, ancillary, _, _ = self._sock.recvmsg_into([_read_buffer], ANCILLARY_BYTES)
+            size, ancillary, _, _ = self._sock.recvmsg_into([self._buffer], ANCILLARY_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -115,9 +113,10 @@ class Channel(Generic[M]):
             self.close("closed by the worker")
             return False
         try:
-            messages = self.link.feed(memoryview(_read_buffer)[:size], descriptors(ancillary) if ancillary else ())
-            for message in messages:
+            for message in self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()):
                 self._on_message(message)
+                if self.is_closed:
+                    break
         except BrokenLinkError as error:
             self.close(f"bad message: {error}")
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -90,10 +90,11 @@ class Link(Generic[M]):
             dropped, self._dropped = self._dropped, []
             fds = [fd for _, _, fd in new]
             end = self._append(Slots([id for id, _, _ in new], [size for _, size, _ in new], dropped), buffer, end)
+        end = self._append(message, buffer, end)
+        # After the message: it may hand back, as its answer, memory whose lease ends here.
         released = self.lent.take_released()
         if released:
-            end = self._append(Released(released), buffer, end)
-        self._append(message, buffer, end)
+            self._append(Released(released), buffer, end)
         return fds
 
     def _append(self, message: Message, buffer: bytearray, start: int) -> int:
@@ -104,10 +105,9 @@ class Link(Generic[M]):
 
     # In.
 
-    def feed(self, data: memoryview, fds: Iterable[int] = ()) -> list[M]:
-        """Complete messages, in order. Raises BrokenLinkError."""
+    def feed(self, data: memoryview, fds: Iterable[int] = ()) -> Iterator[M]:
+        """Complete messages, in order; each must be handled before the next is asked for. Raises BrokenLinkError."""
         self._fds.extend(fds)
-        messages: list[M] = []
         if self._incoming:
             self._incoming += data
             data = memoryview(self._incoming)
@@ -126,16 +126,15 @@ class Link(Generic[M]):
                 elif isinstance(message, Released):
                     self._take_released(message)
                 else:
-                    messages.append(message)
+                    yield message
         except (msgspec.DecodeError, ValueError) as error:
             raise BrokenLinkError(str(error)) from error
         if at == 0 and self._incoming:  # still incomplete: what came is already in place
             data.release()
-            return messages
+            return
         rest = bytes(data[at:])
         data.release()
         self._incoming[:] = rest
-        return messages
 
     def resolve(self, tensors: list[Tensor]) -> None:
         """Replaces references by views. Raises BrokenLinkError."""

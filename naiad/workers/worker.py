@@ -56,7 +56,10 @@ from naiad.workers.messages import (
 )
 from naiad.workers.worker_channel import WorkerChannel
 
-BACKENDS = {"python": "naiad.backends.python:PythonBackend"}
+BACKENDS = {
+    "identity": "naiad.backends.identity:IdentityBackend",
+    "python": "naiad.backends.python:PythonBackend",
+}
 """Backend name -> module:class. Imported only in templates and workers."""
 
 TRACEBACK_LINES = 20

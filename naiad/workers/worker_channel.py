@@ -13,7 +13,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -103,7 +103,7 @@ class WorkerChannel:
         if size == 0:
             # The server is gone: nobody is left to serve, and whatever the model still does is in vain.
             os._exit(0)
-        return self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary))
+        return list(self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary)))
 
     # Out.
 
@@ -144,7 +144,7 @@ class WorkerChannel:
             out.clear()
 
 
-Rights = list[tuple[int, int, array.array[int]]]
+Rights: TypeAlias = "list[tuple[int, int, array.array[int]]]"
 
 
 def split_rights(fds: list[int]) -> list[Rights]:

@@ -1,0 +1,79 @@
+"""The identity backend: output i is input i. For tests and benches, with the parameters of Triton's backend of that name.
+
+`execute_delay_ms` makes each execution that long, times `instance_wise_delay_multiplier` for every instance after the first;
+`creation_delay_sec` makes loading that long.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+import msgspec
+
+from naiad.backends.backend import Runtime
+from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse, WorkTensor
+from naiad.errors import Code, invalid_arg
+
+
+class _Parameter(msgspec.Struct):
+    string_value: str = ""
+
+
+class _Tensor(msgspec.Struct):
+    name: str
+
+
+class _Config(msgspec.Struct):
+    input: list[_Tensor] = []
+    output: list[_Tensor] = []
+    parameters: dict[str, _Parameter] = {}
+
+
+class IdentityBackend:
+    def __init__(self) -> None:
+        self._delay_s = 0.0
+        self._names: dict[str, str] = {}
+
+    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
+        config = msgspec.json.decode(arguments.model_config, type=_Config)
+        if len(config.input) != len(config.output):
+            raise invalid_arg(
+                f"model '{arguments.model_name}' has {len(config.input)} inputs and {len(config.output)} outputs, "
+                "the identity backend expects as many of the one as of the other"
+            )
+        self._names = {given.name: result.name for given, result in zip(config.input, config.output, strict=True)}
+        multiplier = _number(config, "instance_wise_delay_multiplier", 0.0)
+        index = re.search(r"_(\d+)$", arguments.instance_name)
+        factor = max(multiplier * int(index[1]), 1.0) if index and multiplier else 1.0
+        self._delay_s = _number(config, "execute_delay_ms", 0.0) / 1000 * factor
+        time.sleep(_number(config, "creation_delay_sec", 0.0))
+
+    def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
+        if self._delay_s:
+            time.sleep(self._delay_s)
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: WorkRequest) -> WorkResponse:
+        outputs: list[WorkTensor] = []
+        wanted = request.requested_outputs
+        for tensor in request.inputs:
+            name = self._names.get(tensor.name)
+            if name is None:
+                return WorkResponse(error=WorkError(Code.INVALID_ARG.name, f"unexpected inference input '{tensor.name}'"))
+            if not wanted or name in wanted:
+                outputs.append(WorkTensor(name, tensor.datatype, tensor.shape, tensor.data))
+        return WorkResponse(outputs)
+
+    def unload(self) -> None:
+        pass
+
+
+def _number(config: _Config, name: str, default: float) -> float:
+    parameter = config.parameters.get(name)
+    if parameter is None:
+        return default
+    try:
+        return float(parameter.string_value)
+    except ValueError:
+        raise invalid_arg(f"parameter '{name}' is '{parameter.string_value}', expected a number") from None
