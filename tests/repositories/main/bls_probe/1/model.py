@@ -3,6 +3,7 @@
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+CODES = ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED")
 ROW = np.ones((1, 16), np.float32)
 
 
@@ -45,7 +46,8 @@ def outcome(case):
     if not isinstance(result, pb_utils.InferenceResponse):
         return [str(result)]
     if result.has_error():
-        return ["error", str(result.error().code()), result.error().message()]
+        code = next(name for name in CODES if result.error().code() == getattr(pb_utils.TritonError, name))
+        return ["error", code, result.error().message()]
     return [f"{tensor.name()} {tensor.as_numpy().ravel()[:2].tolist()}" for tensor in result.output_tensors()]
 
 

@@ -1,0 +1,48 @@
+"""Sends a suite's cases to a running server and gives back its normalised answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import grpc
+
+from bench import oracle
+from tests.differential import exchange_grpc, exchange_http
+from tests.differential.answer import normalised, reference
+from tests.differential.case import Answer, Case, HttpCase
+from tests.differential.suites import Suite
+from tests.server.harness import Server, free_ports, port_flags
+
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
+
+
+class Replay:
+    """A server under replay: one gRPC channel for all cases, a new HTTP connection for each."""
+
+    def __init__(self, server: Server, suite: Suite, is_genuine: bool = False) -> None:
+        self.server = server
+        self.is_genuine = is_genuine
+        self.suite = suite
+        self.channel = grpc.insecure_channel(server.grpc, options=UNLIMITED)
+
+    def answer(self, case: Case) -> Answer:
+        if isinstance(case, HttpCase):
+            found = exchange_http.exchange(case, self.server.port(case.port))
+        else:
+            found = exchange_grpc.exchange(case, self.channel)
+        return normalised(reference(found) if self.is_genuine else found, case.normalise, self.suite.repositories)
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+@contextlib.contextmanager
+def genuine_triton(suite: Suite) -> Iterator[Server]:
+    ports = free_ports()
+    command = oracle.serve_command(suite.repositories, [*port_flags(ports), *suite.flags])  # type: ignore[arg-type]
+    server = Server(command, ports, oracle.serve_environment())  # type: ignore[arg-type]
+    try:
+        yield server.wait_started()
+    finally:
+        server.stop()

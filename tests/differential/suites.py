@@ -1,0 +1,62 @@
+"""Which cases go to which server: a suite is a set of repositories, server flags and lists of cases.
+
+`main` has many models and no model control; in `control`, where models are loaded and unloaded, the order of cases matters.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tests.differential.case import Case
+from tests.differential.cases import (
+    classification,
+    compression,
+    generate,
+    grpc_stream,
+    grpc_unary,
+    health_metadata,
+    http_wire,
+    infer_binary,
+    infer_errors,
+    infer_json,
+    model_errors,
+    request_parameters,
+    statistics_and_control,
+)
+
+REPOSITORIES = Path(__file__).parents[1] / "repositories"
+
+
+class Suite(msgspec.Struct, frozen=True):
+    name: str
+    repositories: list[str]
+    flags: list[str]
+    subjects: dict[str, list[Case]]
+
+    def cases(self) -> list[tuple[str, Case]]:
+        return [(subject, case) for subject, cases in self.subjects.items() for case in cases]
+
+
+MAIN = Suite(
+    name="main",
+    repositories=[str(REPOSITORIES / "main")],
+    flags=[],
+    subjects={
+        "health_metadata": health_metadata.CASES,
+        "infer_json": infer_json.CASES,
+        "infer_errors": infer_errors.CASES,
+        "infer_binary": infer_binary.CASES,
+        "request_parameters": request_parameters.CASES,
+        "classification": classification.CASES,
+        "compression": compression.CASES,
+        "generate": generate.CASES,
+        "model_errors": model_errors.CASES,
+        "grpc_unary": grpc_unary.CASES,
+        "grpc_stream": grpc_stream.CASES,
+        "http_wire": http_wire.CASES,
+        "statistics_and_control": statistics_and_control.CASES,
+    },
+)
+SUITES: dict[str, Suite] = {"main": MAIN}
