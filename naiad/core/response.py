@@ -33,14 +33,16 @@ Consumer: TypeAlias = Callable[[InferResponse | None, bool], None]
 
 
 class ResponseStream:
-    __slots__ = ("_consumer", "_early", "_on_cancel", "is_cancelled", "is_closed")
+    __slots__ = ("_consumer", "_early", "_on_cancel", "_on_flow", "is_cancelled", "is_closed", "is_paused")
 
     def __init__(self) -> None:
         self._consumer: Consumer | None = None
         self._early: list[tuple[InferResponse | None, bool]] = []
         self._on_cancel: Callable[[], None] | None = None
+        self._on_flow: Callable[[bool], None] | None = None
         self.is_closed = False
         self.is_cancelled = False
+        self.is_paused = False
 
     # The producer's side.
 
@@ -50,7 +52,7 @@ class ResponseStream:
             return
         if is_final:
             self.is_closed = True
-            self._on_cancel = None
+            self._on_cancel = self._on_flow = None
         if self._consumer is None:
             self._early.append((response, is_final))
         else:
@@ -69,7 +71,20 @@ class ResponseStream:
         else:
             self._on_cancel = callback
 
+    def on_flow(self, callback: Callable[[bool], None]) -> None:
+        """The producer of many responses registers how to hold back (True) and go on (False)."""
+        self._on_flow = callback
+        if self.is_paused:
+            callback(True)
+
     # The consumer's side.
+
+    def pause(self, is_paused: bool = True) -> None:
+        """The consumer cannot keep up (or can again). What is already on its way still comes."""
+        if is_paused != self.is_paused and not self.is_closed:
+            self.is_paused = is_paused
+            if self._on_flow is not None:
+                self._on_flow(is_paused)
 
     def deliver_to(self, consumer: Consumer) -> None:
         self._consumer = consumer

@@ -16,7 +16,7 @@ from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.autocomplete import apply_auto_complete, fill_defaults, fill_instance_groups
 from naiad.repository.config import ConfigOptions, ModelConfigFile, read_model_config
 from naiad.repository.scan import scan_repository, select_versions
-from naiad.repository.validate import validate_config
+from naiad.repository.validate import require_valid
 
 CONFIGURING_BACKENDS = frozenset({"python"})
 """Backends that can complete a config from the model."""
@@ -84,7 +84,7 @@ class ModelSources:
         return msgspec.structs.replace(source, config=config, file=completed)
 
     def _validate(self, file: ModelConfigFile) -> None:
-        validate_config(file)
+        require_valid(file, self._options)
 
     def _directory(self, name: str) -> Path:
         places = self._directories().get(name, [])

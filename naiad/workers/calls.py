@@ -17,7 +17,7 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.workers.channel import Channel
-from naiad.workers.messages import Answer, CallEvent, CancelCall, Control, Metric, StartCall, ToServer
+from naiad.workers.messages import Answer, CallEvent, CallFlow, CancelCall, Control, Metric, StartCall, ToServer
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Calls:
         self._streams: dict[int, ResponseStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, message: StartCall | CancelCall | Metric | Control) -> None:
+    def take(self, message: StartCall | CancelCall | CallFlow | Metric | Control) -> None:
         match message:
             case StartCall():
                 self._start(message.call)
@@ -44,6 +44,10 @@ class Calls:
                 stream = self._streams.get(message.call)
                 if stream is not None:
                     stream.cancel()
+            case CallFlow():
+                stream = self._streams.get(message.call)
+                if stream is not None:
+                    stream.pause(message.is_paused)
             case Metric():
                 self._metric(message)
             case Control():

@@ -24,11 +24,13 @@ from naiad.errors import Code, NaiadError, internal
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.workers.calls import Calls, Services
 from naiad.workers.messages import (
+    CallFlow,
     Cancel,
     CancelCall,
     Control,
     Execute,
     Executed,
+    Flow,
     LogLine,
     Metric,
     Ping,
@@ -266,7 +268,10 @@ class Instance:
             )
             self._open[handle] = OpenRequest(request, batch)
             batch.handles.append(handle)
-            self._stream(request).on_cancel(partial(self._cancel, handle))
+            stream = self._stream(request)
+            stream.on_cancel(partial(self._cancel, handle))
+            if self._plan.is_decoupled:
+                stream.on_flow(partial(self._set_paused, handle))
             size += request.batch_size
             handle += 1
         batch.batch_size = size
@@ -286,6 +291,10 @@ class Instance:
         if self._process is not None:
             self._process.channel.send(Cancel([handle]))
 
+    def _set_paused(self, handle: int, is_paused: bool) -> None:
+        if self._process is not None:
+            self._process.channel.send(Flow(handle, is_paused))
+
     def _take(self, message: ToServer) -> None:
         match message:
             case Executed():
@@ -297,7 +306,7 @@ class Instance:
             case LogLine():
                 pid = self._process.pid if self._process is not None else 0
                 log.emit(message.severity, message.message, message.file, message.line, pid)
-            case StartCall() | CancelCall() | Metric() | Control():
+            case StartCall() | CancelCall() | CallFlow() | Metric() | Control():
                 if self._calls is not None:
                     self._calls.take(message)
 

@@ -57,6 +57,13 @@ class Cancel(Message, tag=13):
     handles: list[int]
 
 
+class Flow(Message, tag=18):
+    """Who reads the responses to a request cannot keep up, or can again: sending more waits meanwhile."""
+
+    handle: int
+    is_paused: bool
+
+
 class CallEvent(Message, tag=14):
     """The next response to a BLS call."""
 
@@ -123,6 +130,13 @@ class StartCall(Message, tag=36):
     call: CallRequest
 
 
+class CallFlow(Message, tag=42):
+    """The same for the responses to a BLS call, which the worker reads."""
+
+    call: int
+    is_paused: bool
+
+
 class CancelCall(Message, tag=37):
     call: int
 
@@ -151,7 +165,7 @@ class Pong(Message, tag=41):
     """What the model's own `is_ready` says."""
 
 
-ToWorker: TypeAlias = Slots | Released | Configure | Load | Execute | Cancel | CallEvent | Answer | Ping | Unload
+ToWorker: TypeAlias = Slots | Released | Configure | Load | Execute | Cancel | Flow | CallEvent | Answer | Ping | Unload
 ToServer: TypeAlias = (
     Slots
     | Released
@@ -163,6 +177,7 @@ ToServer: TypeAlias = (
     | Response
     | StartCall
     | CancelCall
+    | CallFlow
     | Metric
     | Control
     | LogLine

@@ -35,6 +35,7 @@ from naiad.errors import Code, NaiadError
 from naiad.workers.messages import (
     Answer,
     CallEvent,
+    CallFlow,
     Cancel,
     CancelCall,
     Configure,
@@ -43,6 +44,7 @@ from naiad.workers.messages import (
     Execute,
     Executed,
     Failed,
+    Flow,
     Load,
     Loaded,
     LogLine,
@@ -63,6 +65,9 @@ BACKENDS = {
 """Backend name -> module:class. Imported only in templates and workers."""
 
 TRACEBACK_LINES = 20
+CALL_HIGH_WATER = 32
+CALL_LOW_WATER = 8
+"""Responses to a BLS call that wait here for the model to take them, before the called model is held back."""
 
 
 def import_backend(name: str) -> type[Backend]:
@@ -80,6 +85,7 @@ class RunningCall:
         self._events: deque[tuple[WorkResponse | None, bool]] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._is_over = False
+        self._is_paused = False
 
     def next(self) -> tuple[WorkResponse | None, bool]:
         self._worker.channel.wait_until(lambda: bool(self._events))
@@ -103,6 +109,9 @@ class RunningCall:
     def deliver(self, response: WorkResponse | None, is_final: bool) -> None:
         """Called by whichever thread read the message."""
         self._events.append((response, is_final))
+        if len(self._events) >= CALL_HIGH_WATER and not self._is_paused and not is_final:
+            self._is_paused = True
+            self._worker.channel.send(CallFlow(self._number, True))
         if self._waiter is not None and self._worker.loop is not None:
             waiter, self._waiter = self._waiter, None
             self._worker.loop.call_soon_threadsafe(_wake, waiter)
@@ -111,6 +120,9 @@ class RunningCall:
         response, is_final = self._events.popleft()
         if is_final:
             self._is_over = True
+        elif self._is_paused and len(self._events) <= CALL_LOW_WATER:
+            self._is_paused = False
+            self._worker.channel.send(CallFlow(self._number, False))
         if response is not None:
             self._worker.channel.link.resolve(response.outputs)
         return response, is_final
@@ -131,6 +143,7 @@ class Worker:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._open: set[int] = set()
         self._cancelled: set[int] = set()
+        self._paused: set[int] = set()
         self._calls: dict[int, RunningCall] = {}
         self._answers: dict[int, Answer] = {}
         self._numbers = iter(range(1, 1 << 62))
@@ -294,6 +307,9 @@ class Worker:
     # What the backend may ask (`naiad.backends.backend.Runtime`).
 
     def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
+        if handle in self._paused:
+            # The reader cannot keep up: the model waits here, so nothing piles up on the way.
+            self.channel.wait_until(lambda: handle not in self._paused)
         if handle not in self._open:
             return
         if is_final:
@@ -342,11 +358,18 @@ class Worker:
     def _close(self, handle: int) -> None:
         self._open.discard(handle)
         self._cancelled.discard(handle)
+        self._paused.discard(handle)
 
-    def _on_event(self, message: Cancel | CallEvent | Answer) -> None:
+    def _on_event(self, message: Cancel | Flow | CallEvent | Answer) -> None:
         match message:
             case Cancel():
                 self._cancelled.update(handle for handle in message.handles if handle in self._open)
+                self._paused.difference_update(message.handles)
+            case Flow():
+                if not message.is_paused:
+                    self._paused.discard(message.handle)
+                elif message.handle in self._open and message.handle not in self._cancelled:
+                    self._paused.add(message.handle)
             case CallEvent():
                 call = self._calls.get(message.call)
                 if message.is_final:

@@ -20,7 +20,7 @@ import msgspec
 from naiad.core.tensor import Tensor
 from naiad.shm.arena import Arena
 from naiad.workers.link import Link
-from naiad.workers.messages import Answer, CallEvent, Cancel, Message, ToWorker
+from naiad.workers.messages import Answer, CallEvent, Cancel, Flow, Message, ToWorker
 
 READ_BYTES = 1 << 18
 MAX_FDS_PER_CALL = 253
@@ -34,7 +34,7 @@ class WorkerChannel:
         self.sock = sock
         self.link: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
         self.backlog: deque[ToWorker] = deque()
-        self.on_event: Callable[[Cancel | CallEvent | Answer], None] = lambda message: None
+        self.on_event: Callable[[Cancel | Flow | CallEvent | Answer], None] = lambda message: None
         self._changed = threading.Condition()
         self._is_reading = False
         self._num_waiting = 0
@@ -86,7 +86,7 @@ class WorkerChannel:
             self._changed.acquire()
             self._is_reading = was_reading
         for message in messages:
-            if isinstance(message, (Cancel, CallEvent, Answer)):
+            if isinstance(message, (Cancel, Flow, CallEvent, Answer)):
                 self.on_event(message)
             else:
                 self.backlog.append(message)

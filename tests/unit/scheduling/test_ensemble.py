@@ -1,0 +1,201 @@
+"""Ensembles as data flow: `infer` is a fake that the test answers by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.statistics import ModelStatistics
+from naiad.core.tensor import Tensor
+from naiad.errors import Code, NaiadError, invalid_arg, unavailable
+from naiad.scheduling.ensemble import EnsemblePlan, EnsembleScheduler, Step
+from tests.fakes import FakeClock
+
+
+def tensor(name: str, value: bytes = b"") -> Tensor:
+    return Tensor(name, "UINT8", [len(value)], value)
+
+
+class Bench:
+    def __init__(self, *steps: Step, outputs: list[str], is_decoupled: bool = False, max_inflight: int = 4) -> None:
+        plan = EnsemblePlan("e", "1", list(steps), outputs, is_decoupled, max_inflight)
+        self.statistics = ModelStatistics("e", 1)
+        self.scheduler = EnsembleScheduler(plan, self.infer, FakeClock(), self.statistics)
+        self.running: dict[str, list[tuple[InferRequest, ResponseStream]]] = {}
+        self.refusal: NaiadError | None = None
+        self.answers: list[InferResponse | None] = []
+        self.is_final = False
+        self.paused: dict[str, bool] = {}
+
+    def infer(self, request: InferRequest) -> ResponseStream:
+        if self.refusal is not None:
+            raise self.refusal
+        stream = ResponseStream()
+        stream.on_flow(lambda is_paused: self.paused.__setitem__(request.model_name, is_paused))
+        self.running.setdefault(request.model_name, []).append((request, stream))
+        return stream
+
+    def send(self, *inputs: Tensor, **fields: Any) -> ResponseStream:
+        stream = self.scheduler.enqueue(InferRequest("e", list(inputs), **fields))
+        stream.deliver_to(self._take)
+        return stream
+
+    def _take(self, response: InferResponse | None, is_final: bool) -> None:
+        assert not self.is_final
+        self.answers.append(response)
+        self.is_final = is_final
+
+    def request(self, model: str) -> InferRequest:
+        return self.running[model][0][0]
+
+    def stream(self, model: str) -> ResponseStream:
+        return self.running[model][0][1]
+
+    def answer(self, model: str, *outputs: Tensor, is_final: bool = True) -> None:
+        stream = self.running[model].pop(0)[1] if is_final else self.running[model][0][1]
+        stream.put(InferResponse(model, "1", "", list(outputs)), is_final)
+
+    def waiting(self) -> list[str]:
+        return sorted(model for model, requests in self.running.items() for _ in requests)
+
+    def values(self) -> list[dict[str, bytes]]:
+        return [{t.name: bytes(t.data) for t in answer.outputs} for answer in self.answers if answer is not None]
+
+    def error(self) -> NaiadError:
+        (answer,) = self.answers
+        assert answer is not None
+        assert answer.error is not None
+        return answer.error
+
+
+A = Step("a", "", {"x": "IN"}, {"y": "t1"})
+B = Step("b", "", {"x": "IN"}, {"y": "t2"})
+JOIN = Step("join", "3", {"l": "t1", "r": "t2"}, {"y": "OUT"})
+
+
+def test_ready_steps_start_at_once_and_the_join_waits_for_both() -> None:
+    bench = Bench(JOIN, A, B, outputs=["OUT"])
+    bench.send(tensor("IN", b"q"), id="7", priority=2, timeout_us=9, parameters={"k": 1}, sequence_id=5)
+    assert bench.waiting() == ["a", "b"]
+    request = bench.request("a")
+    assert [(t.name, bytes(t.data)) for t in request.inputs] == [("x", b"q")]
+    assert (request.id, request.priority, request.timeout_us, request.parameters, request.sequence_id) == ("7", 2, 9, {"k": 1}, 5)
+    bench.answer("a", tensor("y", b"1"))
+    assert bench.waiting() == ["b"]
+    bench.answer("b", tensor("y", b"2"))
+    assert bench.waiting() == ["join"]
+    assert bench.request("join").model_version == "3"
+    bench.answer("join", tensor("y", b"12"))
+    assert bench.values() == [{"OUT": b"12"}]
+    assert bench.is_final
+    assert bench.statistics.success.count == 1
+    assert bench.scheduler.inflight() == 0
+
+
+def test_steps_that_do_not_feed_the_requested_outputs_do_not_run() -> None:
+    bench = Bench(A, B, outputs=["t1", "t2"])
+    bench.send(tensor("IN"), requested_outputs=["t2"])
+    assert bench.waiting() == ["b"]
+    bench.answer("b", tensor("y", b"2"))
+    assert bench.values() == [{"t2": b"2"}]
+
+
+def test_an_optional_input_that_is_not_given_does_not_hold_a_step_up() -> None:
+    bench = Bench(Step("a", "", {"x": "IN", "hint": "HINT"}, {"y": "OUT"}), outputs=["OUT"])
+    bench.send(tensor("IN"))
+    assert [t.name for t in bench.request("a").inputs] == ["x"]
+
+
+def test_an_error_in_a_step_fails_the_request_and_cancels_the_rest() -> None:
+    bench = Bench(A, B, JOIN, outputs=["OUT"])
+    bench.send(tensor("IN"))
+    other = bench.stream("b")
+    bench.stream("a").fail(NaiadError(Code.UNAVAILABLE, "queue full", 3))
+    assert (bench.error().code, bench.error().message, bench.error().retry_after_s) == (
+        Code.UNAVAILABLE,
+        "in ensemble 'e', queue full",
+        3,
+    )
+    assert other.is_cancelled
+    other.close()
+    assert bench.statistics.fail.count == 1
+
+
+def test_a_step_that_is_refused_fails_the_request() -> None:
+    bench = Bench(A, outputs=["t1"])
+    bench.refusal = invalid_arg("no such shape")
+    bench.send(tensor("IN"))
+    assert bench.error().message == "in ensemble 'e', no such shape"
+
+
+def test_cancelling_the_request_cancels_every_step_that_runs() -> None:
+    bench = Bench(A, B, JOIN, outputs=["OUT"])
+    bench.send(tensor("IN")).cancel()
+    assert bench.stream("a").is_cancelled
+    assert bench.stream("b").is_cancelled
+    assert bench.error().code is Code.CANCELLED
+
+
+def test_a_step_that_leaves_an_output_out_is_a_deadlock() -> None:
+    bench = Bench(A, Step("c", "", {"x": "t1"}, {"y": "OUT"}), outputs=["OUT"])
+    bench.send(tensor("IN"))
+    bench.answer("a")
+    assert bench.error().message == (
+        "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output is not set "
+        "while no more ensemble steps can be made"
+    )
+
+
+DECOUPLED = Step("d", "", {"x": "IN"}, {"y": "t1"}, is_decoupled=True)
+AFTER = Step("after", "", {"x": "t1", "all": "IN"}, {"y": "OUT"})
+
+
+def test_each_answer_of_a_decoupled_step_runs_the_steps_after_it() -> None:
+    bench = Bench(DECOUPLED, AFTER, outputs=["OUT"], is_decoupled=True)
+    bench.send(tensor("IN", b"q"))
+    bench.answer("d", tensor("y", b"1"), is_final=False)
+    bench.answer("d", tensor("y", b"2"), is_final=False)
+    assert [(t.name, bytes(t.data)) for t in bench.request("after").inputs] == [("x", b"1"), ("all", b"q")]
+    bench.answer("after", tensor("y", b"A"))
+    assert bench.values() == [{"OUT": b"A"}]
+    bench.stream("d").close()
+    bench.running.pop("d")
+    assert not bench.is_final
+    bench.answer("after", tensor("y", b"B"))
+    assert bench.values() == [{"OUT": b"A"}, {"OUT": b"B"}]
+    assert bench.is_final
+
+
+def test_a_decoupled_step_may_answer_nothing() -> None:
+    bench = Bench(DECOUPLED, AFTER, outputs=["OUT"], is_decoupled=True)
+    bench.send(tensor("IN"))
+    bench.stream("d").close()
+    assert bench.answers == [None]
+    assert bench.is_final
+
+
+def test_a_producer_that_is_too_fast_is_held_back() -> None:
+    bench = Bench(DECOUPLED, AFTER, outputs=["OUT"], is_decoupled=True, max_inflight=2)
+    bench.send(tensor("IN"))
+    bench.answer("d", tensor("y", b"1"), is_final=False)
+    assert not bench.paused.get("d")
+    bench.answer("d", tensor("y", b"2"), is_final=False)
+    assert bench.paused["d"]
+    bench.answer("after", tensor("y", b"A"))
+    assert not bench.paused["d"]
+
+
+async def test_stop_waits_for_runs() -> None:
+    bench = Bench(A, outputs=["t1"])
+    bench.send(tensor("IN"))
+    stopping = asyncio.create_task(bench.scheduler.stop())
+    await asyncio.sleep(0)
+    with pytest.raises(NaiadError) as refused:
+        bench.send(tensor("IN"))
+    assert refused.value.code is unavailable("").code
+    bench.answer("a", tensor("y", b"1"))
+    await stopping
