@@ -1,0 +1,54 @@
+"""GET /metrics, on a port of its own: Triton's answers, which know no 404.
+
+In:  a request head from the HTTP/1.1 transport. Out: the metrics page; an empty page for other paths; 405 for other methods.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import msgspec
+
+from naiad import log
+from naiad.metrics.page import CONTENT_TYPE
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_head import Head
+from naiad.transport.http1_route import Route
+
+MAX_BODY_BYTES = 64 * 1024
+"""A scraper sends none."""
+
+
+class MetricsAnswer(msgspec.Struct, frozen=True):
+    status: int
+    content_type: str
+    body: bytes
+
+
+class MetricsFrontend:
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        """`render`: MetricsPage.render."""
+        self._render = render
+        self._route = Route(self._handle, max_body_bytes=MAX_BODY_BYTES)
+
+    def route(self, head: Head) -> Route:
+        """The `Router` of the metrics endpoint."""
+        return self._route
+
+    def _handle(self, exchange: Exchange) -> None:
+        reply = answer(exchange.head.method, exchange.head.path, self._render)
+        exchange.respond(reply.status, f"Content-Type: {reply.content_type}\r\n".encode("ascii"), reply.body)
+
+
+def answer(method: str, path: bytes, render: Callable[[], bytes]) -> MetricsAnswer:
+    """`path` is without the query."""
+    if method != "GET":
+        return MetricsAnswer(405, "text/plain", b'{"error":"Method Not Allowed"}')
+    if path not in (b"/metrics", b"/metrics/"):
+        return MetricsAnswer(200, CONTENT_TYPE, b"")
+    try:
+        return MetricsAnswer(200, CONTENT_TYPE, render())
+    except Exception:  # a page that cannot be made must not take the server with it
+        log.error(f"the metrics page failed: {traceback.format_exc()}")
+        return MetricsAnswer(500, CONTENT_TYPE, b"")

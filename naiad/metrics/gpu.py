@@ -1,0 +1,87 @@
+"""Readings of the GPUs through NVML, where the `gpu` extra is installed and a driver answers.
+
+Rule: a machine without GPUs, without the library or with a driver that fails is normal: there are no readings then, and no error.
+Calls may block inside the driver: only naiad.metrics.host's thread makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+
+class GpuReading(msgspec.Struct, frozen=True):
+    """None where the GPU does not tell."""
+
+    uuid: str
+    utilization: float | None
+    """From 0 to 1."""
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+    power_usage_w: float | None
+    power_limit_w: float | None
+    energy_j: float | None
+    """Since the server started."""
+
+
+class Gpus:
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._handles: dict[str, Any] = {}
+        self._start_energy_mj: dict[str, int | None] = {}
+
+    def open(self) -> None:
+        try:
+            import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]  # optional, and slow to import
+        except ImportError:
+            return
+        try:
+            pynvml.nvmlInit()
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                self._handles[_text(pynvml.nvmlDeviceGetUUID(handle))] = handle
+        except pynvml.NVMLError:
+            pass
+        self._nvml = pynvml
+        self._start_energy_mj = {uuid: self._energy_mj(handle) for uuid, handle in self._handles.items()}
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._ask(self._nvml.nvmlShutdown)
+            self._nvml, self._handles = None, {}
+
+    def read(self) -> list[GpuReading]:
+        return [self._read_one(uuid, handle) for uuid, handle in self._handles.items()]
+
+    def _read_one(self, uuid: str, handle: Any) -> GpuReading:
+        nvml = self._nvml
+        utilization = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        usage_mw = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit_mw = self._ask(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        energy_mj, start_mj = self._energy_mj(handle), self._start_energy_mj[uuid]
+        return GpuReading(
+            uuid,
+            None if utilization is None else utilization.gpu / 100,
+            None if memory is None else memory.total,
+            None if memory is None else memory.used,
+            None if usage_mw is None else usage_mw / 1000,
+            None if limit_mw is None else limit_mw / 1000,
+            None if energy_mj is None or start_mj is None else (energy_mj - start_mj) / 1000,
+        )
+
+    def _energy_mj(self, handle: Any) -> int | None:
+        energy: int | None = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        return energy
+
+    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return question(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,83 @@
+"""The page behind /metrics: models, host, the server itself and what models count on their own.
+
+In:  callables that tell the state at scrape time. Out: bytes in Prometheus' text format.
+Rule: one family per name: a metric of a model that carries one of our names joins our family.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from naiad import __version__, log
+from naiad.metrics.custom import CustomMetrics
+from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page
+from naiad.metrics.host import HostReading, HostSampler, host_blocks
+from naiad.metrics.model_metrics import ModelBlocks, ModelSeries
+from naiad.settings import Settings, latency_metrics
+
+CONTENT_TYPE = "text/plain; charset=utf-8"
+
+
+class MetricsPage:
+    def __init__(
+        self,
+        settings: Settings,
+        models: Callable[[], Iterable[ModelSeries]],
+        custom: CustomMetrics,
+        connections: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """`connections`: open connections by protocol, e.g. {"http": 3, "grpc": 1}."""
+        self._models = models
+        self._custom = custom
+        self._connections = connections
+        self._latency = latency_metrics(settings.metrics_config)
+        self._pinned_bytes = settings.pinned_memory_pool_byte_size
+        self._sampler = HostSampler(
+            has_cpu=settings.allow_cpu_metrics, has_gpu=settings.allow_gpu_metrics, interval_s=settings.metrics_interval_ms / 1000
+        )
+        custom.reserve({block.name: block.kind for block in self._own_blocks([], HostReading())})
+
+    def start(self) -> None:
+        self._sampler.start()
+
+    def stop(self) -> None:
+        self._sampler.stop()
+
+    def render(self) -> bytes:
+        blocks = {block.name: block for block in self._own_blocks(self._models(), self._sampler.latest)}
+        for block in self._custom.blocks():
+            blocks.setdefault(block.name, block)
+            if blocks[block.name] is not block:
+                blocks[block.name].lines += block.lines
+        return page(blocks.values())
+
+    def _own_blocks(self, series: Iterable[ModelSeries], reading: HostReading) -> list[Block]:
+        models = ModelBlocks(series, self._latency, time.monotonic_ns())
+        return [
+            *models.counters(),
+            *models.gauges(),
+            *self._pinned_memory(),
+            *host_blocks(reading),
+            *self._server(),
+            *models.histograms(),
+            *models.summaries(),
+        ]
+
+    def _pinned_memory(self) -> list[Block]:
+        """There is no such pool here; Triton without a GPU shows these figures."""
+        total = Block("nv_pinned_memory_pool_total_bytes", GAUGE, "Pinned memory pool total memory size, in bytes")
+        total.add("", self._pinned_bytes)
+        used = Block("nv_pinned_memory_pool_used_bytes", GAUGE, "Pinned memory pool used memory size, in bytes")
+        used.add("", 0)
+        return [total, used]
+
+    def _server(self) -> list[Block]:
+        connections = Block("naiad_connections", GAUGE, "Open connections of clients")
+        for protocol, count in self._connections().items():
+            connections.add(label_text({"protocol": protocol}), count)
+        dropped = Block("naiad_log_messages_dropped_total", COUNTER, "Log messages that could not be written")
+        dropped.add("", log.num_dropped())
+        info = Block("naiad_info", GAUGE, "Always 1; the version of the server is a label")
+        info.add(label_text({"version": __version__}), 1)
+        return [connections, dropped, info]

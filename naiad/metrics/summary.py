@@ -1,0 +1,93 @@
+"""Triton's opt-in latency summaries: quantiles over the last minute.
+
+In:  durations of answered requests. Out: for each phase a count, a sum and quantiles within 1 % of the true value.
+Rule: memory is bounded by the spread of the values, not by their number; nothing here runs unless summary_latencies is on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from naiad.core.statistics import BatchTimes, ModelStatistics
+from naiad.settings import LatencyMetrics
+
+SLICE_NS = 12_000_000_000
+NUM_SLICES = 5
+"""Values count for between 48 and 60 seconds, as in prometheus-cpp."""
+_SCALE = 1 / math.log(1.02)
+_ZERO = -1_000_000
+"""The bucket of values that have no logarithm."""
+
+
+class SlidingSummary:
+    __slots__ = ("_slice_number", "_slices", "count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self._slices: list[dict[int, int]] = [{} for _ in range(NUM_SLICES)]
+        """Number of values per bucket; bucket b holds values around 1.02 ** b."""
+        self._slice_number = 0
+
+    def observe(self, value: float, now_ns: int) -> None:
+        self.count += 1
+        self.total += value
+        self._forget_old(now_ns)
+        current = self._slices[self._slice_number % NUM_SLICES]
+        bucket = round(math.log(value) * _SCALE) if value > 0 else _ZERO
+        current[bucket] = current.get(bucket, 0) + 1
+
+    def quantiles(self, wanted: Iterable[float], now_ns: int) -> list[float]:
+        """NaN where no value is young enough."""
+        self._forget_old(now_ns)
+        merged: dict[int, int] = {}
+        for buckets in self._slices:
+            for bucket, count in buckets.items():
+                merged[bucket] = merged.get(bucket, 0) + count
+        ordered = sorted(merged.items())
+        return [_quantile(ordered, sum(merged.values()), quantile) for quantile in wanted]
+
+    def _forget_old(self, now_ns: int) -> None:
+        number = now_ns // SLICE_NS
+        for passed in range(self._slice_number + 1, min(number, self._slice_number + NUM_SLICES) + 1):
+            self._slices[passed % NUM_SLICES] = {}
+        if number > self._slice_number:
+            if number - self._slice_number > NUM_SLICES:
+                self._slices = [{} for _ in range(NUM_SLICES)]
+            self._slice_number = number
+
+
+def _quantile(ordered: list[tuple[int, int]], total: int, quantile: float) -> float:
+    rank = max(math.ceil(quantile * total), 1)
+    for bucket, count in ordered:
+        rank -= count
+        if rank <= 0:
+            return 0.0 if bucket == _ZERO else math.exp(bucket / _SCALE)
+    return math.nan
+
+
+class SummaryStatistics(ModelStatistics):
+    """Counts what every model's statistics count, and keeps the summaries beside it."""
+
+    def __init__(self, name: str, version: int) -> None:
+        super().__init__(name, version)
+        self.request_summary_us = SlidingSummary()
+        self.queue_summary_us = SlidingSummary()
+        self.compute_input_summary_us = SlidingSummary()
+        self.compute_infer_summary_us = SlidingSummary()
+        self.compute_output_summary_us = SlidingSummary()
+
+    def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, times: BatchTimes) -> None:
+        super().record_success(batch_size, start_ns, queue_start_ns, times)
+        now_ns = times.compute_end_ns
+        self.request_summary_us.observe((now_ns - start_ns) // 1000, now_ns)
+        self.queue_summary_us.observe((times.compute_start_ns - queue_start_ns) // 1000, now_ns)
+        self.compute_input_summary_us.observe((times.compute_input_end_ns - times.compute_start_ns) // 1000, now_ns)
+        self.compute_infer_summary_us.observe((times.compute_output_start_ns - times.compute_input_end_ns) // 1000, now_ns)
+        self.compute_output_summary_us.observe((now_ns - times.compute_output_start_ns) // 1000, now_ns)
+
+
+def build_statistics(name: str, version: int, latency: LatencyMetrics) -> ModelStatistics:
+    """For each version of a model that is loaded."""
+    return SummaryStatistics(name, version) if latency.has_summaries else ModelStatistics(name, version)
