@@ -1,0 +1,101 @@
+"""Which KV blocks are free, shared or remembered for their content. No tensors here, only numbers.
+
+In:  the scheduler asks for blocks, gives them back, and names the content of full ones by a chained hash.
+Out: block numbers; block 0 is never given out, padded rows write there.
+Invariant: a block is in `_free` exactly when nobody holds it. A free block keeps its content, and can be found by its hash,
+until it is given out again; the one that was freed longest ago goes first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence as Run
+from hashlib import blake2b
+
+
+def root_hash(salt: str) -> bytes:
+    return blake2b(salt.encode(), digest_size=16).digest()
+
+
+def chain_hash(parent: bytes, tokens: Run[int]) -> bytes:
+    """Names a full block by everything up to its end. Cryptographic: a guessed collision would leak another's prompt."""
+    return blake2b(parent + array("i", tokens).tobytes(), digest_size=16).digest()
+
+
+class BlockPool:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._num_holders = [0] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+
+    @property
+    def capacity(self) -> int:
+        return self.num_blocks - 1
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return self.capacity - len(self._free)
+
+    def match(self, hashes: Run[bytes]) -> list[int]:
+        """Blocks that hold the longest known beginning of `hashes`; not yet acquired."""
+        blocks: list[int] = []
+        for block_hash in hashes:
+            block = self._block_of.get(block_hash)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def num_free_without(self, blocks: Run[int]) -> int:
+        """Free blocks that would be left if `blocks` were acquired."""
+        return len(self._free) - sum(1 for block in blocks if self._num_holders[block] == 0)
+
+    def acquire(self, blocks: Run[int]) -> None:
+        for block in blocks:
+            if self._num_holders[block] == 0:
+                del self._free[block]
+            self._num_holders[block] += 1
+
+    def allocate(self, count: int) -> list[int]:
+        """The caller has checked `num_free`."""
+        blocks: list[int] = []
+        for _ in range(count):
+            block, _ = self._free.popitem(last=False)
+            self._forget(block)
+            self._num_holders[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def release(self, blocks: Run[int]) -> None:
+        """The end of a sequence is freed first: a shorter prefix is more likely to be asked for again."""
+        for block in reversed(blocks):
+            self._num_holders[block] -= 1
+            if self._num_holders[block] == 0:
+                self._free[block] = None
+                if self._hash_of[block] is None:
+                    self._free.move_to_end(block, last=False)
+
+    def remember(self, block: int, block_hash: bytes) -> None:
+        """The block now holds this content. A second block with the same content stays anonymous."""
+        if block_hash not in self._block_of and self._hash_of[block] is None:
+            self._block_of[block_hash] = block
+            self._hash_of[block] = block_hash
+
+    def forget_all(self) -> None:
+        """After a failed step no content can be trusted."""
+        self._block_of.clear()
+        self._hash_of = [None] * self.num_blocks
+
+    def _forget(self, block: int) -> None:
+        block_hash = self._hash_of[block]
+        if block_hash is not None:
+            del self._block_of[block_hash]
+            self._hash_of[block] = None

@@ -1,0 +1,1 @@
+"""Checkpoints on disk: Hugging Face folders with safetensors, and GGUF files."""

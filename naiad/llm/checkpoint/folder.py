@@ -1,0 +1,57 @@
+"""A Hugging Face folder: config.json, generation_config.json, tokenizer.json and where its weights are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tokenizers
+
+from naiad.errors import invalid_arg, not_found
+from naiad.llm.models.decoder_config import read_eos
+from naiad.llm.tokenizer import Tokenizer
+
+
+class CheckpointFolder(msgspec.Struct, frozen=True):
+    path: Path
+    config: dict[str, Any]
+    eos_token_ids: list[int]
+    """generation_config.json's where it has them: chat checkpoints end on more tokens than config.json says."""
+
+
+def open_folder(path: Path) -> CheckpointFolder:
+    config_path = path / "config.json"
+    if not config_path.exists():
+        raise not_found(f"checkpoint '{path.name}' has no config.json")
+    config = _read_json(config_path)
+    if not isinstance(config.get("model_type"), str):
+        raise invalid_arg(f"config.json of checkpoint '{path.name}' has no model_type")
+    generation_path = path / "generation_config.json"
+    generation = _read_json(generation_path) if generation_path.exists() else {}
+    return CheckpointFolder(path, config, read_eos(generation) or read_eos(config))
+
+
+def read_tokenizer(folder: CheckpointFolder) -> Tokenizer | None:
+    """None where the folder has none: the engine then takes and gives token ids only."""
+    path = folder.path / "tokenizer.json"
+    if not path.exists():
+        return None
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise invalid_arg(f"tokenizer.json of checkpoint '{folder.path.name}' cannot be read: {error}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return Tokenizer(backend, folder.eos_token_ids, folder.config.get("bos_token_id"))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise invalid_arg(f"{path.name} of checkpoint '{path.parent.name}' is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise invalid_arg(f"{path.name} of checkpoint '{path.parent.name}' is not a JSON object")
+    return value

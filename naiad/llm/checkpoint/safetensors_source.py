@@ -1,0 +1,48 @@
+"""Tensors of a Hugging Face folder: one safetensors file, or several with an index. Read straight to the device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from naiad.errors import invalid_arg, not_found
+
+INDEX = "model.safetensors.index.json"
+
+
+class SafetensorsSource:
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        self._files: dict[str, Any] = {}
+        self._file_of: dict[str, Any] = {}
+        for path in _files(folder):
+            try:
+                opened = safe_open(str(path), framework="pt", device=str(device))
+            except SafetensorError as error:
+                raise invalid_arg(f"{path.name} is not a safetensors file: {error}") from error
+            for name in opened.keys():  # noqa: SIM118 - not a dictionary
+                self._file_of[name] = opened
+
+    def names(self) -> set[str]:
+        return set(self._file_of)
+
+    def get(self, name: str) -> Tensor:
+        tensor: Tensor = self._file_of[name].get_tensor(name)
+        return tensor
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if index.exists():
+        weight_map: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        paths = [folder / name for name in sorted(set(weight_map.values()))]
+    else:
+        paths = sorted(folder.glob("*.safetensors"))
+    missing = [path.name for path in paths if not path.exists()]
+    if missing or not paths:
+        raise not_found(f"checkpoint '{folder.name}' has no {', '.join(missing) or 'safetensors file'}")
+    return paths

@@ -1,0 +1,215 @@
+"""The engine: requests in, tokens out, one step at a time. Runs without the server, on one thread, with no clock of its own but the monotonic one.
+
+In:  submit(GenerationRequest), cancel(id). Out: step() returns what every completion gained since the last call.
+Rule: what a request does wrong is its own error, raised by submit; what the device does wrong fails the requests that were on it.
+With asynchronous steps a step's tokens are read while the next one runs, so `step` returns the tokens of the launch before.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import torch
+
+from naiad.errors import NaiadError, internal, invalid_arg, unavailable
+from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
+from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
+from naiad.llm.runner import LaunchedStep, Runner
+from naiad.llm.sequence import Sequence, Status
+from naiad.llm.sequence_builder import SequenceBuilder
+from naiad.llm.token_scheduler import StepPlan, TokenScheduler
+
+MIN_BATCHED_TOKENS = 256
+"""Out of memory halves the token budget, down to this; below, the requests fail."""
+
+
+class Engine:
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: TokenScheduler,
+        builder: SequenceBuilder,
+        settings: EngineSettings,
+        is_asynchronous: bool,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.runner = runner
+        self.scheduler = scheduler
+        self.builder = builder
+        self.settings = settings
+        self.statistics = EngineStatistics()
+        self._depth = 1 if is_asynchronous else 0
+        self._clock_ns = clock_ns
+        self._random = random.Random(settings.seed)
+        self._sequences: dict[str, list[Sequence]] = {}
+        self._in_flight: deque[LaunchedStep] = deque()
+        self._outputs: list[TokenOutput] = []
+        self._num_submitted = 0
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too many wait already."""
+        if request.id in self._sequences:
+            raise invalid_arg(f"a request with id '{request.id}' is under way already")
+        if len(self.scheduler.waiting) + request.parameters.n > self.settings.max_waiting_requests:
+            raise unavailable(f"{len(self.scheduler.waiting)} requests wait already, the limit is {self.settings.max_waiting_requests}", 1)
+        sequences = self.builder.build(request, self._num_submitted, self._random)
+        now_ns = self._clock_ns()
+        for sequence in sequences:
+            sequence.arrival_ns = now_ns
+            self.scheduler.add(sequence)
+        self._num_submitted += len(sequences)
+        self._sequences[request.id] = sequences
+
+    def cancel(self, request_id: str) -> None:
+        """Its blocks are free at once. Unknown ids are ignored: the request may just have ended."""
+        for sequence in self._sequences.get(request_id, ()):
+            if sequence.status is not Status.FINISHED:
+                self._finish(sequence, TokenOutput(request_id, sequence.index, []), FinishReason.CANCELLED)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences or self._in_flight or self._outputs)
+
+    def step(self) -> list[TokenOutput]:
+        if self.scheduler.num_host_bound:
+            self._catch_up(0)
+        plan = self.scheduler.schedule()
+        if plan.rows:
+            self._launch(plan)
+        self._catch_up(self._depth if plan.rows else 0)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def run(self, requests: Iterable[GenerationRequest]) -> Iterable[TokenOutput]:
+        """Submits all and steps until they are done: for scripts and benchmarks."""
+        for request in requests:
+            self.submit(request)
+        while self.has_work:
+            yield from self.step()
+
+    def load(self) -> EngineLoad:
+        scheduler, pool = self.scheduler, self.scheduler.pool
+        return EngineLoad(
+            len(scheduler.running),
+            len(scheduler.waiting),
+            pool.num_used / max(1, pool.capacity),
+            scheduler.num_prefix_queries,
+            scheduler.num_prefix_hits,
+            scheduler.num_preemptions,
+        )
+
+    def _launch(self, plan: StepPlan) -> None:
+        try:
+            launched = self.runner.launch(plan)
+        except torch.OutOfMemoryError as error:
+            self._shrink(plan, error)
+            return
+        except Exception as error:
+            self._fail_all(internal(f"a step of the model failed: {error}"))
+            raise
+        self._in_flight.append(launched)
+        self.statistics.num_steps += 1
+        for sequence, failure in launched.failures:
+            self._fail(sequence, failure)
+
+    def _catch_up(self, depth: int) -> None:
+        while len(self._in_flight) > depth:
+            self._postprocess(self._in_flight.popleft())
+
+    def _postprocess(self, launched: LaunchedStep) -> None:
+        tokens = launched.wait()
+        logprobs = launched.take_logprobs(tokens)
+        now_ns = self._clock_ns()
+        index = 0
+        for row in launched.plan.rows:
+            if row.is_sampled:
+                sequence = row.sequence
+                sequence.num_pending -= 1
+                if sequence.status is not Status.FINISHED:
+                    self._append(sequence, tokens[index], logprobs.get(index), now_ns)
+                index += 1
+
+    def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, now_ns: int) -> None:
+        sequence.tokens.append(token)
+        self.statistics.record_token(sequence, now_ns)
+        output = TokenOutput(sequence.request.id, sequence.index, [token], num_prompt_tokens=sequence.num_prompt_tokens)
+        output.num_cached_tokens = sequence.num_cached_tokens
+        if logprobs is not None:
+            output.logprobs = [logprobs]
+        is_stop_allowed = len(sequence.tokens) >= sequence.min_length
+        if is_stop_allowed and token in sequence.stop_token_ids:
+            is_asked_for = token in sequence.request.parameters.stop_token_ids
+            self._finish(sequence, output, FinishReason.STOP, token if is_asked_for else None)
+            return
+        if sequence.text is not None:
+            output.text = sequence.text.append(token, is_stop_allowed)
+            if sequence.text.matched_stop is not None:
+                self._finish(sequence, output, FinishReason.STOP, sequence.text.matched_stop)
+                return
+        if sequence.grammar is not None and self._follow_grammar(sequence, token, output):
+            return
+        if len(sequence.tokens) >= sequence.max_length:
+            self._finish(sequence, output, FinishReason.LENGTH)
+            return
+        self._outputs.append(output)
+
+    def _follow_grammar(self, sequence: Sequence, token: int, output: TokenOutput) -> bool:
+        """True when the completion ended here."""
+        assert sequence.grammar is not None
+        try:
+            is_accepted = sequence.grammar.accept(token)
+            is_finished = sequence.grammar.is_finished()
+        except Exception as error:
+            self._fail(sequence, internal(f"the grammar of the request failed: {error}"))
+            return True
+        if not is_accepted:
+            self._fail(sequence, internal(f"token {token} does not fit the grammar of the request"))
+            return True
+        if is_finished:
+            self._finish(sequence, output, FinishReason.STOP)
+        return is_finished
+
+    def _finish(self, sequence: Sequence, output: TokenOutput, reason: FinishReason, stop: int | str | None = None) -> None:
+        if sequence.text is not None and sequence.text.matched_stop is None and reason in (FinishReason.STOP, FinishReason.LENGTH):
+            output.text += sequence.text.finish()
+            if sequence.text.matched_stop is not None:
+                reason, stop = FinishReason.STOP, sequence.text.matched_stop
+        output.finish_reason = reason
+        output.stop_reason = stop
+        self._outputs.append(output)
+        self.scheduler.finish(sequence)
+        self.statistics.record_finish(sequence, reason, self._clock_ns())
+        siblings = self._sequences[sequence.request.id]
+        if all(sibling.status is Status.FINISHED for sibling in siblings):
+            del self._sequences[sequence.request.id]
+
+    def _fail(self, sequence: Sequence, error: NaiadError) -> None:
+        if sequence.status is not Status.FINISHED:
+            self._finish(sequence, TokenOutput(sequence.request.id, sequence.index, [], error=error), FinishReason.ERROR)
+
+    def _shrink(self, plan: StepPlan, error: Exception) -> None:
+        """Out of memory: the same rows again, in smaller steps. What the failed step was to write cannot be trusted."""
+        self._catch_up(0)
+        self.scheduler.pool.forget_all()
+        torch.cuda.empty_cache()
+        budget = self.scheduler.max_num_batched_tokens
+        for row in plan.rows:
+            row.sequence.num_pending -= row.is_sampled
+            if row.sequence.status is not Status.RUNNING:
+                continue
+            if budget // 2 < MIN_BATCHED_TOKENS:
+                self._fail(row.sequence, unavailable(f"the device has too little memory for this request: {error}", 5))
+            else:
+                self.scheduler.preempt(row.sequence)
+        self.scheduler.max_num_batched_tokens = max(MIN_BATCHED_TOKENS, budget // 2)
+
+    def _fail_all(self, error: NaiadError) -> None:
+        self._in_flight.clear()
+        self.scheduler.pool.forget_all()
+        for sequences in list(self._sequences.values()):
+            for sequence in sequences:
+                self._fail(sequence, error)

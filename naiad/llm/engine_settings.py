@@ -1,0 +1,52 @@
+"""What an engine may use of its machine, and how much it takes on at once. Declared here, once; read by load, runner and scheduler."""
+
+from __future__ import annotations
+
+import msgspec
+
+from naiad.errors import invalid_arg
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    device: str = "auto"
+    """auto (cuda where there is one), cpu, cuda, cuda:N."""
+    dtype: str = "auto"
+    """auto (the checkpoint's on a GPU, float32 on a CPU), float32, bfloat16, float16."""
+    max_num_seqs: int = 256
+    """Sequences that run at the same time."""
+    max_num_batched_tokens: int | None = None
+    """Tokens of one step; longer prompts are computed in chunks. None: 8192 on a GPU, 1024 on a CPU."""
+    max_model_len: int | None = None
+    """Prompt and output together. None: what the model was made for."""
+    block_size: int = 16
+    """Tokens per KV block, a power of two; also the grain of prefix reuse."""
+    num_kv_blocks: int | None = None
+    """None: sized from memory by the next three."""
+    gpu_memory_utilization: float = 0.9
+    """Share of the device's memory for weights, activations and KV cache together."""
+    kv_cache_free_gpu_mem_fraction: float | None = None
+    """Share of what is free after the weights; when set, it replaces gpu_memory_utilization."""
+    kv_cache_bytes: int | None = None
+    """An absolute size; when set, it replaces both. None on a CPU: 1 GiB."""
+    enable_prefix_caching: bool = True
+    max_waiting_requests: int = 1024
+    """A request beyond them is refused with UNAVAILABLE."""
+    use_cuda_graphs: bool = True
+    is_asynchronous: bool | None = None
+    """Launch a step before the previous one's tokens are read. None: on a GPU."""
+    seed: int | None = None
+    """Fixes the seeds of requests that come without one."""
+
+    def check(self) -> None:
+        if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
+            raise invalid_arg(f"dtype is '{self.dtype}', expected auto, float32, bfloat16 or float16")
+        if self.block_size < 1 or self.block_size & (self.block_size - 1):
+            raise invalid_arg(f"block_size is {self.block_size}, expected a power of two")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_kv_blocks", "kv_cache_bytes", "max_waiting_requests"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise invalid_arg(f"{name} is {value}, expected at least 1")
+        for name in ("gpu_memory_utilization", "kv_cache_free_gpu_mem_fraction"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value <= 1.0:
+                raise invalid_arg(f"{name} is {value:g}, expected more than 0 and at most 1")

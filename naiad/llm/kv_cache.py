@@ -1,0 +1,50 @@
+"""The keys and values of all sequences, in blocks, and which blocks each slot holds.
+
+In:  sized by `num_blocks_that_fit`, written by the operations. Out: per layer [blocks, KV heads, block_size, head_dim] for keys and for values.
+The tables have one row more than there are slots: padded rows of a graph use it, and write to block 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from naiad.llm.models.decoder_config import DecoderConfig
+
+
+@dataclass(slots=True)
+class KvCache:
+    keys: list[Tensor]
+    values: list[Tensor]
+    block_tables: Tensor
+    """int32 [slots + 1, blocks per sequence]."""
+    block_size: int
+
+    @property
+    def num_blocks(self) -> int:
+        return self.keys[0].shape[0]
+
+
+def allocate_kv_cache(
+    config: DecoderConfig,
+    num_blocks: int,
+    block_size: int,
+    num_slots: int,
+    max_model_len: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> KvCache:
+    """Zeroed: a masked score times a stray NaN would still be NaN."""
+    shape = (num_blocks, config.num_kv_heads, block_size, config.head_dim)
+    return KvCache(
+        keys=[torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)],
+        values=[torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)],
+        block_tables=torch.zeros((num_slots + 1, -(-max_model_len // block_size)), device=device, dtype=torch.int32),
+        block_size=block_size,
+    )
+
+
+def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
+    return config.kv_bytes_per_token(dtype.itemsize) * block_size

@@ -1,0 +1,117 @@
+"""One completion on its way: its tokens, what of it is computed, the blocks and the slot it holds.
+
+In:  made by Engine.submit, one per completion. Out: advanced by the scheduler (computed, blocks) and by postprocessing (tokens).
+Invariant: length = tokens known to the host + tokens sampled but still on the device (num_pending, 0 or 1 between steps).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from naiad.llm.block_pool import chain_hash, root_hash
+from naiad.llm.completion_text import CompletionText
+from naiad.llm.generation import GenerationRequest, Grammar
+
+NO_SLOT = -1
+
+
+class Status(enum.Enum):
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    FINISHED = enum.auto()
+
+
+class Sequence:
+    __slots__ = (
+        "arrival_ns",
+        "bad_words",
+        "block_hashes",
+        "blocks",
+        "first_token_ns",
+        "grammar",
+        "index",
+        "is_greedy",
+        "last_token_ns",
+        "logit_bias",
+        "max_length",
+        "min_length",
+        "num_cached_tokens",
+        "num_computed",
+        "num_pending",
+        "num_prompt_tokens",
+        "num_remembered",
+        "num_staged_blocks",
+        "order",
+        "request",
+        "seed",
+        "slot",
+        "status",
+        "stop_token_ids",
+        "text",
+        "tokens",
+    )
+
+    def __init__(self, request: GenerationRequest, index: int, prompt: list[int], max_length: int, seed: int, order: int) -> None:
+        parameters = request.parameters
+        self.request = request
+        self.index = index
+        self.order = order
+        self.seed = seed
+        self.tokens = list(prompt)
+        self.num_prompt_tokens = len(prompt)
+        self.max_length = max_length
+        self.min_length = len(prompt) + parameters.min_tokens
+        self.is_greedy = parameters.temperature == 0.0
+        self.stop_token_ids: frozenset[int] = frozenset()
+        self.logit_bias: dict[int, float] = parameters.logit_bias
+        """With the bad words of one token among it."""
+        self.bad_words: list[list[int]] = []
+        """Only those of several tokens: the host must look at each token to know what may not follow."""
+        self.grammar: Grammar | None = None
+        self.text: CompletionText | None = None
+        self.status = Status.WAITING
+        self.slot = NO_SLOT
+        self.blocks: list[int] = []
+        self.block_hashes: list[bytes] = []
+        self.num_remembered = 0
+        self.num_staged_blocks = 0
+        self.num_computed = 0
+        self.num_pending = 0
+        self.num_cached_tokens = -1
+        self.arrival_ns = 0
+        self.first_token_ns = 0
+        self.last_token_ns = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens) + self.num_pending
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens still to be computed; 0 when the last token is on the device and no other may follow it."""
+        length = len(self.tokens) + self.num_pending
+        return 0 if length >= self.max_length else length - self.num_computed
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Who goes first, and who is preempted last."""
+        return (self.request.priority, self.order)
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Its next token depends on the host having seen the last one, so steps may not overlap."""
+        return self.grammar is not None or bool(self.bad_words)
+
+    def hash_full_blocks(self, num_tokens: int, block_size: int) -> list[bytes]:
+        """Hashes of the blocks that the first `num_tokens` fill; each is computed once."""
+        count = num_tokens // block_size
+        hashes = self.block_hashes
+        while len(hashes) < count:
+            parent = hashes[-1] if hashes else root_hash(self.request.cache_salt)
+            start = len(hashes) * block_size
+            hashes.append(chain_hash(parent, self.tokens[start : start + block_size]))
+        return hashes[:count]

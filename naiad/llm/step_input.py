@@ -1,0 +1,49 @@
+"""What one step reads on the device: views into the packed staging buffer, and the few numbers that launches need on the host.
+
+In:  filled by staging.py from a StepPlan. Out: read by the decoder's operations and by the sampler.
+Rows 0..num_single-1 are one-token rows, each its own sequence; the other tokens belong to prompt segments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class PromptSegment:
+    first_row: int
+    count: int
+    start: int
+    """Position of its first token; what lies before it is in the cache."""
+    slot: int
+
+
+@dataclass(slots=True)
+class StepInput:
+    token_ids: Tensor
+    """int32 [tokens]; -1 takes the token that was sampled last for the row's slot."""
+    positions: Tensor
+    slots: Tensor
+    num_single: int
+    max_single_length: int = 0
+    segments: list[PromptSegment] = field(default_factory=list)
+    chunk_starts: Tensor | None = None
+    """int32 [num_single + 1]: running total of KV chunks, for the split decode attention."""
+    chunk_size: Tensor | None = None
+    """int32 [1]: tokens per chunk in this step."""
+    num_chunk_slots: int = 0
+    tiles: Tensor | None = None
+    """int32 [tiles, 4]: first row, first position, tokens, slot, for the prompt attention."""
+    sample_rows: Tensor | None = None
+    """int32: rows that are sampled; None for all of them in order."""
+    sample_slots: Tensor | None = None
+    sample_positions: Tensor | None = None
+    """Position of the token to be sampled: the random stream's counter."""
+    mask_rows: Tensor | None = None
+    """int32 per sampled row: row of the staged bitmasks, or -1."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.token_ids.shape[0]

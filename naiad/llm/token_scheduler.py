@@ -1,0 +1,203 @@
+"""What the next step computes: every running sequence catches up its uncomputed tokens, within one token budget.
+
+There are no prefill and decode phases: a sequence that generates has one uncomputed token, a new one has its prompt, and a long prompt is
+cut where the budget ends. One-token rows come first and are never held up by prompts. When blocks run out, the sequence of lowest
+rank gives all of its blocks back and is computed again later.
+
+In:  sequences from Engine.submit. Out: a StepPlan for the runner.
+Rule: only this file moves a sequence between waiting and running, and only this file holds blocks and slots.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+import msgspec
+
+from naiad.llm.block_pool import BlockPool
+from naiad.llm.sequence import NO_SLOT, Sequence, Status
+from naiad.llm.waiting_queue import WaitingQueue
+
+
+class ScheduledRow(msgspec.Struct, eq=False):
+    sequence: Sequence
+    start: int
+    """Position of the row's first token."""
+    count: int
+    is_sampled: bool
+    """The row reaches the sequence's end, so a next token comes out of it."""
+
+
+class StepPlan(msgspec.Struct, eq=False):
+    rows: list[ScheduledRow] = msgspec.field(default_factory=list)
+    """One-token rows first."""
+    num_single: int = 0
+    num_tokens: int = 0
+    admitted: list[Sequence] = msgspec.field(default_factory=list)
+    """Got a slot in this step: the runner sets the slot up."""
+
+
+class TokenScheduler:
+    def __init__(self, pool: BlockPool, max_num_seqs: int, max_num_batched_tokens: int, enable_prefix_caching: bool = True) -> None:
+        self.pool = pool
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.enable_prefix_caching = enable_prefix_caching
+        self.running: list[Sequence] = []
+        self.waiting = WaitingQueue()
+        self.num_host_bound = 0
+        self.num_preemptions = 0
+        self.num_prefix_queries = 0
+        self.num_prefix_hits = 0
+        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+
+    def add(self, sequence: Sequence) -> None:
+        self.num_host_bound += sequence.is_host_bound
+        self.waiting.push(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Gives back all it holds. Safe with a step in flight: later steps run after it on the same device stream."""
+        if sequence.status is Status.RUNNING:
+            self.running.remove(sequence)
+            self._release(sequence)
+        elif sequence.status is Status.WAITING:
+            self.waiting.dropped()
+        else:
+            return
+        sequence.status = Status.FINISHED
+        self.num_host_bound -= sequence.is_host_bound
+
+    def schedule(self) -> StepPlan:
+        singles: list[Sequence] = []
+        prompts: list[tuple[Sequence, int]] = []
+        admitted: list[Sequence] = []
+        num_preemptions = self.num_preemptions
+        budget = self._plan_singles(singles, self.max_num_batched_tokens)
+        budget = self._plan_prompts(singles, prompts, budget)
+        if self.num_preemptions == num_preemptions:
+            self._admit(singles, prompts, admitted, budget)
+        return self._commit(singles, prompts, admitted)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """A token of it may still be on the device: it is appended when it arrives, and computed again with the rest."""
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.status = Status.WAITING
+        self.waiting.push(sequence)
+        self.num_preemptions += 1
+
+    def _plan_singles(self, singles: list[Sequence], budget: int) -> int:
+        index = 0
+        while index < len(self.running) and budget > 0:
+            sequence = self.running[index]
+            index += 1
+            if sequence.num_uncomputed == 1 and self._make_room(sequence, 1, singles, []):
+                singles.append(sequence)
+                budget -= 1
+        return budget
+
+    def _plan_prompts(self, singles: list[Sequence], prompts: list[tuple[Sequence, int]], budget: int) -> int:
+        index = 0
+        while index < len(self.running) and budget > 0:
+            sequence = self.running[index]
+            index += 1
+            count = min(sequence.num_uncomputed, budget)
+            if sequence.num_uncomputed > 1 and self._make_room(sequence, count, singles, prompts):
+                prompts.append((sequence, count))
+                budget -= count
+        return budget
+
+    def _make_room(self, sequence: Sequence, count: int, singles: list[Sequence], prompts: list[tuple[Sequence, int]]) -> bool:
+        """Blocks for `count` more tokens. False when the sequence itself had to give way."""
+        pool = self.pool
+        need = -(-(sequence.num_computed + count) // pool.block_size) - len(sequence.blocks)
+        if need <= 0:
+            return True
+        while pool.num_free < need:
+            victim = self.running[-1]
+            self.preempt(victim)
+            if victim in singles:
+                singles.remove(victim)
+            prompts[:] = [planned for planned in prompts if planned[0] is not victim]
+            if victim is sequence:
+                return False
+        sequence.blocks += pool.allocate(need)
+        return True
+
+    def _admit(self, singles: list[Sequence], prompts: list[tuple[Sequence, int]], admitted: list[Sequence], budget: int) -> None:
+        while budget > 0 and self._free_slots:
+            sequence = self.waiting.peek()
+            if sequence is None or sequence.num_pending > 0:
+                return
+            matched = self._match_prefix(sequence)
+            num_cached = len(matched) * self.pool.block_size
+            count = min(len(sequence.tokens) - num_cached, budget)
+            need = -(-(num_cached + count) // self.pool.block_size) - len(matched)
+            # Each running sequence soon wants another block; without this reserve an admission is the next step's preemption.
+            if self.pool.num_free_without(matched) < need + len(self.running):
+                return
+            self.waiting.pop()
+            self._start(sequence, matched, need)
+            admitted.append(sequence)
+            budget -= count
+            if count == 1:
+                singles.append(sequence)
+            else:
+                prompts.append((sequence, count))
+            # Known to others in the same step already: each layer stores all keys and values before any row attends.
+            self._remember(sequence, num_cached + count)
+
+    def _match_prefix(self, sequence: Sequence) -> list[int]:
+        """Never the whole sequence: its last token must be computed to have logits."""
+        if not self.enable_prefix_caching:
+            return []
+        return self.pool.match(sequence.hash_full_blocks(len(sequence.tokens) - 1, self.pool.block_size))
+
+    def _start(self, sequence: Sequence, matched: list[int], need: int) -> None:
+        self.pool.acquire(matched)
+        sequence.blocks = matched + self.pool.allocate(need)
+        sequence.num_computed = len(matched) * self.pool.block_size
+        sequence.num_remembered = len(matched)
+        if sequence.num_cached_tokens < 0:
+            sequence.num_cached_tokens = sequence.num_computed
+            self.num_prefix_queries += len(sequence.tokens)
+            self.num_prefix_hits += sequence.num_computed
+        sequence.slot = self._free_slots.pop()
+        sequence.status = Status.RUNNING
+        insort(self.running, sequence, key=lambda other: other.rank)
+
+    def _commit(self, singles: list[Sequence], prompts: list[tuple[Sequence, int]], admitted: list[Sequence]) -> StepPlan:
+        plan = StepPlan(admitted=admitted, num_single=len(singles))
+        for sequence in singles:
+            self._advance(plan, sequence, 1)
+        for sequence, count in prompts:
+            self._advance(plan, sequence, count)
+        return plan
+
+    def _advance(self, plan: StepPlan, sequence: Sequence, count: int) -> None:
+        start = sequence.num_computed
+        sequence.num_computed = end = start + count
+        is_sampled = end == len(sequence.tokens) + sequence.num_pending
+        if is_sampled:
+            sequence.num_pending += 1
+        plan.rows.append(ScheduledRow(sequence, start, count, is_sampled))
+        plan.num_tokens += count
+        if end // self.pool.block_size > sequence.num_remembered:
+            self._remember(sequence, end)
+
+    def _remember(self, sequence: Sequence, num_computed: int) -> None:
+        """Full blocks whose tokens the host knows become findable."""
+        if not self.enable_prefix_caching:
+            return
+        hashes = sequence.hash_full_blocks(min(num_computed, len(sequence.tokens)), self.pool.block_size)
+        for index in range(sequence.num_remembered, len(hashes)):
+            self.pool.remember(sequence.blocks[index], hashes[index])
+        sequence.num_remembered = max(sequence.num_remembered, len(hashes))
+
+    def _release(self, sequence: Sequence) -> None:
+        self.pool.release(sequence.blocks)
+        self._free_slots.append(sequence.slot)
+        sequence.slot = NO_SLOT
+        sequence.blocks = []
+        sequence.num_computed = 0
+        sequence.num_remembered = 0
+        sequence.num_staged_blocks = 0

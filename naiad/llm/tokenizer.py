@@ -1,0 +1,67 @@
+"""Text <-> tokens, by the checkpoint's own `tokenizers` file.
+
+In:  a tokenizers.Tokenizer, read from tokenizer.json or built from a GGUF file. Out: ids, text, and per token its bytes where that is well defined.
+Rule: nothing here knows of templates or requests.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import tokenizers
+
+
+def _byte_of_character() -> dict[str, int]:
+    """The byte-level alphabet: printable bytes stand for themselves, the others for characters from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    table.update({chr(256 + index): byte for index, byte in enumerate(others)})
+    return table
+
+
+_BYTE_OF = _byte_of_character()
+
+
+class Tokenizer:
+    def __init__(self, backend: tokenizers.Tokenizer, eos_token_ids: list[int], bos_token_id: int | None = None) -> None:
+        self.backend = backend
+        self.eos_token_ids = eos_token_ids
+        self.bos_token_id = bos_token_id
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        added = backend.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
+        self.is_byte_level = _has_byte_level_decoder(json.loads(backend.to_str()))
+        self._bytes: dict[int, bytes] = {}
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
+        text: str = self.backend.decode(tokens, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token_bytes(self, token: int) -> bytes:
+        """Of a byte-level tokenizer. Ids beyond the vocabulary (padded embeddings) are empty, as in `decode`."""
+        found = self._bytes.get(token)
+        if found is None:
+            found = self._bytes[token] = self._look_up(token)
+        return found
+
+    def text_token_bytes(self, token: int) -> bytes:
+        return b"" if token in self.special_token_ids else self.token_bytes(token)
+
+    def _look_up(self, token: int) -> bytes:
+        word = self.backend.id_to_token(token)
+        if word is None:
+            return b""
+        try:
+            return bytes(_BYTE_OF[character] for character in word)
+        except KeyError:  # an added token is its own text
+            return word.encode()
+
+
+def _has_byte_level_decoder(description: dict[str, Any]) -> bool:
+    return (description.get("decoder") or {}).get("type") == "ByteLevel"
