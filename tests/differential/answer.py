@@ -15,6 +15,7 @@ from tests.differential.case import Answer
 
 TRACEBACK = re.compile(r"\n\nAt:\n.*", re.DOTALL)
 SERVER_VERSION = re.compile(r"^\d+\.\d+\.\d+\S*$")
+MAPS = {"parameters", "metric_tags"}
 TIMES = {"ns", "last_inference"}
 COUNTS = {"ns", "last_inference", "count", "inference_count", "execution_count"}
 FAMILIES = re.compile(
@@ -31,7 +32,7 @@ def normalised(answer: Answer, names: tuple[str, ...], repositories: list[str]) 
 
 def _walk(value: Any, repositories: list[str]) -> Any:
     if isinstance(value, dict):
-        return {key: _walk(item, repositories) for key, item in value.items()}
+        return {key: _walk(_sorted_map(item) if key in MAPS else item, repositories) for key, item in value.items()}
     if isinstance(value, list):
         return [_walk(item, repositories) for item in value]
     if isinstance(value, str):
@@ -39,6 +40,10 @@ def _walk(value: Any, repositories: list[str]) -> Any:
             value = value.replace(repository, "<repository>")
         return TRACEBACK.sub("", value)
     return value
+
+
+def _sorted_map(value: Any) -> Any:
+    return dict(sorted(value.items())) if isinstance(value, dict) else value
 
 
 def _each_dict(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -160,6 +165,21 @@ def _empty_version(answer: Answer) -> Answer:
     return _each_dict(answer, change)
 
 
+def _load_reason(answer: Answer) -> Answer:
+    """Why a load failed is told in each server's own words; that it failed, and in which words that begins, is compared."""
+
+    def change(fields: dict[str, Any]) -> dict[str, Any]:
+        return {key: _first_words(item) if key in ("error", "reason") else item for key, item in fields.items()}
+
+    return _each_dict(answer, change)
+
+
+def _first_words(message: str) -> str:
+    return re.sub(
+        r"(^|is at UNAVAILABLE state: )(Internal|Invalid argument|Not found|Unsupported): .*", r"\1\2: <reason>", message, flags=re.DOTALL
+    )
+
+
 NORMALISERS: dict[str, Callable[[Answer], Answer]] = {
     "times": _without_times,
     "counts": _without_counts,
@@ -171,6 +191,7 @@ NORMALISERS: dict[str, Callable[[Answer], Answer]] = {
     "key order": _key_order,
     "output order": _output_order,
     "input names": _input_names,
+    "load reason": _load_reason,
     "empty version": _empty_version,
 }
 

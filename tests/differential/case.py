@@ -25,6 +25,8 @@ class HttpCase(msgspec.Struct, frozen=True):
     expect: dict[str, Any] = {}
     because: str = ""
     normalise: tuple[str, ...] = ()
+    is_settled_first: bool = False
+    """Sent only when no model is loading or unloading any more: an unload answers before it is done."""
     is_ours_only: bool = False
     """Never sent to the genuine server, which would die or hang; `expect` is then the whole answer."""
 

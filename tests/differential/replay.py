@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -10,7 +12,7 @@ import grpc
 from bench import oracle
 from tests.differential import exchange_grpc, exchange_http
 from tests.differential.answer import normalised, reference
-from tests.differential.case import Answer, Case, HttpCase
+from tests.differential.case import Answer, Case, HttpCase, post
 from tests.differential.suites import Suite
 from tests.server.harness import Server, free_ports, port_flags
 
@@ -28,10 +30,17 @@ class Replay:
 
     def answer(self, case: Case) -> Answer:
         if isinstance(case, HttpCase):
+            if case.is_settled_first:
+                self.settle()
             found = exchange_http.exchange(case, self.server.port(case.port))
         else:
             found = exchange_grpc.exchange(case, self.channel)
         return normalised(reference(found) if self.is_genuine else found, case.normalise, self.suite.repositories)
+
+    def settle(self) -> None:
+        """Asks for the index until nothing in it is on its way. There is no event to wait for: only the index tells."""
+        while "LOADING" in json.dumps(exchange_http.exchange(post("index", "/v2/repository/index"), self.server.http_port)):
+            time.sleep(0.02)
 
     def close(self) -> None:
         self.channel.close()

@@ -21,6 +21,7 @@ from tests.differential.cases import (
     infer_binary,
     infer_errors,
     infer_json,
+    model_control,
     model_errors,
     request_parameters,
     statistics_and_control,
@@ -59,4 +60,10 @@ MAIN = Suite(
         "statistics_and_control": statistics_and_control.CASES,
     },
 )
-SUITES: dict[str, Suite] = {"main": MAIN}
+CONTROL = Suite(
+    name="control",
+    repositories=[str(REPOSITORIES / "control")],
+    flags=["--model-control-mode=explicit"],
+    subjects={"model_control": model_control.CASES},
+)
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (MAIN, CONTROL)}

@@ -1,0 +1,13 @@
+"""Its finalize raises: the unload happens all the same."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        word = np.array(["still here"], dtype=np.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("WORD", word)]) for _ in requests]
+
+    def finalize(self):
+        raise RuntimeError("cannot let go")
