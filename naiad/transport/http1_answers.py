@@ -15,6 +15,9 @@ from naiad.core.tensor import Buffer
 if TYPE_CHECKING:
     from naiad.transport.http1_exchange import Exchange
 
+_PAUSE_BYTES = 64 * 1024
+"""A stream that waits for its turn is held back when it has so much to send."""
+
 
 class AnswersOwner(Protocol):
     def on_answered(self) -> None:
@@ -54,7 +57,6 @@ class AnswerQueue:
         self.is_corked = False
         """More requests of the same read follow: their answers may still join this write."""
         self.is_paused = False
-        """The client takes less than is written."""
         self.is_stopping = False
         """The server shuts down: every answer ends its connection."""
 
@@ -94,6 +96,12 @@ class AnswerQueue:
         else:
             self._transport.writelines(out)
 
+    def set_paused(self, *, is_paused: bool) -> None:
+        """The client takes less than is written, or all of it again."""
+        self.is_paused = is_paused
+        if self.exchanges:
+            self.exchanges[0].set_flow(is_paused=is_paused)
+
     def disconnect(self) -> None:
         """Nobody takes these answers any more: their work is cancelled."""
         while self.exchanges:
@@ -110,6 +118,8 @@ class AnswerQueue:
         exchange.waiting.extend(parts)
         if not exchange.is_ended:
             exchange.waiting_bytes += stream_bytes
+            if exchange.waiting_bytes > _PAUSE_BYTES:
+                exchange.set_flow(is_paused=True)
             self._check_stream_buffer(exchange.waiting_bytes)
 
     def _check_stream_buffer(self, waiting_bytes: int) -> None:
@@ -135,6 +145,7 @@ class AnswerQueue:
                 exchange.waiting = None
                 self._flush_soon()
             if not exchange.is_ended:
+                exchange.set_flow(is_paused=self.is_paused)
                 return
 
     def _flush_soon(self) -> None:

@@ -9,9 +9,10 @@ Rule: a connection that broke the protocol is answered once, in its turn, then d
 from __future__ import annotations
 
 import asyncio
-import logging
+import traceback
 from typing import TYPE_CHECKING, cast
 
+from naiad import log
 from naiad.core.tensor import Buffer
 from naiad.transport.http1_answers import AnswerQueue
 from naiad.transport.http1_body import ChunkedBody, FixedBody
@@ -23,7 +24,6 @@ from naiad.transport.http1_response import CONTINUE
 if TYPE_CHECKING:
     from naiad.transport.http1 import Http1Endpoint
 
-_LOG = logging.getLogger(__name__)
 _HEAD_END = b"\r\n\r\n"
 _MAX_LINGER_BYTES = 1 << 30
 _RETRY_SOON = b"Retry-After: 1\r\n"
@@ -121,10 +121,10 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._parse(data)
 
     def pause_writing(self) -> None:
-        self._answers.is_paused = True
+        self._answers.set_paused(is_paused=True)
 
     def resume_writing(self) -> None:
-        self._answers.is_paused = False
+        self._answers.set_paused(is_paused=False)
         self._resume()
 
     # Requests.
@@ -240,7 +240,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         try:
             head.route.handle(exchange)
         except Exception:
-            _LOG.exception("the handler of %s failed", head.path.decode("latin-1"))
+            log.error(f"the handler of {head.path.decode('latin-1')} failed: {traceback.format_exc()}")
             if exchange.is_started:
                 self.abort()
             else:

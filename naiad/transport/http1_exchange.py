@@ -26,6 +26,7 @@ class Exchange:
         "_answers",
         "_is_chunked",
         "_on_disconnect",
+        "_on_flow",
         "body",
         "head",
         "is_ended",
@@ -47,6 +48,7 @@ class Exchange:
         self.waiting_bytes = 0
         self._answers: AnswerQueue | None = answers
         self._on_disconnect: Callable[[], None] | None = None
+        self._on_flow: Callable[[bool], None] | None = None
         self._is_chunked = False
 
     # What the handler calls.
@@ -104,6 +106,10 @@ class Exchange:
         else:
             self._on_disconnect = callback
 
+    def on_flow(self, callback: Callable[[bool], None]) -> None:
+        """Called with True when the client does not keep up with a stream, with False when it does again."""
+        self._on_flow = callback
+
     @property
     def is_disconnected(self) -> bool:
         return self._answers is None and not self.is_ended
@@ -113,11 +119,16 @@ class Exchange:
     def detach(self) -> None:
         """The answer has been handed to the socket."""
         self._answers = None
-        self._on_disconnect = None
+        self._on_disconnect = self._on_flow = None
+
+    def set_flow(self, *, is_paused: bool) -> None:
+        if self._on_flow is not None:
+            self._on_flow(is_paused)
 
     def disconnect(self) -> None:
         self._answers = None
         self.waiting = None
+        self._on_flow = None
         callback, self._on_disconnect = self._on_disconnect, None
         if callback is not None and not self.is_ended:
             callback()

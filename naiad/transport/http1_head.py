@@ -43,6 +43,7 @@ class Head:
         "is_plain",
         "keep_alive",
         "method",
+        "names",
         "path",
         "route",
     )
@@ -55,6 +56,8 @@ class Head:
         """Without query, not percent-decoded; only the path of an absolute-form target."""
         self.headers: dict[bytes, bytes] = {}
         """Names in lower case; repeated fields joined with ", "."""
+        self.names: dict[bytes, bytes] = {}
+        """From the lower case name to the name as it was sent."""
         self.content_length = 0
         self.is_chunked = False
         self.is_head = False
@@ -90,7 +93,7 @@ class _Collector:
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.fields) >= self._max_headers:
             raise HeadError(431, f"more than {self._max_headers} header fields")
-        self.fields.append((name.lower(), value.strip(b" \t")))
+        self.fields.append((name, value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
         self.is_complete = True
@@ -135,6 +138,7 @@ def _interpret(parser: httptools.HttpRequestParser, collector: _Collector) -> He
         raise HeadError(505, f"HTTP version {version} is not supported")
     head.is_http10 = version == "1.0"
     head.path = _path(collector.target, head.method)
+    head.names = {name.lower(): name for name, _ in collector.fields}
     head.headers = _merge(collector.fields)
     _decide_framing(head)
     _decide_connection(head)
@@ -152,7 +156,8 @@ def _path(target: bytes, method: str) -> bytes:
 
 def _merge(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     headers: dict[bytes, bytes] = {}
-    for name, value in fields:
+    for given_name, value in fields:
+        name = given_name.lower()
         if name not in headers:
             headers[name] = value
         elif name in _UNIQUE:

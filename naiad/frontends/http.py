@@ -1,0 +1,109 @@
+"""The HTTP endpoint: Triton's routes over the HTTP/1.1 transport, in front of the inference core.
+
+In:  the core and HttpOptions. Out: `protocol_factory` for loop.create_server; each entry of the table names its handler.
+Rule: handlers call a codec and the core; no tensor logic here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from naiad.frontends import http_shared_memory
+from naiad.frontends.http_forward import build_header_forwarder
+from naiad.frontends.http_generate import GenerateRoute
+from naiad.frontends.http_infer import InferRoute
+from naiad.frontends.http_metadata import MetadataRoutes, not_yet
+from naiad.frontends.http_options import HttpOptions
+from naiad.frontends.http_repository import RepositoryRoutes
+from naiad.frontends.http_routes import Entry, Names, RouteTable, simple
+from naiad.transport.http1 import Http1Endpoint
+from naiad.transport.http1_connection import Http1Connection
+from naiad.transport.http1_head import Head
+from naiad.transport.http1_route import Route
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+_MEMORY = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
+
+
+class HttpFrontend:
+    def __init__(self, core: InferenceCore, options: HttpOptions) -> None:
+        self._core = core
+        self._options = options
+        self._forward = build_header_forwarder(options.header_forward_pattern)
+        self._repository = RepositoryRoutes(core)
+        table = RouteTable(self._entries(), options.restricted_apis)
+        self._endpoint = Http1Endpoint(table, msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size))
+
+    def _entries(self) -> list[Entry]:
+        metadata, repository, memory = MetadataRoutes(self._core), self._repository, http_shared_memory
+        return [
+            Entry("POST", _MODEL + "/infer", "inference", self._infer),
+            Entry("POST", _MODEL + "/generate", "inference", self._generate),
+            Entry("POST", _MODEL + "/generate_stream", "inference", self._generate_stream),
+            Entry("GET", "/v2/health/live", "health", simple(metadata.live)),
+            Entry("GET", "/v2/health/ready", "health", simple(metadata.ready)),
+            Entry("GET", _MODEL + "/ready", "health", simple(metadata.model_ready)),
+            Entry("GET", "/v2", "metadata", simple(metadata.server)),
+            Entry("GET", "/v2/models/stats", "statistics", simple(metadata.all_statistics)),
+            Entry("GET", _MODEL, "metadata", simple(metadata.model)),
+            Entry("GET", _MODEL + "/config", "model-config", simple(metadata.config)),
+            Entry("GET", _MODEL + "/stats", "statistics", simple(metadata.statistics)),
+            Entry("POST", _REPOSITORY + "/index", "model-repository", simple(repository.index)),
+            Entry("POST", _REPOSITORY + "/models/(?P<model>[^/]+)/load", "model-repository", simple(repository.load)),
+            Entry("POST", _REPOSITORY + "/models/(?P<model>[^/]+)/unload", "model-repository", simple(repository.unload)),
+            Entry("GET", _MEMORY + "/status", "shared-memory", simple(memory.status)),
+            Entry("POST", _MEMORY + "/register", "shared-memory", simple(memory.register)),
+            Entry("POST", _MEMORY + "/unregister", "shared-memory", simple(memory.unregister)),
+            *(Entry(method, "/v2/logging", "logging", simple(not_yet("log settings"))) for method in ("GET", "POST")),
+            *(
+                Entry(method, "(?:/v2|/v2/models/[^/]+)/trace/setting", "trace", simple(not_yet("trace settings")))
+                for method in ("GET", "POST")
+            ),
+        ]
+
+    def protocol_factory(self) -> Http1Connection:
+        """For `loop.create_server(frontend.protocol_factory, ...)`, with or without an ssl context."""
+        return self._endpoint.protocol_factory()
+
+    async def stop(self, grace_s: float) -> None:
+        """After the listening sockets are closed: answers what is in work, then closes; whoever needs longer is cut off."""
+        await self._endpoint.stop(grace_s)
+        await self._repository.stop()
+
+    @property
+    def num_connections(self) -> int:
+        """Open now."""
+        return len(self._endpoint.connections)
+
+    @property
+    def num_requests(self) -> int:
+        """Received since the start."""
+        return self._endpoint.num_requests
+
+    @property
+    def endpoint(self) -> Http1Endpoint:
+        return self._endpoint
+
+    # Routes that read more of the head than the path.
+
+    def _infer(self, head: Head, names: Names) -> Route:
+        route = InferRoute(self._core, head, names["model"], names["version"], self._options.max_input_size, self._forward)
+        return Route(route.handle, body_buffer=route.body_buffer, oversize_message=route.oversize_message)
+
+    def _generate(self, head: Head, names: Names) -> Route:
+        return self._generate_route(head, names, is_stream=False)
+
+    def _generate_stream(self, head: Head, names: Names) -> Route:
+        return self._generate_route(head, names, is_stream=True)
+
+    def _generate_route(self, head: Head, names: Names, *, is_stream: bool) -> Route:
+        route = GenerateRoute(
+            self._core, head, names["model"], names["version"], self._options.max_input_size, self._forward, is_stream=is_stream
+        )
+        return Route(route.handle, oversize_message=route.oversize_message)

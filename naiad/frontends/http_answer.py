@@ -1,0 +1,40 @@
+"""Answers that every HTTP handler gives: JSON, nothing, and errors with Triton's status codes."""
+
+from __future__ import annotations
+
+from naiad.core.tensor import Buffer
+from naiad.errors import Code, NaiadError
+from naiad.protocol.v2_json import encode_error
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_response import JSON_TYPE
+
+TEXT_TYPE = b"Content-Type: text/plain\r\n"
+
+STATUS: dict[Code, int] = {
+    Code.INTERNAL: 500,
+    Code.NOT_FOUND: 404,
+    Code.UNAVAILABLE: 503,
+    Code.UNSUPPORTED: 501,
+    Code.UNKNOWN: 400,
+    Code.INVALID_ARG: 400,
+    Code.ALREADY_EXISTS: 400,
+    Code.CANCELLED: 400,
+}
+
+
+def answer_json(exchange: Exchange, body: Buffer) -> None:
+    exchange.respond(200, JSON_TYPE, body)
+
+
+def answer_empty(exchange: Exchange, status: int = 200) -> None:
+    exchange.respond(status, TEXT_TYPE)
+
+
+def answer_error(exchange: Exchange, error: NaiadError, headers: bytes = b"") -> None:
+    exchange.respond(STATUS[error.code], error_headers(error) + headers, encode_error(error))
+
+
+def error_headers(error: NaiadError, content_type: bytes = JSON_TYPE) -> bytes:
+    if error.retry_after_s is None:
+        return content_type
+    return b"%bRetry-After: %d\r\n" % (content_type, error.retry_after_s)

@@ -1,0 +1,145 @@
+"""POST /v2/models/M/generate and /generate_stream: a flat JSON object -> the core -> one flat object, or one event per response.
+
+The status of a stream is decided by its first response; errors after it are events of the stream.
+A client that goes away cancels the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.errors import NaiadError, invalid_arg
+from naiad.frontends.http_answer import STATUS, answer_error, answer_json, error_headers
+from naiad.protocol import generate
+from naiad.protocol.v2_json import encode_error
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_head import Head
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+
+_EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\n"
+_NOT_ONE = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
+
+
+class GenerateRoute:
+    def __init__(
+        self,
+        core: InferenceCore,
+        head: Head,
+        model_name: str,
+        model_version: str,
+        max_bytes: int,
+        forward: Callable[[Head], dict[str, ParameterValue]] | None,
+        *,
+        is_stream: bool,
+    ) -> None:
+        self._core = core
+        self._head = head
+        self._model_name = model_name
+        self._model_version = model_version
+        self._max_bytes = max_bytes
+        self._forward = forward
+        self._is_stream = is_stream
+
+    def handle(self, exchange: Exchange) -> None:
+        generation = StreamedGeneration(exchange) if self._is_stream else SingleGeneration(exchange)
+        try:
+            generation.run(self._core, self._decode(exchange))
+        except NaiadError as error:
+            answer_error(exchange, error)
+
+    def _decode(self, exchange: Exchange) -> InferRequest:
+        if self._head.headers.get(b"content-encoding", b"identity") != b"identity":
+            raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
+        spec = self._core.model(self._model_name, self._model_version).spec
+        request = generate.decode_request(exchange.body, spec, self._model_version, self._max_bytes)
+        if self._forward is not None:
+            request.parameters.update(self._forward(self._head))
+        return request
+
+    def oversize_message(self, num_bytes: int | None, max_bytes: int) -> str:
+        size = "" if num_bytes is None else f" of {num_bytes} bytes"
+        return (
+            f"request size{size} exceeds the maximum allowed input size of {max_bytes} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+
+
+class SingleGeneration:
+    """Exactly one response; a final flag without one does not count."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._stream: ResponseStream | None = None
+        self._response: InferResponse | None = None
+
+    def run(self, core: InferenceCore, request: InferRequest) -> None:
+        """Raises NaiadError when the request is refused."""
+        self._stream = core.infer(request)
+        self._stream.deliver_to(self._take)
+        if not self._exchange.is_ended:
+            self._exchange.on_disconnect(self._stream.cancel)
+
+    def _take(self, response: InferResponse | None, is_final: bool) -> None:
+        exchange = self._exchange
+        if exchange.is_ended:
+            return
+        if response is not None:
+            if self._response is not None:
+                answer_error(exchange, invalid_arg(_NOT_ONE))
+                if self._stream is not None and not is_final:
+                    self._stream.cancel()
+                return
+            self._response = response
+        if is_final:
+            self._answer(self._response)
+
+    def _answer(self, response: InferResponse | None) -> None:
+        try:
+            if response is None:
+                raise invalid_arg(_NOT_ONE)
+            if response.error is not None:
+                raise response.error
+            body = generate.encode_response(response)
+        except NaiadError as error:
+            answer_error(self._exchange, error)
+        else:
+            answer_json(self._exchange, body)
+
+
+class StreamedGeneration:
+    """A server-sent event per response."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def run(self, core: InferenceCore, request: InferRequest) -> None:
+        """Raises NaiadError when the request is refused."""
+        stream = core.infer(request)
+        stream.deliver_to(self._take)
+        if not self._exchange.is_ended:
+            self._exchange.on_disconnect(stream.cancel)
+            self._exchange.on_flow(stream.pause)
+
+    def _take(self, response: InferResponse | None, is_final: bool) -> None:
+        exchange = self._exchange
+        if response is not None:
+            self._send(response)
+        if is_final:
+            exchange.start_stream(200, _EVENT_STREAM)  # does nothing when there was a response
+            exchange.end_stream()
+
+    def _send(self, response: InferResponse) -> None:
+        status, headers = 200, _EVENT_STREAM
+        try:
+            if response.error is not None:
+                raise response.error
+            data = generate.encode_response(response)
+        except NaiadError as error:
+            status, headers, data = STATUS[error.code], error_headers(error, _EVENT_STREAM), encode_error(error)
+        self._exchange.start_stream(status, headers)
+        self._exchange.send_chunk(generate.encode_event(data))

@@ -1,0 +1,248 @@
+"""POST /v2/models/M/infer: a body in Triton's inference protocol -> the core -> one answer.
+
+An InferRoute is built once per distinct request head and holds all that the head says; `handle` is the hot path.
+Beyond Triton: a flat JSON object that names an input of the model is answered as by /generate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from naiad.core.model_spec import ModelSpec
+from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer
+from naiad.errors import NaiadError, internal, invalid_arg, unsupported
+from naiad.frontends.http_answer import answer_error
+from naiad.frontends.http_generate import SingleGeneration
+from naiad.protocol import generate, raw_request, v2_json
+from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, compress, decompress
+from naiad.protocol.output_form import OutputForms
+from naiad.protocol.triton_json import parse
+from naiad.protocol.v2_json_checked import MissingInputsError
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_head import Head
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+
+_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
+_MAX_INLINE_DECOMPRESS_BYTES = 4 * 1024
+_MAX_INLINE_COMPRESS_BYTES = 64 * 1024
+_LENGTH_HEADER = "Inference-Header-Content-Length"
+_INTEGER = re.compile(rb"[+-]?[0-9]{1,20}")
+
+
+class InferRoute:
+    __slots__ = (
+        "_content_encoding",
+        "_core",
+        "_forward",
+        "_head_error",
+        "_header_length",
+        "_max_bytes",
+        "_model_name",
+        "_model_version",
+        "_response_encoding",
+    )
+
+    def __init__(
+        self,
+        core: InferenceCore,
+        head: Head,
+        model_name: str,
+        model_version: str,
+        max_bytes: int,
+        forward: Callable[[Head], dict[str, ParameterValue]] | None,
+    ) -> None:
+        self._core = core
+        self._model_name = model_name
+        self._model_version = model_version
+        self._max_bytes = max_bytes
+        self._header_length: int | None = None
+        self._forward: dict[str, ParameterValue] | None = None
+        self._head_error: NaiadError | None = None
+        self._content_encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1")
+        self._response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
+        try:
+            self._header_length = _header_length(head)
+            self._forward = None if forward is None else forward(head)
+        except NaiadError as error:
+            self._head_error = error
+
+    def handle(self, exchange: Exchange) -> None:
+        if self._content_encoding != IDENTITY:
+            self._decompress(exchange)
+        else:
+            self._infer(exchange, exchange.body)
+
+    def oversize_message(self, num_bytes: int | None, max_bytes: int) -> str:
+        if num_bytes is not None and self._header_length == 0:
+            return raw_request.oversize_message(num_bytes, max_bytes)
+        if num_bytes is not None and self._header_length is None:
+            return v2_json.oversize_message(num_bytes, max_bytes)
+        size = "" if num_bytes is None else f" of {num_bytes} bytes"
+        return (
+            f"request size{size} exceeds the maximum allowed input size of {max_bytes} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+
+    def body_buffer(self, num_bytes: int) -> memoryview | None:
+        """Memory shared with the workers: binary tensors of the body need no further copy."""
+        if self._header_length is None or self._content_encoding != IDENTITY:
+            return None
+        return self._core.input_buffer(self._model_name, num_bytes)
+
+    def _infer(self, exchange: Exchange, body: Buffer) -> None:
+        try:
+            if self._head_error is not None:
+                raise self._head_error
+            spec = self._core.model(self._model_name, self._model_version).spec
+            if spec.is_decoupled:
+                self._infer_decoupled(exchange, body, spec)
+                return
+            request, forms = self._decode(body, spec)
+            if self._forward:
+                request.parameters = request.parameters | self._forward
+            stream = self._core.infer(request)
+        except MissingInputsError as error:
+            self._infer_flat(exchange, error, spec)
+            return
+        except NaiadError as error:
+            answer_error(exchange, error)
+            return
+        stream.deliver_to(_InferAnswer(exchange, forms, spec, self._response_encoding).take)
+        if not exchange.is_ended:
+            exchange.on_disconnect(stream.cancel)
+
+    def _decode(self, body: Buffer, spec: ModelSpec) -> tuple[InferRequest, OutputForms]:
+        length = self._header_length
+        if length is None:
+            if len(body):
+                return v2_json.decode_request(body, None, self._model_name, self._model_version, self._max_bytes)
+        elif length:
+            if not 0 < length <= len(body):
+                raise invalid_arg(f"inference header size should be in range (0, {len(body)}), got: {length}")
+            return v2_json.decode_request(body, length, self._model_name, self._model_version, self._max_bytes)
+        return raw_request.decode_request(body, spec, self._model_version, self._max_bytes)
+
+    # A flat body.
+
+    def _infer_decoupled(self, exchange: Exchange, body: Buffer, spec: ModelSpec) -> None:
+        document = parse(body) if self._header_length is None and len(body) else None
+        if isinstance(document, dict) and "inputs" not in document and _names_an_input(document, spec):
+            self._infer_flat(exchange, MissingInputsError(document), spec)
+            return
+        raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+
+    def _infer_flat(self, exchange: Exchange, error: MissingInputsError, spec: ModelSpec) -> None:
+        document = error.document
+        if not isinstance(document, dict) or not _names_an_input(document, spec):
+            answer_error(exchange, error)
+            return
+        try:
+            request_id = None if "request_id" in spec.inputs else document.pop("request_id", None)
+            if isinstance(request_id, (str, int)):
+                document.setdefault("id", str(request_id))
+            request = generate.request_from_document(document, spec, self._model_version, self._max_bytes)
+            if self._forward:
+                request.parameters.update(self._forward)
+            SingleGeneration(exchange).run(self._core, request)
+        except NaiadError as fault:
+            answer_error(exchange, fault)
+
+    # Compressed bodies.
+
+    def _decompress(self, exchange: Exchange) -> None:
+        encoding, body = self._content_encoding, exchange.body
+        if encoding not in SUPPORTED:
+            answer_error(exchange, unsupported("Unsupported compression type"), b"Accept-Encoding: gzip, deflate\r\n")
+        elif len(body) <= _MAX_INLINE_DECOMPRESS_BYTES:
+            try:
+                data = decompress(body, encoding, self._max_bytes)
+            except NaiadError as error:
+                answer_error(exchange, error)
+            else:
+                self._infer(exchange, data)
+        else:
+            # Unpacking releases the GIL: other requests go on meanwhile.
+            future = asyncio.get_running_loop().run_in_executor(None, decompress, body, encoding, self._max_bytes)
+            future.add_done_callback(lambda done: self._on_decompressed(exchange, done))
+
+    def _on_decompressed(self, exchange: Exchange, future: asyncio.Future[bytes]) -> None:
+        if future.cancelled() or exchange.is_disconnected:
+            return
+        error = future.exception()
+        if error is None:
+            self._infer(exchange, future.result())
+        else:
+            answer_error(exchange, error if isinstance(error, NaiadError) else internal("failed to decompress the request body"))
+
+
+def _names_an_input(document: dict[str, object], spec: ModelSpec) -> bool:
+    return any(key in spec.inputs for key in document)
+
+
+def _header_length(head: Head) -> int | None:
+    """Raises NaiadError."""
+    text = head.headers.get(_LENGTH_HEADER.lower().encode())
+    if text is None:
+        return None
+    if _INTEGER.fullmatch(text) is None:
+        raise invalid_arg(f"Unable to parse {_LENGTH_HEADER}, got: {text.decode('latin-1')}")
+    value = int(text)
+    if not _INT32_MIN <= value <= _INT32_MAX:
+        raise invalid_arg(f"Unable to parse {_LENGTH_HEADER}, value is out of range [ {_INT32_MIN}, {_INT32_MAX} ], got: {value}")
+    return value
+
+
+class _InferAnswer:
+    """Waits for the one response of a request."""
+
+    __slots__ = ("_encoding", "_exchange", "_forms", "_response", "_spec")
+
+    def __init__(self, exchange: Exchange, forms: OutputForms, spec: ModelSpec, encoding: str) -> None:
+        self._exchange = exchange
+        self._forms = forms
+        self._spec = spec
+        self._encoding = encoding
+        self._response: InferResponse | None = None
+
+    def take(self, response: InferResponse | None, is_final: bool) -> None:
+        if response is None:
+            response = self._response
+        if not is_final:
+            self._response = response
+            return
+        try:
+            if response is None:
+                raise internal("the model ended the request without a response")
+            if response.error is not None:
+                raise response.error
+            encoded = v2_json.encode_response(response, self._forms, self._spec)
+        except NaiadError as error:
+            answer_error(self._exchange, error)
+            return
+        if self._encoding == IDENTITY:
+            self._exchange.respond_parts(200, encoded.headers, encoded.parts, encoded.size)
+        else:
+            self._compress(encoded)
+
+    def _compress(self, encoded: v2_json.EncodedResponse) -> None:
+        headers = b"%bContent-Encoding: %b\r\n" % (encoded.headers, self._encoding.encode())
+        if encoded.size <= _MAX_INLINE_COMPRESS_BYTES:
+            self._exchange.respond(200, headers, compress(encoded.parts, self._encoding))
+            return
+        future = asyncio.get_running_loop().run_in_executor(None, compress, encoded.parts, self._encoding)
+        future.add_done_callback(lambda done: self._on_compressed(headers, done))
+
+    def _on_compressed(self, headers: bytes, future: asyncio.Future[bytes]) -> None:
+        if future.cancelled():
+            return
+        if future.exception() is None:
+            self._exchange.respond(200, headers, future.result())
+        else:
+            answer_error(self._exchange, internal("failed to compress the response"))

@@ -1,0 +1,67 @@
+"""Health, metadata, configuration and statistics over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from naiad.core.tensor import Buffer
+from naiad.errors import NaiadError, unsupported
+from naiad.frontends.http_answer import answer_empty, answer_error, answer_json
+from naiad.frontends.http_routes import Names
+from naiad.protocol.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
+from naiad.transport.http1_exchange import Exchange
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+
+
+class MetadataRoutes:
+    def __init__(self, core: InferenceCore) -> None:
+        self._core = core
+
+    def live(self, exchange: Exchange, _names: Names) -> None:
+        answer_empty(exchange, 200 if self._core.is_live() else 400)
+
+    def ready(self, exchange: Exchange, _names: Names) -> None:
+        answer_empty(exchange, 200 if self._core.is_ready() else 400)
+
+    def model_ready(self, exchange: Exchange, names: Names) -> None:
+        try:
+            is_ready = self._core.is_model_ready(names["model"], names["version"])
+        except NaiadError as error:
+            answer_error(exchange, error)
+            return
+        if is_ready:
+            answer_empty(exchange)
+        else:
+            exchange.respond_error(400, "Model version not ready")
+
+    def server(self, exchange: Exchange, _names: Names) -> None:
+        answer_json(exchange, encode_server_metadata(self._core.metadata))
+
+    def model(self, exchange: Exchange, names: Names) -> None:
+        _answer(exchange, lambda: encode_model_metadata(self._core.model(names["model"], names["version"]).spec))
+
+    def config(self, exchange: Exchange, names: Names) -> None:
+        _answer(exchange, lambda: self._core.model_config_json(names["model"], names["version"]))
+
+    def statistics(self, exchange: Exchange, names: Names) -> None:
+        _answer(exchange, lambda: encode_statistics(self._core.statistics(names["model"], names["version"])))
+
+    def all_statistics(self, exchange: Exchange, _names: Names) -> None:
+        _answer(exchange, lambda: encode_statistics(self._core.statistics()))
+
+
+def not_yet(what: str) -> Callable[[Exchange, Names], None]:
+    """A handler for an extension that this server does not have."""
+    return lambda exchange, _names: answer_error(exchange, unsupported(f"{what} are not supported by this server"))
+
+
+def _answer(exchange: Exchange, encode: Callable[[], Buffer]) -> None:
+    try:
+        body = encode()
+    except NaiadError as error:
+        answer_error(exchange, error)
+    else:
+        answer_json(exchange, body)

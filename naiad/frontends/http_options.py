@@ -1,0 +1,25 @@
+"""What the HTTP endpoint needs of the server's options; Triton's names and defaults."""
+
+from __future__ import annotations
+
+import msgspec
+
+from naiad.transport.http1_limits import Http1Limits
+
+
+class Restriction(msgspec.Struct, frozen=True):
+    """`--http-restricted-api`: requests must carry this header with this value."""
+
+    header: str
+    value: str
+
+
+class HttpOptions(msgspec.Struct, frozen=True):
+    max_input_size: int = 64 * 1024 * 1024
+    """`--http-max-input-size`: bytes of a request's body, also after decompression."""
+    header_forward_pattern: str = ""
+    """`--http-header-forward-pattern`: headers whose names match become request parameters."""
+    restricted_apis: dict[str, Restriction] = {}
+    """By Triton's group: health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging."""
+    limits: Http1Limits = Http1Limits()
+    """Its `max_body_bytes` is replaced by `max_input_size`."""

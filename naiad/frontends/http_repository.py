@@ -1,0 +1,127 @@
+"""The model repository extension over HTTP: index, load, unload.
+
+Loading takes as long as the model needs: each such request is a task that this file owns, and a client that goes away does not undo it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from naiad.core.tensor import Buffer
+from naiad.errors import NaiadError, internal, invalid_arg, unsupported
+from naiad.frontends.http_answer import answer_error, answer_json
+from naiad.frontends.http_routes import Names
+from naiad.protocol.json_access import find, mismatch
+from naiad.protocol.metadata import encode_index
+from naiad.protocol.triton_json import parse
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_response import JSON_TYPE
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+
+
+class RepositoryRoutes:
+    def __init__(self, core: InferenceCore) -> None:
+        self._core = core
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def index(self, exchange: Exchange, _names: Names) -> None:
+        try:
+            rows = self._core.repository_index(ready_only=_wants_ready(exchange.body))
+        except NaiadError as error:
+            answer_error(exchange, error)
+        else:
+            answer_json(exchange, encode_index(rows))
+
+    def load(self, exchange: Exchange, names: Names) -> None:
+        try:
+            _refuse_repository(names)
+            parameters = _load_parameters(exchange.body)
+        except NaiadError as error:
+            answer_error(exchange, error)
+        else:
+            self._start(exchange, self._core.load_model(names["model"], parameters))
+
+    def unload(self, exchange: Exchange, names: Names) -> None:
+        try:
+            _refuse_repository(names)
+        except NaiadError as error:
+            answer_error(exchange, error)
+        else:
+            self._start(exchange, self._core.unload_model(names["model"], unload_dependents=_unload_dependents(exchange.body)))
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_answer_when_done(exchange, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _answer_when_done(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except NaiadError as error:
+        answer_error(exchange, error)
+    except asyncio.CancelledError:
+        exchange.respond_error(503, "Server exiting")
+        raise
+    except Exception:
+        answer_error(exchange, internal("internal error"))
+        raise
+    else:
+        exchange.respond(200, JSON_TYPE)
+
+
+def _refuse_repository(names: Names) -> None:
+    if names["repository"]:
+        raise unsupported("'repository_name' specification is not supported")
+
+
+def _wants_ready(body: Buffer) -> bool:
+    ready = find(parse(body), "ready") if len(body) else None
+    if ready is None:
+        return False
+    if not isinstance(ready, bool):
+        raise invalid_arg("Invalid value for 'ready': expected a boolean")
+    return ready
+
+
+def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
+    parameters = find(parse(body), "parameters") if len(body) else None
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise internal("attempt to get members for non-object")
+    return {name: _load_parameter(name, value) for name, value in parameters.items()}
+
+
+def _load_parameter(name: str, value: Any) -> str | bytes:
+    if not isinstance(value, str):
+        raise internal(mismatch("string"))
+    if name == "config":
+        return value
+    if not name.startswith("file:"):
+        raise invalid_arg(f"Unrecognized load parameter '{name}' with type 'STRING'")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid_arg(f"load parameter '{name}' is not valid base64") from None
+
+
+def _unload_dependents(body: Buffer) -> bool:
+    """Triton does not complain about an odd body here."""
+    try:
+        document = parse(body) if len(body) else None
+    except NaiadError:
+        return False
+    return find(find(document, "parameters"), "unload_dependents") is True

@@ -1,0 +1,54 @@
+"""The classification extension: an output tensor -> its top classes, as `<value>:<index>[:<label>]` strings.
+
+Order and number format are Triton's: descending, equal values by index, NaN first, floats with six decimals.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from naiad.core.byte_strings import encode_byte_strings
+from naiad.core.model_spec import ModelSpec
+from naiad.core.tensor import Tensor
+from naiad.errors import invalid_arg
+
+_MAX_ELEMENTS = 1_000_000
+_UNSUPPORTED = frozenset(("BOOL", "BYTES", "FP16", "BF16"))
+
+
+def classify(tensor: Tensor, count: int, spec: ModelSpec) -> Tensor:
+    """The first dimension is the batch when the model batches; all others together are the classes."""
+    if tensor.datatype in _UNSUPPORTED:
+        raise invalid_arg(f"class result not available for output due to unsupported type '{tensor.datatype}'")
+    if tensor.element_count() > _MAX_ELEMENTS:
+        raise invalid_arg("classification output tensor too large")
+    is_batched = spec.max_batch_size > 0 and bool(tensor.shape)
+    batch_size = tensor.shape[0] if is_batched else 1
+    num_classes = prod(tensor.shape[1:] if is_batched else tensor.shape)
+    count = min(count, num_classes)
+    output = spec.outputs.get(tensor.name)
+    labels = output.labels if output is not None else []
+    rows = tensor.as_numpy().reshape(batch_size, num_classes)
+    classes = [text for row in rows for text in _top(row, count, labels)]
+    return Tensor(tensor.name, "BYTES", [batch_size, count] if is_batched else [count], encode_byte_strings(classes))
+
+
+def _top(row: np.ndarray[Any, Any], count: int, labels: list[str]) -> list[str]:
+    values = row.tolist()
+    is_float = row.dtype.kind == "f"
+    order = sorted(range(len(values)), key=lambda index: _rank(values[index]), reverse=True)
+    return [_text(values[index], index, labels, is_float=is_float) for index in order[:count]]
+
+
+def _rank(value: float) -> tuple[bool, float]:
+    is_nan = value != value
+    return (is_nan, 0.0 if is_nan else value)
+
+
+def _text(value: float, index: int, labels: list[str], *, is_float: bool) -> str:
+    number = f"{value:f}" if is_float else str(value)
+    label = labels[index] if index < len(labels) else ""
+    return f"{number}:{index}:{label}" if label else f"{number}:{index}"

@@ -1,0 +1,70 @@
+"""Compressed bodies: gzip and deflate, both ways, with a bound on what a small body may become.
+
+Negotiation follows Triton: of identity, gzip and deflate the one with the highest weight, the first named of equals.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from naiad.core.tensor import Buffer
+from naiad.errors import NaiadError, invalid_arg
+
+GZIP = "gzip"
+DEFLATE = "deflate"
+IDENTITY = "identity"
+SUPPORTED = frozenset((GZIP, DEFLATE, IDENTITY))
+
+_WINDOW_BITS = {GZIP: 16 + zlib.MAX_WBITS, DEFLATE: zlib.MAX_WBITS}
+_LEVEL = 1
+"""The answer waits for it: speed first."""
+
+
+def choose_encoding(accept: bytes) -> str:
+    """From an Accept-Encoding header."""
+    best, best_weight = IDENTITY, 0.0
+    for item in accept.decode("latin-1").split(","):
+        name, _, parameters = item.partition(";")
+        weight = _weight(parameters)
+        if name.strip() in SUPPORTED and weight > best_weight:
+            best, best_weight = name.strip(), weight
+    return best
+
+
+def _weight(parameters: str) -> float:
+    key, _, value = parameters.partition("=")
+    if not parameters.strip():
+        return 1.0
+    try:
+        return float(value) if key.strip() == "q" else 0.0
+    except ValueError:
+        return 0.0
+
+
+def decompress(body: Buffer, encoding: str, max_bytes: int) -> bytes:
+    """Raises NaiadError. Never makes more than `max_bytes` of it."""
+    if not len(body):
+        raise invalid_arg("nothing to be decompressed")
+    stream = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        data = stream.decompress(body, max_bytes + 1)
+    except zlib.error:
+        raise invalid_arg(f"failed to decompress the request body: it is no valid {encoding} data") from None
+    if len(data) > max_bytes:
+        raise too_large(max_bytes)
+    if not stream.eof:
+        raise invalid_arg(f"failed to decompress the request body: the {encoding} data is incomplete")
+    return data
+
+
+def too_large(max_bytes: int) -> NaiadError:
+    return invalid_arg(
+        f"decompressed request size exceeds the maximum allowed input size of {max_bytes} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+def compress(parts: list[Buffer], encoding: str) -> bytes:
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS[encoding])
+    pieces = [stream.compress(part) for part in parts if len(part)]
+    return b"".join((*pieces, stream.flush()))

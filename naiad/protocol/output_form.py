@@ -1,0 +1,26 @@
+"""How a client wants its outputs: as JSON, as binary data, or as classes. Decided by the request, used by the response encoder."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class OutputForm(msgspec.Struct, frozen=True):
+    is_binary: bool = False
+    classification: int = 0
+    """The number of top classes; 0 means the tensor itself."""
+
+
+JSON_FORM = OutputForm()
+BINARY_FORM = OutputForm(is_binary=True)
+
+
+class OutputForms(msgspec.Struct):
+    """`by_name` holds the requested outputs, in order; None means all outputs, each in the form `default`."""
+
+    default: OutputForm = JSON_FORM
+    by_name: dict[str, OutputForm] | None = None
+
+
+ALL_JSON = OutputForms()
+ALL_BINARY = OutputForms(BINARY_FORM)

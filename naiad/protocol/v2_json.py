@@ -1,0 +1,224 @@
+"""The inference protocol over HTTP: a JSON header, tensors in it or as binary data behind it.
+
+`decode_request` takes the common requests in one typed pass; whatever that cannot express goes to v2_json_checked.py, which reads
+the same body as plain values and finds Triton's words for what is wrong with it.
+Rule: tensors that came as binary data are views of the body, never copies.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from naiad.core.datatype import DATATYPES
+from naiad.core.model_spec import ModelSpec
+from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer, Tensor
+from naiad.errors import NaiadError, invalid_arg
+from naiad.protocol import v2_json_checked
+from naiad.protocol.classification import classify
+from naiad.protocol.json_tensor import json_values, pack_json
+from naiad.protocol.output_form import ALL_JSON, BINARY_FORM, JSON_FORM, OutputForm, OutputForms
+from naiad.protocol.request_parameters import apply_parameters
+
+Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _InputParameters(msgspec.Struct, forbid_unknown_fields=True):
+    binary_data_size: Size
+
+
+class _Input(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    datatype: str
+    shape: list[Size]
+    data: msgspec.Raw | UnsetType = UNSET
+    parameters: _InputParameters | UnsetType = UNSET
+
+
+class _OutputParameters(msgspec.Struct, forbid_unknown_fields=True):
+    binary_data: bool = False
+    classification: Size = 0
+
+
+class _Output(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    parameters: _OutputParameters | UnsetType = UNSET
+
+
+class _Request(msgspec.Struct, forbid_unknown_fields=True):
+    inputs: list[_Input]
+    outputs: list[_Output] = []
+    id: str = ""
+    parameters: dict[str, ParameterValue] = {}
+
+
+_DECODER = msgspec.json.Decoder(_Request)
+
+
+def decode_request(
+    body: Buffer, header_length: int | None, model_name: str, model_version: str, max_bytes: int
+) -> tuple[InferRequest, OutputForms]:
+    """`header_length` is Inference-Header-Content-Length, or None. Raises NaiadError."""
+    text = body if header_length is None else memoryview(body)[:header_length]
+    if len(text) > max_bytes:
+        raise invalid_arg(oversize_message(len(text), max_bytes))
+    binary = memoryview(body)[header_length:] if header_length is not None else memoryview(b"")
+    try:
+        header = _DECODER.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return v2_json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
+    inputs = _inputs(header.inputs, binary, model_name, max_bytes)
+    if inputs is None:
+        return v2_json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
+    request = InferRequest(model_name, inputs, model_version, header.id)
+    is_binary = bool(header.parameters) and apply_parameters(request, header.parameters)
+    if header.outputs:
+        return request, _forms(request, header.outputs)
+    return request, OutputForms(BINARY_FORM) if is_binary else ALL_JSON
+
+
+def oversize_message(num_bytes: int, max_bytes: int) -> str:
+    return (
+        f"request JSON size of {num_bytes} bytes exceeds the maximum allowed input size of {max_bytes} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+def _inputs(inputs: list[_Input], binary: memoryview, model_name: str, max_bytes: int) -> list[Tensor] | None:
+    """None when something is not as expected, for the checked decoder to find out."""
+    tensors: list[Tensor] = []
+    at = 0
+    for tensor in inputs:
+        data: Buffer | None
+        if tensor.parameters is not UNSET:
+            if tensor.data is not UNSET or tensor.datatype not in DATATYPES:
+                return None
+            end = at + tensor.parameters.binary_data_size
+            data = binary[at:end]
+            if end > len(binary):
+                raise unexpected_size(tensor.name, end - len(binary), model_name)
+            at = end
+        elif tensor.data is not UNSET:
+            count = prod(tensor.shape)
+            data = pack_json(tensor.data, tensor.datatype, count)
+            if data is None or len(data) > max_bytes or count == 0:
+                return None
+        else:
+            return None
+        tensors.append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
+    if at != len(binary):
+        raise unexpected_data(model_name)
+    return tensors
+
+
+unexpected_size = v2_json_checked.unexpected_size
+unexpected_data = v2_json_checked.unexpected_data
+
+
+def _forms(request: InferRequest, outputs: list[_Output]) -> OutputForms:
+    forms: dict[str, OutputForm] = {}
+    for output in outputs:
+        if output.name in forms:
+            raise v2_json_checked.repeated_output(output.name)
+        wanted = output.parameters
+        if wanted is UNSET:
+            forms[output.name] = JSON_FORM
+        elif wanted.classification:
+            forms[output.name] = OutputForm(wanted.binary_data, wanted.classification)
+        else:
+            forms[output.name] = BINARY_FORM if wanted.binary_data else JSON_FORM
+    request.requested_outputs = list(forms)
+    return OutputForms(JSON_FORM, forms)
+
+
+class EncodedResponse(NamedTuple):
+    headers: bytes
+    parts: list[Buffer]
+    size: int
+    header_length: int
+    """Of the JSON at the beginning; 0 when there is nothing but JSON."""
+
+
+class _BinarySize(msgspec.Struct):
+    binary_data_size: int
+
+
+class _JsonTensor(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: Any
+
+
+class _BinaryTensor(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: _BinarySize
+
+
+class _Response(msgspec.Struct, omit_defaults=True):
+    id: str = ""
+    model_name: str = ""
+    model_version: str = ""
+    parameters: dict[str, ParameterValue] = {}
+    outputs: list[_JsonTensor | _BinaryTensor] | UnsetType = UNSET
+
+
+_ENCODER = msgspec.json.Encoder()
+_JSON_HEADERS = b"Content-Type: application/json\r\n"
+
+
+def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec) -> EncodedResponse:
+    """Raises NaiadError when an output cannot be given in the form that was asked for."""
+    outputs: list[_JsonTensor | _BinaryTensor] = []
+    binary: list[Buffer] = []
+    binary_bytes = 0
+    by_name = forms.by_name
+    for tensor in response.outputs:
+        form = forms.default if by_name is None else by_name.get(tensor.name)
+        if form is None:
+            continue
+        if form.classification:
+            tensor = classify(tensor, form.classification, spec)
+        if form.is_binary:
+            size = len(tensor.data)
+            outputs.append(_BinaryTensor(tensor.name, tensor.datatype, tensor.shape, _BinarySize(size)))
+            binary.append(tensor.data)
+            binary_bytes += size
+        else:
+            outputs.append(_JsonTensor(tensor.name, tensor.datatype, tensor.shape, json_values(tensor)))
+    text = _encode_json(_Response(response.id, response.model_name, response.model_version, response.parameters, outputs))
+    if not binary_bytes:
+        return EncodedResponse(_JSON_HEADERS, [text], len(text), 0)
+    headers = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % len(text)
+    return EncodedResponse(headers, [text, *binary], len(text) + binary_bytes, len(text))
+
+
+def _encode_json(response: _Response) -> bytes:
+    """NaN and Infinity, which the fast encoder writes as null, and bytes that are no UTF-8 take the slow way."""
+    try:
+        text = _ENCODER.encode(response)
+    except UnicodeEncodeError:
+        pass
+    else:
+        if b"null" not in text:
+            return text
+    return encode_slowly(msgspec.to_builtins(response))
+
+
+def encode_slowly(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+
+
+def encode_error(error: NaiadError) -> bytes:
+    try:
+        return _ENCODER.encode({"error": error.message})
+    except UnicodeEncodeError:
+        return encode_slowly({"error": error.message})
