@@ -36,6 +36,7 @@ _FRAMEWORKS = [
     Framework("pytorch", "model.pt2", "torch_aoti"),
     Framework("python", "model.py"),
 ]
+MODEL_FILES = {row.backend: row.file_name for row in reversed(_FRAMEWORKS)}
 # Two CPU instances by default only where one leaves a core idle; the others bring their own threads.
 _DEFAULT_CPU_COUNT = {"onnxruntime": 2}
 # Groups made for a model that has none. An engine places itself; everything else takes the GPUs there are.

@@ -115,6 +115,7 @@ def _wrong_name(name: str, directory_name: str, lines: SourceMap) -> Problem:
         path="name",
         file=lines.file_name,
         position=lines.position("name"),
+        source=lines.line(lines.position("name")),
         found=f'name: "{name}" in the directory {directory_name}',
         expected=f'name: "{directory_name}", or no name at all',
         fix=f"remove the line, or rename the directory to {name}",

@@ -65,7 +65,7 @@ def _plan_value(field: FieldDescriptor) -> _Convert | None:
     if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
         return _shortest_float
     if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
-        return _finite
+        return _double
     return None
 
 
@@ -73,20 +73,22 @@ def _through(convert: _Convert | None, value: Any) -> Any:
     return convert(value) if convert else value
 
 
-def _shortest_float(value: float) -> float | str:
+def _shortest_float(value: float) -> float | int | str:
     """The shortest decimal that is the same 32-bit float: 0.1, not 0.10000000149011612."""
     if not math.isfinite(value):
-        return _finite(value)
+        return _double(value)
     packed = struct.pack("<f", value)
     for digits in range(6, 9):
         short = float(f"{value:.{digits}g}")
         if struct.pack("<f", short) == packed:
-            return short
-    return float(f"{value:.9g}")
+            return _double(short)
+    return _double(float(f"{value:.9g}"))
 
 
-def _finite(value: float) -> float | str:
-    """JSON has no word for these; protobuf writes them as strings."""
+def _double(value: float) -> float | int | str:
+    """Whole numbers without a fraction, as protobuf does; what JSON has no word for as a string, as protobuf does."""
     if math.isnan(value):
         return "NaN"
-    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value

@@ -43,7 +43,7 @@ def parse_text(text: str, message_type: type[M], file_name: str) -> ParsedMessag
     parser = _Parser(tokens(text), lines)
     try:
         parser.start()
-        parser.fill(message, "", closing="")
+        parser.fill(message, "", None)
     except TextSyntaxError as fault:
         parser.problem(fault.code, fault.message, fault.offset, found=fault.found, expected=fault.expected, fix=fault.fix)
     if parser.problems:
@@ -72,6 +72,7 @@ class _Parser:
     def _make_problem(
         self, code: str, detail: str, offset: int, *, path: str = "", found: str = "", expected: str = "", fix: str = ""
     ) -> Problem:
+        position = self._lines.position_of_offset(offset)
         return Problem(
             code=code,
             # Triton says only the first half; the second half is what it leaves in libprotobuf's log.
@@ -79,43 +80,43 @@ class _Parser:
             brief=detail,
             path=path,
             file=self._lines.file_name,
-            position=self._lines.position_of_offset(offset),
+            position=position,
+            source=self._lines.line(position),
             found=found,
             expected=expected,
             fix=fix,
         )
 
-    def fill(self, message: Message, path: str, closing: str) -> None:
-        """Reads fields into `message` up to and including `closing`; an empty `closing` is the end of the text."""
+    def fill(self, message: Message, path: str, opening: Token | None) -> None:
+        """Reads fields into `message` up to and including what closes `opening`; without one, to the end of the text."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise TextSyntaxError("too-deep", f"more than {_MAX_DEPTH} messages inside each other", self._token.offset)
-        opened_at = self._token.offset
-        while not self._at_close(closing, opened_at):
-            self._read_field(message, path)
+        while not self._at_close(opening):
+            self._read_field(message, path, opening)
             if not self._accept(","):
                 self._accept(";")
         self._depth -= 1
 
-    def _at_close(self, closing: str, opened_at: int) -> bool:
+    def _at_close(self, opening: Token | None) -> bool:
+        if opening is None:
+            return self._token.kind is Kind.END
+        closing = _CLOSING[opening.text]
         if self._token.kind is Kind.END:
-            if not closing:
-                return True
-            line = self._lines.position_of_offset(opened_at).line
             raise TextSyntaxError(
                 "not-closed",
-                f"the message that starts on line {line} is not closed",
-                self._token.offset,
+                "the message that starts here is not closed",
+                opening.offset,
                 found="the end of the file",
                 expected=f"'{closing}'",
                 fix=f"add '{closing}'",
             )
-        return bool(closing) and self._accept(closing)
+        return self._accept(closing)
 
-    def _read_field(self, message: Message, path: str) -> None:
+    def _read_field(self, message: Message, path: str, opening: Token | None) -> None:
         name = self._token
         if name.kind is not Kind.NAME:
-            raise self._expected_name(name)
+            raise self._expected_name(name, opening)
         self._advance()
         descriptor = cast(Descriptor, message.DESCRIPTOR)
         field = descriptor.fields_by_name.get(name.text)
@@ -145,19 +146,21 @@ class _Parser:
         self._advance()
         if self._accept("]"):
             return
+        comma = self._token
         while True:
             if self._token.text == "]" and self._token.kind is Kind.SYMBOL:
                 raise TextSyntaxError(
                     "trailing-comma",
-                    f"the list of '{field.name}' has a ',' before its end",
-                    self._token.offset,
-                    found="']'",
+                    f"the list of '{field.name}' ends with a ','",
+                    comma.offset,
+                    found="',' before ']'",
                     expected=describe_type(field),
-                    fix="remove the last ','",
+                    fix="remove the ','",
                 )
             self._read_element(message, field, path)
             if self._accept("]"):
                 return
+            comma = self._token
             self._expect(
                 ",", f"the elements of '{field.name}' must be separated by ','", fix="put a ',' between two elements, or a ']' at the end"
             )
@@ -210,17 +213,17 @@ class _Parser:
             elements = getattr(message, field.name)
             element_path = f"{path}[{len(elements)}]"
             self._offsets[element_path] = opening.offset
-            self.fill(elements.add(), element_path, _CLOSING[opening.text])
+            self.fill(elements.add(), element_path, opening)
         else:
             child = getattr(message, field.name)
             child.SetInParent()
-            self.fill(child, path, _CLOSING[opening.text])
+            self.fill(child, path, opening)
 
     def _read_map_entry(self, message: Message, field: FieldDescriptor, path: str, opening: Token) -> None:
         assert field.message_type is not None
         entry: Any = GetMessageClass(field.message_type)()
         around, self._offsets = self._offsets, {}
-        self.fill(entry, "", _CLOSING[opening.text])
+        self.fill(entry, "", opening)
         within, self._offsets = self._offsets, around
         own_path = entry_path(path, entry.key)
         if own_path in around:
@@ -271,9 +274,9 @@ class _Parser:
 
     def _unknown_field(self, around: Descriptor, name: Token, path: str) -> None:
         detail = f"{around.name} has no field named '{name.text}'"
-        names = [f.name for f in around.fields]
         fix = unknown_field_fix(name.text, around)
-        self.problem("unknown-field", detail, name.offset, path=path, found=name.text, expected="one of " + ", ".join(names), fix=fix)
+        expected = f"a field of {around.name}" if fix else "one of " + ", ".join(f.name for f in around.fields)
+        self.problem("unknown-field", detail, name.offset, path=path, found=name.text, expected=expected, fix=fix)
         self._skip_value()
 
     def _not_a_message(self, field: FieldDescriptor, path: str) -> None:
@@ -292,17 +295,24 @@ class _Parser:
         )
         self._skip_scalar()
 
-    def _expected_name(self, token: Token) -> TextSyntaxError:
+    def _expected_name(self, token: Token, opening: Token | None) -> TextSyntaxError:
+        detail = f"{token} stands where a field name is expected"
+        expected = "a field name"
         fix = ""
-        if token.text in ("}", "]", ">"):
+        if opening and token.text in ("}", "]", ">"):
+            line = self._lines.position_of_offset(opening.offset).line
+            closing = _CLOSING[opening.text]
+            detail = f"the message that starts on line {line} is not closed before this {token}"
+            expected, fix = f"'{closing}'", f"put a '{closing}' before the '{token.text}'"
+        elif token.text in ("}", "]", ">"):
             fix = f"remove this '{token.text}', or open it before"
         elif token.text in (",", ";"):
             fix = f"remove this '{token.text}'"
+        elif token.text == "{" and not opening:
+            fix = "a configuration is protobuf text, not JSON: no braces around it, no quotes around names"
         elif token.kind is Kind.STRING:
             fix = "field names are written without quotes, as in name: value"
-        return TextSyntaxError(
-            "no-name", f"{token} stands where a field name is expected", token.offset, found=str(token), expected="a field name", fix=fix
-        )
+        return TextSyntaxError("no-name", detail, token.offset, found=str(token), expected=expected, fix=fix)
 
     def _skip_value(self) -> None:
         """Over the value of a field that was refused, whatever its type."""

@@ -46,7 +46,7 @@ def describe_type(field: FieldDescriptor) -> str:
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         return "a string in quotes"
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
-        return "one of " + ", ".join(_enum(field).values_by_name)
+        return _choices(_enum(field))
     return "a message in { }"
 
 
@@ -159,7 +159,7 @@ def _read_enum(enum: EnumDescriptor, is_negative: bool, token: Token, shown: str
         return number
     value = enum.values_by_name.get(token.text) if token.kind is Kind.NAME and not is_negative else None
     if value is None:
-        raise WrongValueError("unknown-value", found=shown, expected="one of " + ", ".join(enum.values_by_name), fix=_enum_fix(enum, token))
+        raise WrongValueError("unknown-value", found=shown, expected=_choices(enum), fix=_enum_fix(enum, token))
     return value.number
 
 
@@ -170,6 +170,10 @@ def _enum_fix(enum: EnumDescriptor, token: Token) -> str:
     prefix = next(iter(enum.values_by_name)).split("_")[0]
     near = nearest(word, enum.values_by_name) or nearest(f"{prefix}_{word}".upper(), enum.values_by_name)
     return f"did you mean {near}?" if near else ""
+
+
+def _choices(enum: EnumDescriptor) -> str:
+    return "one of " + ", ".join(name for name in enum.values_by_name if name != "TYPE_INVALID")
 
 
 def _enum(field: FieldDescriptor) -> EnumDescriptor:

@@ -30,6 +30,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     """As the user knows it, relative to the repository: `resnet/config.pbtxt`. Empty when no file is concerned."""
     position: Position | None = None
+    source: str = ""
+    """The line of the file."""
     found: str = ""
     expected: str = ""
     fix: str = ""

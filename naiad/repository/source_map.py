@@ -37,6 +37,15 @@ class SourceMap:
             path = _around(path)
         return None
 
+    def line(self, position: Position | None) -> str:
+        """The text of that line; bytes that were no UTF-8 show as question marks."""
+        if not position:
+            return ""
+        self.position_of_offset(0)
+        start = self._line_starts[position.line - 1]
+        text = self._text[start:].split("\n", 1)[0].rstrip()
+        return text.encode("utf-8", "replace").decode()
+
     def __contains__(self, path: str) -> bool:
         return path in self.offsets
 

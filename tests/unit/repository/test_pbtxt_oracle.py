@@ -33,8 +33,9 @@ def our_answer(text: str) -> ModelConfig | None:
     try:
         return parse_text(text, ModelConfig, "m/config.pbtxt").message
     except InvalidConfigError as error:
-        assert all(problem.position and problem.found and problem.expected for problem in error.problems), error.problems
-        return None
+        problems = error.problems
+    assert all(problem.position and problem.found and problem.expected for problem in problems), problems
+    return None
 
 
 def assert_same(text: str) -> None:
