@@ -13,6 +13,7 @@ from naiad.core.model_spec import ModelIndex, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
+from naiad.errors import unavailable
 
 if TYPE_CHECKING:
     from naiad.pb.model_config_pb2 import ModelConfig
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
     from naiad.repository.repository import Repository
 
 
+RETRY_AFTER_S = 1
+
+
 class InferenceCore:
     def __init__(self, repository: Repository, metadata: ServerMetadata, *, strict_readiness: bool = True) -> None:
         self.repository = repository
         self.metadata = metadata
         self.strict_readiness = strict_readiness
+        self.is_started = False
+        """All that is to be loaded at start has been tried."""
         self.is_draining = False
+        self.is_exiting = False
 
     # Health.
 
@@ -34,7 +41,7 @@ class InferenceCore:
 
     def is_ready(self) -> bool:
         """False from the first SIGTERM on; with strict readiness also while any model that should serve does not."""
-        if self.is_draining:
+        if self.is_draining or not self.is_started:
             return False
         return self.repository.is_ready() if self.strict_readiness else True
 
@@ -60,6 +67,8 @@ class InferenceCore:
     # Inference.
 
     def infer(self, request: InferRequest) -> ResponseStream:
+        if self.is_exiting:
+            raise unavailable("Server exiting", RETRY_AFTER_S)
         request.start_ns = time.monotonic_ns()
         model = self.repository.ready_model(request.model_name, request.model_version)
         model.check(request)

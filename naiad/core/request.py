@@ -42,3 +42,5 @@ class InferRequest(msgspec.Struct, eq=False):
     batch_size: int = 1
     queue_start_ns: int = 0
     stream: ResponseStream | None = None
+    is_null: bool = False
+    """Fills an empty slot of a sequence batch: counted nowhere, answered to nobody."""

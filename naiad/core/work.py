@@ -45,6 +45,8 @@ class WorkResponse(msgspec.Struct, array_like=True):
     outputs: list[WorkTensor] = []
     error: WorkError | None = None
     parameters: dict[str, ParameterValue] = {}
+    is_rescheduled: bool = False
+    """Not an answer: the request goes back to the scheduler (iterative sequences only)."""
 
 
 class CallRequest(msgspec.Struct, array_like=True):

@@ -63,7 +63,7 @@ def _plan_value(field: FieldDescriptor) -> _Convert | None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, number)
     if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
-        return _shortest_float
+        return _float32
     if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
         return _double
     return None
@@ -73,22 +73,21 @@ def _through(convert: _Convert | None, value: Any) -> Any:
     return convert(value) if convert else value
 
 
-def _shortest_float(value: float) -> float | int | str:
-    """The shortest decimal that is the same 32-bit float: 0.1, not 0.10000000149011612."""
-    if not math.isfinite(value):
-        return _double(value)
-    packed = struct.pack("<f", value)
-    for digits in range(6, 9):
-        short = float(f"{value:.{digits}g}")
-        if struct.pack("<f", short) == packed:
-            return _double(short)
-    return _double(float(f"{value:.9g}"))
+def _float32(value: float) -> float | int | str:
+    return _short(value, (6, 9), lambda short: struct.pack("<f", short) == struct.pack("<f", value))
 
 
 def _double(value: float) -> float | int | str:
-    """Whole numbers without a fraction, as protobuf does; what JSON has no word for as a string, as protobuf does."""
+    return _short(value, (15, 17), lambda short: short == value)
+
+
+def _short(value: float, digits: tuple[int, int], is_same: Callable[[float], bool]) -> float | int | str:
+    """As protobuf prints it: few digits if they suffice, else all; no fraction for whole numbers; a string for what JSON cannot say."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
-    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+    text = f"{value:.{digits[0]}g}"
+    if not is_same(float(text)):
+        text = f"{value:.{digits[1]}g}"
+    return float(text) if "." in text or "e" in text else int(text)

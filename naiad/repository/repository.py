@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
 from naiad import log
 from naiad.core.model_spec import ModelIndex
 from naiad.core.statistics import ModelStatistics
-from naiad.errors import Code, NaiadError, internal, invalid_arg, not_found, unavailable, unsupported
-from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.errors import NaiadError, internal, invalid_arg, not_found, unavailable
 from naiad.repository.lifecycle import State, VersionStatus
 from naiad.repository.loader import ConfiguredProcess, Loader
 from naiad.repository.model import Model
@@ -307,8 +305,12 @@ class Repository:
     def num_with_inflight(self) -> int:
         return sum(model.scheduler.inflight() > 0 for model in self.models())
 
+    async def drain(self) -> None:
+        """Returns when no request is in flight; new ones are refused from now on."""
+        await asyncio.gather(*(model.scheduler.stop() for model in self.models()))
+
     async def stop(self) -> None:
-        """Drains and finalizes everything."""
+        """Finalizes everything."""
         for entry in self._entries.values():
             entry.is_wanted = False
         models = list(self.models())
@@ -330,7 +332,8 @@ def parse_version(version: str) -> int:
         number = 0
     if number <= 0:
         raise invalid_arg(
-            f"failed to get model version from specified version string '{version}' (details: stol), version should be an integral value > 0"
+            f"failed to get model version from specified version string '{version}' (details: stol), "
+            "version should be an integral value > 0"
         )
     return number
 

@@ -38,11 +38,11 @@ class BatchRule(msgspec.Struct, frozen=True):
                 grown = size + request.batch_size
                 if grown > max_preferred and not best_count:
                     best_count = count
-                if grown > self.max_batch_size or (is_checked and self._signature(request) != signature):
+                if grown > self.max_batch_size or (is_checked and self.signature(request) != signature):
                     is_full = True
                     break
             elif is_checked:
-                signature = self._signature(request)
+                signature = self.signature(request)
             size += request.batch_size
             count += 1
             if size in self.preferred_batch_sizes:
@@ -54,7 +54,7 @@ class BatchRule(msgspec.Struct, frozen=True):
             return count, 0
         return 0, self.max_queue_delay_ns - oldest_age_ns
 
-    def _signature(self, request: InferRequest) -> object:
+    def signature(self, request: InferRequest) -> object:
         """What must be equal within a batch: the set of inputs, and the shapes (without the batch dimension) of those that vary."""
         equal = self.equal_inputs
         return tuple(sorted((tensor.name, tuple(tensor.shape[1:]) if tensor.name in equal else ()) for tensor in request.inputs))

@@ -331,12 +331,14 @@ class Instance:
     def _answer(self, entry: OpenRequest, response: WorkResponse, times: BatchTimes) -> None:
         """The only response of a plain request."""
         request = entry.request
-        if response.error is not None:
-            error = NaiadError(Code[response.error.code], response.error.message)
-            self._statistics.record_failure(request.start_ns, times.compute_end_ns, failure_reason(error.code, is_from_backend=True))
-        else:
-            error = None
+        if request.is_null:
+            self._stream(request).close()
+            return
+        error = None if response.error is None else NaiadError(Code[response.error.code], response.error.message)
+        if error is None:
             self._statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, times)
+        else:
+            self._statistics.record_failure(request.start_ns, times.compute_end_ns, failure_reason(error.code, is_from_backend=True))
         self._statistics.record_first_response(request.start_ns, times.compute_end_ns)
         self._stream(request).put(self._to_response(request, response, error), True)
 

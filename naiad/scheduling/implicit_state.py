@@ -1,0 +1,84 @@
+"""Implicit state: what a sequence model returns under `output_name` is its `input_name` of the next request of that sequence.
+
+In:  `sequence_batching.state` of a ModelConfig and the files it names. Out: initial tensors, and the way from outputs to inputs.
+Clients neither send nor (unless the config lists it as an output) see it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import msgspec
+
+from naiad.core.byte_strings import encode_byte_strings
+from naiad.core.datatype import BY_CONFIG_NUMBER
+from naiad.core.tensor import Tensor
+from naiad.errors import invalid_arg
+from naiad.pb.model_config_pb2 import ModelConfig, ModelSequenceBatching
+
+
+class StateTensor(msgspec.Struct, frozen=True):
+    output_name: str
+    initial: Tensor
+    """Under the name of the input."""
+    is_exposed: bool
+    """Also an output of the model: clients may ask for it."""
+
+
+class ImplicitState(msgspec.Struct, frozen=True):
+    tensors: list[StateTensor]
+
+    def initial(self) -> dict[str, Tensor]:
+        """By output name."""
+        return {state.output_name: state.initial for state in self.tensors}
+
+    def hidden_outputs(self) -> frozenset[str]:
+        return frozenset(state.output_name for state in self.tensors if not state.is_exposed)
+
+    def output_names(self) -> list[str]:
+        return [state.output_name for state in self.tensors]
+
+    def next(self, before: dict[str, Tensor], outputs: list[Tensor]) -> dict[str, Tensor]:
+        """What the next request gets. A model that leaves a state out keeps the one before."""
+        after = dict(before)
+        for tensor in outputs:
+            if tensor.name in after:
+                name = after[tensor.name].name
+                after[tensor.name] = Tensor(name, tensor.datatype, tensor.shape, tensor.data)
+        return after
+
+
+def read_state(config: ModelConfig, model_dir: Path) -> ImplicitState:
+    """Raises NaiadError when a file of initial state is missing or too short."""
+    outputs = {output.name for output in config.output}
+    return ImplicitState(
+        [
+            StateTensor(state.output_name, _initial(config, state, model_dir), state.output_name in outputs)
+            for state in config.sequence_batching.state
+        ]
+    )
+
+
+def _initial(config: ModelConfig, state: ModelSequenceBatching.State, model_dir: Path) -> Tensor:
+    """A variable dimension starts at size 1 where no initial state says otherwise, as under Triton."""
+    source = state.initial_state[0] if state.initial_state else state
+    dims = [max(dim, 1) for dim in source.dims]
+    shape = [1, *dims] if config.max_batch_size > 0 else dims
+    datatype = BY_CONFIG_NUMBER[state.data_type]
+    count = prod(dims)
+    size = count * datatype.byte_size
+    data = bytes(size) if datatype.byte_size else encode_byte_strings([b""] * count)
+    if state.initial_state and state.initial_state[0].WhichOneof("state_data") == "data_file":
+        data = _read(model_dir / "initial_state" / state.initial_state[0].data_file, state.initial_state[0].data_file, size)
+    return Tensor(state.input_name, datatype.name, shape, data)
+
+
+def _read(path: Path, name: str, size: int) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise invalid_arg(f"failed to read initial state from '{name}': {error.strerror}") from error
+    if len(data) < size:
+        raise invalid_arg(f"initial_state setting expects {size} bytes, but the data provided from {name} only has {len(data)} bytes.")
+    return data[:size] if size else data

@@ -1,0 +1,154 @@
+"""Settings -> the options of each part, and the parts themselves. Nothing here runs; server.py gives it life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from naiad import __version__
+from naiad.core.clock import LoopClock
+from naiad.core.model_spec import ServerMetadata
+from naiad.core.work import ControlOperation
+from naiad.errors import internal
+from naiad.frontends.http_options import HttpOptions, Restriction
+from naiad.inference import InferenceCore
+from naiad.metrics.custom import CustomMetrics
+from naiad.metrics.model_metrics import ModelSeries
+from naiad.repository.config import ConfigOptions
+from naiad.repository.loader import Loader, LoadOptions
+from naiad.repository.model_source import ModelSources
+from naiad.repository.repository import Repository, RepositoryOptions
+from naiad.settings import Settings
+from naiad.transport.grpc_options import GrpcOptions
+from naiad.transport.http1_limits import Http1Limits
+from naiad.workers.calls import Services
+from naiad.workers.restart import RestartPolicy
+from naiad.workers.template_process import Templates
+
+EXTENSIONS = [
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+]
+"""What `/v2` says. perf_analyzer asks for `statistics`; clients ask for others before they use them."""
+
+
+def http_options(settings: Settings) -> HttpOptions:
+    return HttpOptions(
+        max_input_size=settings.http_max_input_size,
+        header_forward_pattern=settings.http_header_forward_pattern,
+        restricted_apis={
+            category: Restriction(restriction.key, restriction.value)
+            for restriction in settings.http_restricted_api
+            for category in restriction.categories
+        },
+        limits=Http1Limits(
+            max_connections=settings.http_max_connections,
+            max_headers=settings.http_max_header_count,
+            max_head_bytes=settings.http_max_header_size,
+            receive_timeout_s=settings.http_request_timeout_secs,
+            keep_alive_timeout_s=settings.http_keepalive_timeout_secs,
+        ),
+    )
+
+
+def grpc_options(settings: Settings) -> GrpcOptions:
+    return GrpcOptions(
+        keepalive_time_ms=settings.grpc_keepalive_time,
+        keepalive_timeout_ms=settings.grpc_keepalive_timeout,
+        keepalive_permit_without_calls=settings.grpc_keepalive_permit_without_calls,
+        max_pings_without_data=settings.grpc_http2_max_pings_without_data,
+        min_recv_ping_interval_without_data_ms=settings.grpc_http2_min_recv_ping_interval_without_data,
+        max_ping_strikes=settings.grpc_http2_max_ping_strikes,
+        max_connection_age_ms=settings.grpc_max_connection_age,
+        max_connection_age_grace_ms=settings.grpc_max_connection_age_grace,
+        infer_response_compression_level=settings.grpc_infer_response_compression_level,
+        header_forward_pattern=settings.grpc_header_forward_pattern,
+        restricted_protocols={
+            category: (restriction.key, restriction.value)
+            for restriction in settings.grpc_restricted_protocol
+            for category in restriction.categories
+        },
+    )
+
+
+def load_options(settings: Settings) -> LoadOptions:
+    backend_config: dict[str, dict[str, str]] = {}
+    for entry in settings.backend_config:
+        backend_config.setdefault(entry.backend, {})[entry.setting] = entry.value
+    directory = Path(settings.backend_directory)
+    return LoadOptions(
+        backend_config=backend_config,
+        backend_directory=directory if directory.is_dir() else None,
+        execution_timeout_s=settings.default_execution_timeout_secs,
+        restarts=RestartPolicy(max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs),
+    )
+
+
+def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics) -> InferenceCore:
+    """Raises NaiadError when a repository cannot be used at all."""
+    for path in settings.model_repository:
+        if not Path(path).is_dir():
+            raise internal(f"failed to stat file {path}: no such directory")
+    config_options = ConfigOptions(
+        is_auto_complete_enabled=not (settings.disable_auto_complete_config or settings.strict_model_config),
+        config_name=settings.model_config_name,
+        min_compute_capability=settings.min_supported_compute_capability,
+    )
+
+    async def control(operation: ControlOperation) -> bool:
+        return await _control(core, operation)
+
+    services = Services(lambda request: core.infer(request), custom.apply, custom.drop_owner, control)
+    loader = Loader(LoopClock(loop), templates, services, load_options(settings))
+    sources = ModelSources([Path(path) for path in settings.model_repository], config_options)
+    repository = Repository(
+        sources,
+        loader,
+        RepositoryOptions(
+            is_explicit=settings.model_control_mode == "explicit",
+            startup_models=list(settings.load_model),
+            max_concurrent_loads=settings.model_load_thread_count,
+            load_retry_count=settings.model_load_retry_count,
+        ),
+    )
+    core = InferenceCore(repository, ServerMetadata(settings.id, __version__, EXTENSIONS), strict_readiness=settings.strict_readiness)
+    return core
+
+
+async def _control(core: InferenceCore, operation: ControlOperation) -> bool:
+    """What a model asks for with pb_utils.load_model and its like."""
+    match operation.kind:
+        case "load_model":
+            parameters: dict[str, str | bytes] = dict(operation.files)
+            if operation.config:
+                parameters["config"] = operation.config
+            await core.load_model(operation.model_name, parameters)
+        case "unload_model":
+            await core.unload_model(operation.model_name, unload_dependents=operation.unload_dependents)
+        case "is_model_ready":
+            return core.is_model_ready(operation.model_name, operation.model_version)
+        case _:
+            raise internal(f"unknown control operation '{operation.kind}'")
+    return True
+
+
+def model_series(core: InferenceCore) -> Iterable[ModelSeries]:
+    for model in core.repository.models():
+        yield ModelSeries(
+            model.statistics,
+            dict(model.config.metric_tags),
+            sum(instance.is_healthy for instance in model.instances),
+            model.config.response_cache.enable,
+        )
