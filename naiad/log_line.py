@@ -52,6 +52,7 @@ def quote(message: str) -> str:
     return f'"{escape(message)}"'
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LATE_CONTROL = re.compile(r"[\x7f-\x9f]")  # JSON allows them, terminals obey them
 _SPECIAL = re.compile(r'["\\\x00-\x1f\x7f-\x9f]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -59,6 +60,11 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r":
 
 def escape(text: str) -> str:
     return _SPECIAL.sub(_escape_character, text)
+
+
+def escape_control(text: str) -> str:
+    """For text that is shown unquoted."""
+    return _CONTROL.sub(_escape_character, text)
 
 
 def _escape_character(match: re.Match[str]) -> str:

@@ -62,6 +62,14 @@ class Option(msgspec.Struct, frozen=True):
     def variable(self) -> str:
         return f"NAIAD_{self.field.upper()}"
 
+    @property
+    def default_words(self) -> str:
+        if self.flag.default_words:
+            return self.flag.default_words
+        if isinstance(self.default, bool):
+            return "" if self.flag.is_switch else str(self.default).lower()
+        return "" if self.default in (None, (), "") else f"{self.default:.16g}" if isinstance(self.default, float) else str(self.default)
+
 
 class OptionError(Exception):
     """A wrong command line, environment variable or line of the config file; the message is for the person who wrote it."""

@@ -1,0 +1,85 @@
+"""The commands: `naiad serve`, `naiad check`, and `tritonserver`, which takes Triton's command line as it is.
+
+In:  argv. Out: the exit code: 0, or 1 with one clear message on stderr, as tritonserver does.
+Rule: whatever takes time to import is imported by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from naiad import __version__
+from naiad.errors import NaiadError
+from naiad.serve_command import CONTEXT, ServeCommand, expand_abbreviations
+from naiad.settings.option import OptionError
+from naiad.settings.resolve import TRITONSERVER_DEFAULTS, suggestion
+
+
+def main() -> None:
+    sys.exit(run(naiad, "naiad", sys.argv[1:]))
+
+
+def tritonserver() -> None:
+    command = ServeCommand("tritonserver", TRITONSERVER_DEFAULTS, "Serve model repositories, with the flags and defaults of Triton.")
+    sys.exit(run(command, "tritonserver", expand_abbreviations(sys.argv[1:])))
+
+
+def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
+    try:
+        return int(command.main(list(arguments), name, standalone_mode=False) or 0)
+    except OptionError as failure:
+        return _fail(str(failure), _hint(name if isinstance(command, ServeCommand) else f"{name} {arguments[0]}"))
+    except click.NoSuchOption as failure:
+        nearest = suggestion(failure.option_name.lstrip("-"))
+        return _fail(f"error: unrecognized option '{failure.option_name}'{nearest}", _hint(_path(failure)))
+    except click.ClickException as failure:
+        return _fail(f"error: {failure.format_message()}", _hint(_path(failure)))
+    except NaiadError as failure:
+        return _fail(f"error: creating server: {failure.code} - {failure.message}")
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+
+
+@click.group("naiad", context_settings=CONTEXT, invoke_without_command=True)
+@click.version_option(__version__, message="naiad %(version)s")
+@click.pass_context
+def naiad(context: click.Context) -> None:
+    """Naiad serves Triton model repositories."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+naiad.add_command(ServeCommand("serve", {}, "Serve the models of one or more repositories over HTTP and gRPC."))
+
+
+@naiad.command("check", context_settings=CONTEXT)
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+def check(directories: tuple[Path, ...]) -> int:
+    """Check model repositories without serving them.
+
+    Every problem is shown with its file and line, what was found, what was expected and how to mend it.
+    The exit code is 1 when a model would not load.
+    """
+    from naiad.repository.check import Severity, check_repository, render_findings
+
+    findings = check_repository(directories)
+    click.echo(render_findings(findings), nl=False)
+    return 1 if any(finding.severity is Severity.ERROR for finding in findings) else 0
+
+
+def _path(failure: click.ClickException) -> str:
+    context = getattr(failure, "ctx", None)
+    return context.command_path if context is not None else ""
+
+
+def _hint(command_path: str) -> str:
+    return f"Try '{command_path} --help'." if command_path else ""
+
+
+def _fail(*lines: str) -> int:
+    click.echo("\n".join(line for line in lines if line), err=True)
+    return 1

@@ -1,0 +1,100 @@
+"""`serve` as a click command: one click option for each option of naiad.settings, shown in Triton's groups.
+
+In:  argv. Out: `Settings`, handed to naiad.server.run; its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from naiad.settings.consistency import check_creation
+from naiad.settings.effect import WITHOUT_EFFECT
+from naiad.settings.option import Option, OptionError
+from naiad.settings.resolve import OPTIONS, resolve
+
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+SOURCES = (
+    "Each option can also be set by an environment variable (NAIAD_HTTP_PORT for --http-port; values of an option that may be repeated "
+    "are separated by ';') or in the file of --config-file. The command line comes first, then the environment, then the file."
+)
+
+
+class ServeCommand(click.Command):
+    def __init__(self, name: str, defaults: dict[str, Any], help: str) -> None:
+        """`defaults`: where they differ from those of Settings, by option name."""
+        params: list[click.Parameter] = [_click_option(option) for option in OPTIONS.values()]
+        super().__init__(name, CONTEXT | {"allow_extra_args": True}, self._run, params, help)
+        self._defaults = defaults
+
+    def _run(self, **values: Any) -> int:
+        extra = click.get_current_context().args
+        if extra:
+            raise OptionError(f"Unexpected argument: {extra[0]}")
+        return serve({name: _texts(values[option.field]) for name, option in OPTIONS.items()}, self._defaults)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "--model-repository DIR [options]")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for option in OPTIONS.values():
+            groups.setdefault(option.flag.group, []).append((_spelling(option), _help_text(option, self._defaults)))
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=34)
+        formatter.write_paragraph()
+        formatter.write_text(SOURCES)
+
+
+def serve(texts: dict[str, list[str]], defaults: dict[str, Any]) -> int:
+    resolved = resolve(texts, os.environ, defaults)
+    check_creation(resolved.settings)
+    # The rest takes time to import, which help and mistakes need not wait for.
+    from naiad import log, server
+    from naiad.settings.logging import log_settings
+
+    log.configure(log_settings(resolved.settings, os.environ))
+    for warning in resolved.warnings:
+        log.warning(warning)
+    return server.run(resolved.settings)
+
+
+def expand_abbreviations(arguments: Iterable[str]) -> list[str]:
+    """`--http-p=1` for `--http-port=1`: tritonserver reads its flags with getopt, which completes what is not ambiguous."""
+    known = [spelling for option in OPTIONS.values() for spelling in (option.name, *option.flag.aliases)]
+    expanded = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        start = name[2:] if name.startswith("--") else ""
+        matches = [spelling for spelling in known if start and spelling.startswith(start)]
+        expanded.append(f"--{matches[0]}{equals}{value}" if len(matches) == 1 else argument)
+    return expanded
+
+
+def _click_option(option: Option) -> click.Option:
+    spellings = [option.field, f"--{option.name}", *(f"--{alias}" for alias in option.flag.aliases)]
+    if option.flag.is_switch:
+        return click.Option(spellings, is_flag=True)
+    return click.Option(spellings, multiple=True, type=click.UNPROCESSED)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return ["true"] if value else []
+    return list(value)
+
+
+def _spelling(option: Option) -> str:
+    names = ", ".join(f"--{name}" for name in (option.name, *option.flag.aliases))
+    return f"{names} {option.metavar}".rstrip()
+
+
+def _help_text(option: Option, defaults: dict[str, Any]) -> str:
+    default = defaults.get(option.name) or option.default_words
+    why = WITHOUT_EFFECT.get(option.name)
+    notes = [f"Default: {default}." if default else "", f"No effect{why}." if why else ""]
+    return " ".join([option.flag.help, *filter(None, notes)])
