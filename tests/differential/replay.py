@@ -14,7 +14,7 @@ from tests.differential import exchange_grpc, exchange_http
 from tests.differential.answer import normalised, reference
 from tests.differential.case import Answer, Case, HttpCase, post
 from tests.differential.suites import Suite
-from tests.server.harness import Server, free_ports, port_flags
+from tests.server.harness import Endpoints, Server, free_ports, port_flags
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
 
@@ -22,7 +22,7 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 class Replay:
     """A server under replay: one gRPC channel for all cases, a new HTTP connection for each."""
 
-    def __init__(self, server: Server, suite: Suite, is_genuine: bool = False) -> None:
+    def __init__(self, server: Endpoints, suite: Suite, is_genuine: bool = False) -> None:
         self.server = server
         self.is_genuine = is_genuine
         self.suite = suite
@@ -49,8 +49,8 @@ class Replay:
 @contextlib.contextmanager
 def genuine_triton(suite: Suite) -> Iterator[Server]:
     ports = free_ports()
-    command = oracle.serve_command(suite.repositories, [*port_flags(ports), *suite.flags])  # type: ignore[arg-type]
-    server = Server(command, ports, oracle.serve_environment())  # type: ignore[arg-type]
+    command = oracle.serve_command(suite.repositories, [*port_flags(ports), *suite.flags])
+    server = Server(command, ports, oracle.serve_environment())
     try:
         yield server.wait_started()
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.harness import Server, naiad
+from tests.server.harness import Endpoints, naiad, running_elsewhere
 
 REPOSITORIES = Path(__file__).parents[1] / "repositories"
 
@@ -18,7 +18,22 @@ def repositories() -> Path:
 
 
 @pytest.fixture(scope="session")
-def main_server() -> Iterator[Server]:
+def main_server() -> Iterator[Endpoints]:
     """All the well-behaved models, in mode none. Tests must not depend on what others have counted there."""
+    elsewhere = running_elsewhere("NAIAD_TEST_MAIN")
+    if elsewhere is not None:
+        yield elsewhere
+        return
     with naiad([str(REPOSITORIES / "main")]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def control_server() -> Iterator[Endpoints]:
+    """Explicit model control, nothing loaded at the start. Tests load what they need and unload it again."""
+    elsewhere = running_elsewhere("NAIAD_TEST_CONTROL")
+    if elsewhere is not None:
+        yield elsewhere
+        return
+    with naiad([str(REPOSITORIES / "control")], ["--model-control-mode=explicit"]) as server:
         yield server

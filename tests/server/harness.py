@@ -7,8 +7,10 @@ both print `Started HTTPService at` and the like when a port is open. Rule: noth
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -29,13 +31,50 @@ class ServerFailedError(AssertionError):
     """The server ended, or did not say what was waited for; the message ends with its last lines."""
 
 
-class Server:
+class Endpoints:
+    """Where a running server listens. What a client needs, and no more."""
+
+    def __init__(self, ports: tuple[int, int, int]) -> None:
+        self.http_port, self.grpc_port, self.metrics_port = ports
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def port(self, kind: str) -> int:
+        return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}[kind]
+
+    def get(self, path: str, kind: str = "http", timeout_s: float = 30) -> tuple[int, bytes]:
+        return self.fetch(urllib.request.Request(f"http://127.0.0.1:{self.port(kind)}{path}"), timeout_s)
+
+    def post(self, path: str, body: object, timeout_s: float = 30) -> tuple[int, bytes]:
+        """A body that is not bytes is sent as JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.fetch(urllib.request.Request(f"http://{self.http}{path}", data), timeout_s)
+
+    def fetch(self, request: urllib.request.Request, timeout_s: float = 30) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def is_ready(self, path: str = "/v2/health/ready") -> bool:
+        return self.get(path)[0] == 200
+
+
+class Server(Endpoints):
     """One server process and its output. `pid` is also its process group, so that nothing of it is left behind."""
 
     def __init__(
         self, command: list[str], ports: tuple[int, int, int], environment: dict[str, str] | None = None, cwd: Path | None = None
     ) -> None:
-        self.http_port, self.grpc_port, self.metrics_port = ports
+        super().__init__(ports)
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
@@ -51,21 +90,6 @@ class Server:
         self.pid = self.process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-
-    @property
-    def http(self) -> str:
-        return f"127.0.0.1:{self.http_port}"
-
-    @property
-    def grpc(self) -> str:
-        return f"127.0.0.1:{self.grpc_port}"
-
-    @property
-    def metrics(self) -> str:
-        return f"127.0.0.1:{self.metrics_port}"
-
-    def port(self, kind: str) -> int:
-        return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}[kind]
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -101,17 +125,6 @@ class Server:
     def tail(self, count: int = 40) -> str:
         return "\n" + "\n".join(self.lines[-count:])
 
-    def get(self, path: str, kind: str = "http", timeout_s: float = 30) -> tuple[int, bytes]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port(kind)}{path}", timeout=timeout_s) as response:
-                return response.status, response.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
-
-    def is_ready(self, path: str = "/v2/health/ready") -> bool:
-        return self.get(path)[0] == 200
-
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
@@ -138,13 +151,14 @@ class Server:
                 self.process.stdout.close()
 
 
-def free_ports(count: int = 3) -> tuple[int, ...]:
-    """Ports that were free a moment ago, all different."""
+def free_ports() -> tuple[int, int, int]:
+    """Three ports that were free a moment ago, all different."""
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        sockets = [held.enter_context(socket.socket()) for _ in range(3)]
         for one in sockets:
             one.bind(("127.0.0.1", 0))
-        return tuple(one.getsockname()[1] for one in sockets)
+        first, second, third = (int(one.getsockname()[1]) for one in sockets)
+        return first, second, third
 
 
 def port_flags(ports: tuple[int, int, int]) -> list[str]:
@@ -156,11 +170,22 @@ def naiad_executable() -> str:
     return os.environ.get("NAIAD_EXECUTABLE") or str(Path(sys.executable).with_name("naiad"))
 
 
-def launch_naiad(repositories: list[str], flags: Sequence[str] = (), environment: dict[str, str] | None = None) -> Server:
-    """Starts without waiting: for tests of the start itself."""
+def launch_naiad(
+    repositories: list[str], flags: Sequence[str] = (), environment: dict[str, str] | None = None, prefix: Sequence[str] = ()
+) -> Server:
+    """Starts without waiting: for tests of the start itself. `prefix` is a command that ends by executing the rest."""
     ports = free_ports()
-    command = [naiad_executable(), "serve", *(f"--model-repository={path}" for path in repositories), *port_flags(ports), *flags]  # type: ignore[arg-type]
-    return Server(command, ports, {**os.environ, **(environment or {})})  # type: ignore[arg-type]
+    command = [*prefix, naiad_executable(), "serve", *(f"--model-repository={path}" for path in repositories), *port_flags(ports), *flags]
+    return Server(command, ports, {**os.environ, **(environment or {})})
+
+
+def running_elsewhere(variable: str) -> Endpoints | None:
+    """A server that somebody else has started, as `http,grpc,metrics` ports in an environment variable."""
+    given = os.environ.get(variable)
+    if not given:
+        return None
+    http, grpc, metrics = (int(port) for port in given.split(","))
+    return Endpoints((http, grpc, metrics))
 
 
 @contextlib.contextmanager
@@ -184,8 +209,6 @@ def process_tree(pid: int) -> list[int]:
 
 def wait_gone(pids: list[int], limit_s: float = 10.0) -> list[int]:
     """Those still alive (zombies count as gone) after at most limit_s. Waits on pidfds, which also works for strangers' children."""
-    import select
-
     end = time.monotonic() + limit_s
     left = []
     for pid in pids:

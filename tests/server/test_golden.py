@@ -15,14 +15,14 @@ from tests.differential.answer import difference, expected
 from tests.differential.case import Answer, Case
 from tests.differential.replay import Replay
 from tests.differential.suites import SUITES
-from tests.server.harness import Server, naiad
+from tests.server.harness import Endpoints, naiad
 
 MAIN = SUITES["main"]
 CONTROL = SUITES["control"]
 
 
 @pytest.fixture(scope="module")
-def main_replay(main_server: Server) -> Iterator[Replay]:
+def main_replay(main_server: Endpoints) -> Iterator[Replay]:
     replay = Replay(main_server, MAIN)
     yield replay
     replay.close()
