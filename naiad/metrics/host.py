@@ -23,23 +23,22 @@ class HostReading(msgspec.Struct, frozen=True):
 
 
 class HostSampler:
-    """`start` takes the first reading before it returns; `stop` waits for the thread."""
+    """`start` returns at once; `stop` waits for the thread, but not for a driver that hangs."""
 
     def __init__(self, *, has_cpu: bool, has_gpu: bool, interval_s: float) -> None:
         self.latest = HostReading()
         self._has_cpu = has_cpu
         self._gpus = Gpus() if has_gpu else None
         self._interval_s = interval_s
-        self._first = threading.Event()
+        self.has_read = threading.Event()
+        """Set from the first reading on."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, wait_s: float = 1.0) -> None:
-        """A driver that hangs does not hold up the server's start for longer than `wait_s`."""
+    def start(self) -> None:
         if self._has_cpu or self._gpus is not None:
             self._thread = threading.Thread(target=self._run, name="naiad-host-metrics", daemon=True)
             self._thread.start()
-            self._first.wait(wait_s)
 
     def stop(self, wait_s: float = 1.0) -> None:
         self._stopped.set()
@@ -58,7 +57,7 @@ class HostSampler:
                 if not has_failed:
                     log.warning(f"cannot read the host's metrics: {type(failure).__name__}: {failure}")
                 has_failed = True
-            self._first.set()
+            self.has_read.set()
             if self._stopped.wait(self._interval_s):
                 break
         if self._gpus is not None:

@@ -88,11 +88,11 @@ def declared_options(struct: type[msgspec.Struct]) -> dict[str, Option]:
     hints = typing.get_type_hints(struct, include_extras=True)
     options: dict[str, Option] = {}
     for field, default in zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True):
-        declared, *metadata = typing.get_args(hints[field])
-        flags = [entry for entry in metadata if isinstance(entry, Flag)]
-        if len(flags) != 1:
-            raise TypeError(f"setting '{field}' is not declared as Annotated[type, GROUP(...)]")
-        option = _option(field, declared, default, flags[0])
+        match typing.get_args(hints[field]):
+            case [declared, Flag() as flag]:
+                option = _option(field, declared, default, flag)
+            case _:
+                raise TypeError(f"setting '{field}' is not declared as Annotated[type, GROUP(...)]")
         options[option.name] = option
     return options
 

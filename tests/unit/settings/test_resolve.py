@@ -1,0 +1,323 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from naiad.errors import NaiadError
+from naiad.settings import LatencyMetrics, OptionError, Settings, latency_metrics
+from naiad.settings.compound import BackendSetting, CacheSetting, TraceSetting
+from naiad.settings.consistency import check_creation
+from naiad.settings.effect import VALUES_WITHOUT_EFFECT, WITHOUT_EFFECT
+from naiad.settings.resolve import OPTIONS, TRITONSERVER_DEFAULTS, resolve
+
+# A text for every option that parses to something else than its default, and that something.
+EXAMPLES: dict[str, tuple[str, Any]] = {
+    "id": ("naiad", "naiad"),
+    "exit-timeout-secs": ("7", 7),
+    "drain-delay-secs": ("2.5", 2.5),
+    "log-verbose": ("2", 2),
+    "log-info": ("off", False),
+    "log-warning": ("0", False),
+    "log-error": ("FALSE", False),
+    "log-format": ("ISO8601", "ISO8601"),
+    "log-file": ("/tmp/x", "/tmp/x"),
+    "log-json": ("true", True),
+    "model-repository": ("/a", ("/a",)),
+    "exit-on-error": ("false", False),
+    "disable-auto-complete-config": ("true", True),
+    "strict-readiness": ("false", False),
+    "model-control-mode": ("explicit", "explicit"),
+    "repository-poll-secs": ("3", 3),
+    "model-config-name": ("h100", "h100"),
+    "model-load-thread-count": ("9", 9),
+    "model-load-retry-count": ("2", 2),
+    "model-namespacing": ("true", True),
+    "enable-peer-access": ("false", False),
+    "worker-max-restarts": ("0", 0),
+    "worker-restart-window-secs": ("10", 10.0),
+    "default-execution-timeout-secs": ("1.5", 1.5),
+    "allow-http": ("false", False),
+    "http-address": ("::1", "::1"),
+    "http-port": ("0", 0),
+    "reuse-http-port": ("true", True),
+    "http-header-forward-pattern": ("x-.*", "x-.*"),
+    "http-thread-count": ("3", 3),
+    "http-max-input-size": ("1", 1),
+    "http-max-connections": ("5", 5),
+    "http-max-header-count": ("5", 5),
+    "http-max-header-size": ("1024", 1024),
+    "http-request-timeout-secs": ("0.5", 0.5),
+    "http-keepalive-timeout-secs": ("5", 5.0),
+    "allow-grpc": ("false", False),
+    "grpc-address": ("1.2.3.4", "1.2.3.4"),
+    "grpc-port": ("9000", 9000),
+    "reuse-grpc-port": ("true", True),
+    "grpc-header-forward-pattern": ("x", "x"),
+    "grpc-infer-thread-count": ("128", 128),
+    "grpc-infer-allocation-pool-size": ("0", 0),
+    "grpc-max-response-pool-size": ("4", 4),
+    "grpc-use-ssl": ("true", True),
+    "grpc-use-ssl-mutual": ("true", True),
+    "grpc-server-cert": ("c", "c"),
+    "grpc-server-key": ("k", "k"),
+    "grpc-root-cert": ("r", "r"),
+    "grpc-infer-response-compression-level": ("HIGH", "high"),
+    "grpc-keepalive-time": ("1", 1),
+    "grpc-keepalive-timeout": ("1", 1),
+    "grpc-keepalive-permit-without-calls": ("1", True),
+    "grpc-http2-max-pings-without-data": ("0", 0),
+    "grpc-http2-min-recv-ping-interval-without-data": ("1", 1),
+    "grpc-http2-max-ping-strikes": ("0", 0),
+    "grpc-max-connection-age": ("1", 1),
+    "grpc-max-connection-age-grace": ("1", 1),
+    "allow-sagemaker": ("true", True),
+    "sagemaker-port": ("1", 1),
+    "sagemaker-thread-count": ("1", 1),
+    "allow-vertex-ai": ("true", True),
+    "vertex-ai-port": ("1", 1),
+    "vertex-ai-thread-count": ("1", 1),
+    "vertex-ai-default-model": ("m", "m"),
+    "allow-metrics": ("false", False),
+    "allow-gpu-metrics": ("false", False),
+    "allow-cpu-metrics": ("false", False),
+    "metrics-address": ("0.0.0.0", "0.0.0.0"),
+    "metrics-port": ("1", 1),
+    "metrics-interval-ms": ("0.5", 0.5),
+    "backend-directory": ("/b", "/b"),
+    "repoagent-directory": ("/r", "/r"),
+    "cache-directory": ("/c", "/c"),
+    "rate-limit": ("execution_count", "execution_count"),
+    "pinned-memory-pool-byte-size": ("-1", -1),
+    "min-supported-compute-capability": ("7.5", 7.5),
+    "buffer-manager-thread-count": ("1", 1),
+    "allow-client-shm": ("true", True),
+}
+# Options whose values are structs (tests/unit/settings/test_compound.py), or that are replaced by others.
+COMPOUND = {
+    "sagemaker-safe-port-range": "1-2",
+    "load-model": "m",
+    "http-restricted-api": "health:a=b",
+    "grpc-restricted-protocol": "health:a=b",
+    "metrics-config": "counter_latencies=false",
+    "trace-config": "rate=1",
+    "backend-config": "a=b",
+    "cache-config": "local,size=1",
+    "rate-limit-resource": "R:1",
+    "cuda-memory-pool-byte-size": "0:1",
+    "cuda-virtual-address-size": "0:1",
+    "host-policy": "x,numa-node=1",
+    "model-load-gpu-limit": "0:0.5",
+}
+DEPRECATED = {
+    "strict-model-config": "true",
+    "response-cache-byte-size": "100",
+    "trace-file": "f",
+    "trace-level": "TIMESTAMPS",
+    "trace-rate": "1",
+    "trace-count": "1",
+    "trace-log-frequency": "1",
+}
+
+
+def test_every_option_has_an_example() -> None:
+    assert EXAMPLES.keys() | COMPOUND.keys() | DEPRECATED.keys() | {"config-file"} == OPTIONS.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_option_reaches_its_field(name: str) -> None:
+    text, expected = EXAMPLES[name]
+    assert getattr(resolve({name: [text]}, {}).settings, OPTIONS[name].field) == expected
+    assert getattr(Settings(), OPTIONS[name].field) != expected
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_option_can_come_from_the_environment_and_from_a_file(name: str, tmp_path: Path) -> None:
+    text, expected = EXAMPLES[name]
+    field = OPTIONS[name].field
+    assert getattr(resolve({}, {f"NAIAD_{field.upper()}": text}).settings, field) == expected
+    file = tmp_path / "naiad.toml"
+    file.write_text(f'{name} = "{text}"\n')
+    assert getattr(resolve({"config-file": [str(file)]}, {}).settings, field) == expected
+
+
+@pytest.mark.parametrize("name", [*EXAMPLES, *COMPOUND])
+def test_exactly_the_options_of_the_table_warn(name: str) -> None:
+    text = EXAMPLES[name][0] if name in EXAMPLES else COMPOUND[name]
+    given = {name: [text]} | ({"model-control-mode": ["explicit"]} if name == "load-model" else {})
+    warnings = resolve(given, {}).warnings
+    if name in WITHOUT_EFFECT:
+        assert warnings == [f"--{name} is accepted but has no effect{WITHOUT_EFFECT[name]}"]
+    else:
+        assert warnings == []
+
+
+def test_the_table_of_effects_names_real_options() -> None:
+    assert WITHOUT_EFFECT.keys() | {name for name, _ in VALUES_WITHOUT_EFFECT} <= OPTIONS.keys()
+
+
+def test_an_option_at_its_default_does_not_warn() -> None:
+    given = {"grpc-use-ssl": ["false"], "rate-limit": ["off"], "http-thread-count": ["8"], "allow-client-shm": ["0"]}
+    assert resolve(given, {}).warnings == []
+
+
+def test_poll_mode_warns() -> None:
+    assert resolve({"model-control-mode": ["poll"]}, {}).warnings == [
+        "--model-control-mode=poll is accepted but has no effect in this version"
+    ]
+
+
+def test_sources_in_order(tmp_path: Path) -> None:
+    file = tmp_path / "naiad.toml"
+    file.write_text('http-port = 1\ngrpc_port = 2\nmetrics-port = 3\nmodel-store = ["/a", "/b"]\nallow-metrics = false\n')
+    environ = {"NAIAD_HTTP_PORT": "11", "NAIAD_GRPC_PORT": "12", "NAIAD_CONFIG_FILE": str(file)}
+    settings = resolve({"http-port": ["21"]}, environ).settings
+    assert (settings.http_port, settings.grpc_port, settings.metrics_port) == (21, 12, 3)
+    assert settings.model_repository == ("/a", "/b")
+    assert not settings.allow_metrics
+
+
+def test_the_last_of_several_wins_and_repeated_ones_add_up() -> None:
+    given = {"http-port": ["1", "2"], "model-repository": ["/a", "/b"], "backend-config": ["x=1", "python,y=2"]}
+    settings = resolve(given, {}).settings
+    assert settings.http_port == 2
+    assert settings.model_repository == ("/a", "/b")
+    assert settings.backend_config == (BackendSetting("", "x", "1"), BackendSetting("python", "y", "2"))
+
+
+def test_repeated_options_in_the_environment() -> None:
+    assert resolve({}, {"NAIAD_MODEL_REPOSITORY": "/a;/b"}).settings.model_repository == ("/a", "/b")
+
+
+def test_backend_settings_prefer_the_backends_own() -> None:
+    given = {"backend-config": ["python,x=1", "x=2", "y=3", "other,z=4"]}
+    settings = resolve(given, {}).settings
+    assert settings.backend_settings("python") == {"x": "1", "y": "3"}
+    assert settings.backend_settings("onnx") == {"x": "2", "y": "3"}
+
+
+def test_defaults() -> None:
+    settings = resolve({}, {}).settings
+    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == ("127.0.0.1",) * 3
+    settings = resolve({}, {}, TRITONSERVER_DEFAULTS).settings
+    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == ("0.0.0.0",) * 3
+    settings = resolve({"http-address": ["::1"], "metrics-address": ["1.2.3.4"]}, {}, TRITONSERVER_DEFAULTS).settings
+    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == ("::1", "0.0.0.0", "1.2.3.4")
+
+
+def test_vertex_ai_tells_where_to_listen() -> None:
+    assert not resolve({}, {"AIP_HTTP_PORT": "9"}).settings.allow_vertex_ai
+    settings = resolve({}, {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "9999"}).settings
+    assert settings.allow_vertex_ai
+    assert settings.vertex_ai_port == 9999
+    assert not resolve({"allow-vertex-ai": ["false"]}, {"AIP_MODE": "PREDICTION"}).settings.allow_vertex_ai
+
+
+def refusal(given: dict[str, list[str]], environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(OptionError) as failure:
+        resolve(given, environ or {})
+    return str(failure.value)
+
+
+def test_errors_name_the_source(tmp_path: Path) -> None:
+    assert refusal({"http-port": ["x"]}) == 'Bad option: "--http-port".\nInvalid option value. Got x'
+    # Kubernetes sets such a variable for a service called naiad-http.
+    environ = {"NAIAD_HTTP_PORT": "tcp://10.0.0.1:80"}
+    assert refusal({}, environ) == 'Bad option: "NAIAD_HTTP_PORT".\nInvalid option value. Got tcp://10.0.0.1:80'
+    file = tmp_path / "naiad.toml"
+    file.write_text("http-port = -1")
+    assert refusal({"config-file": [str(file)]}).startswith(f'Bad option: "http-port in {file}".\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("http-prot = 1", "unrecognized option 'http-prot' in the config file '{}', did you mean '--http-port'?"),
+        ("http-port = ", "cannot read the config file '{}': "),
+        ("http-port = { a = 1 }", "'http-port' in the config file '{}' must be a text, a number, a boolean or a list of these"),
+        ("[http]\nport = 1", "unrecognized option 'http' in the config file '{}'"),
+        ('config-file = "x"', "'config-file' in the config file '{}': a config file cannot name another one"),
+    ],
+)
+def test_wrong_config_files(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "naiad.toml"
+    file.write_text(text)
+    assert refusal({"config-file": [str(file)]}).startswith(words.format(file))
+
+
+def test_missing_config_file(tmp_path: Path) -> None:
+    assert "No such file" in refusal({"config-file": [str(tmp_path / "none")]})
+
+
+def test_options_that_do_not_go_together() -> None:
+    assert refusal({"load-model": ["m"]}) == "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+    assert refusal({"cache-config": ["local,size=1"], "response-cache-byte-size": ["1"]}) == (
+        "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."
+    )
+    twice = ["health,metadata:a=b", "health:c=d"]
+    words = "Bad option: \"--http-restricted-api\".\nrestricted api 'health' can not be specified in multiple config groups"
+    assert refusal({"http-restricted-api": twice}) == words
+    words = "Bad option: \"--grpc-restricted-protocol\".\nrestricted protocol 'health' can not be specified in multiple config groups"
+    assert refusal({"grpc-restricted-protocol": twice}) == words
+
+
+def test_two_endpoints_cannot_share_a_port() -> None:
+    words = "The server cannot listen to {} requests and {} requests at the same address and port 127.0.0.1:{}"
+    assert refusal({"http-port": ["8001"]}) == words.format("HTTP", "GRPC", 8001)
+    assert refusal({"metrics-port": ["8000"]}) == words.format("HTTP", "metrics", 8000)
+    assert refusal({"metrics-port": ["8001"]}) == words.format("GRPC", "metrics", 8001)
+    resolve({"http-port": ["8001"], "allow-grpc": ["false"]}, {})
+    resolve({"http-port": ["8001"], "grpc-address": ["127.0.0.2"]}, {})
+    resolve({"http-port": ["0"], "grpc-port": ["0"], "metrics-port": ["0"]}, {})
+
+
+def test_deprecated_flags_become_the_new_ones() -> None:
+    resolved = resolve({name: [text] for name, text in DEPRECATED.items()}, {})
+    settings = resolved.settings
+    assert settings.disable_auto_complete_config
+    assert settings.cache_config == (CacheSetting("local", "size", "100"),)
+    assert settings.trace_config == (
+        TraceSetting("triton", "file", "f"),
+        TraceSetting("", "level", "TIMESTAMPS"),
+        TraceSetting("", "rate", "1"),
+        TraceSetting("", "count", "1"),
+        TraceSetting("triton", "log-frequency", "1"),
+    )
+    assert resolved.warnings[0] == "'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+    assert resolved.warnings[1].endswith("The equivalent --cache-config CLI args would be: '--cache-config=local,size=100'")
+    assert sum("has been deprecated" in warning for warning in resolved.warnings) == len(DEPRECATED)
+
+
+def test_strict_model_config_false_changes_nothing() -> None:
+    assert not resolve({"strict-model-config": ["false"]}, {}).settings.disable_auto_complete_config
+
+
+def test_what_triton_says_at_creation() -> None:
+    def words(**fields: Any) -> str:
+        with pytest.raises(NaiadError) as failure:
+            check_creation(Settings(**fields))
+        return f"{failure.value.code} - {failure.value.message}"
+
+    repository = ("/a",)
+    assert words() == "Invalid argument - --model-repository must be specified"
+    wildcard = "Invalid argument - Wildcard model name '*' must be the ONLY startup model if specified at all."
+    assert words(model_repository=repository, load_model=("*", "a")) == wildcard
+    caches = (CacheSetting("local", "size", "1"), CacheSetting("redis", "host", "h"))
+    message = "Invalid argument - found multiple cache configurations, but only a single cache is currently supported"
+    assert words(model_repository=repository, cache_config=caches) == message
+    check_creation(Settings(model_repository=repository, load_model=("*",), cache_config=caches[:1]))
+
+
+def test_latency_metrics() -> None:
+    def latency(*entries: str) -> LatencyMetrics:
+        return latency_metrics(resolve({"metrics-config": list(entries)}, {}).settings.metrics_config)
+
+    assert latency() == LatencyMetrics()
+    assert latency("counter_latencies=false", "histogram_latencies=true", "summary_latencies=true", "other=1") == LatencyMetrics(
+        False, True, True
+    )
+    assert latency("summary_quantiles=0.5:0.1,1:0").quantiles == ((0.5, 0.1), (1.0, 0.0))
+
+
+@pytest.mark.parametrize("entry", ["summary_latencies=maybe", "summary_quantiles=0.5", "summary_quantiles=2:0.1", "summary_quantiles=x:y"])
+def test_wrong_latency_metrics(entry: str) -> None:
+    assert refusal({"metrics-config": [entry]}).startswith('Bad option: "--metrics-config".\n')
