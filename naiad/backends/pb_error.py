@@ -1,0 +1,74 @@
+"""Errors of `triton_python_backend_utils`: the error a model returns, the exception its API raises, and misuse of a signature."""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+from naiad.backends.wire_text import wire_text
+from naiad.core.work import WorkError
+from naiad.errors import Code
+
+
+class ErrorCode(enum.IntEnum):
+    """The names are those of `naiad.errors.Code`, the numbers Triton's."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonModelException(Exception):  # noqa: N818 - Triton's name
+    """Raised by most functions of the API."""
+
+
+class TritonError:
+    """An error as a value: what a response carries. Not an exception, as under Triton."""
+
+    __slots__ = ("_code", "_message")
+
+    UNKNOWN: ClassVar = ErrorCode.UNKNOWN
+    INTERNAL: ClassVar = ErrorCode.INTERNAL
+    NOT_FOUND: ClassVar = ErrorCode.NOT_FOUND
+    INVALID_ARG: ClassVar = ErrorCode.INVALID_ARG
+    UNAVAILABLE: ClassVar = ErrorCode.UNAVAILABLE
+    UNSUPPORTED: ClassVar = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS: ClassVar = ErrorCode.ALREADY_EXISTS
+    CANCELLED: ClassVar = ErrorCode.CANCELLED
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str) or not isinstance(code, ErrorCode):
+            raise signature_error("TritonError(message: str, code: ErrorCode = TritonError.INTERNAL)", message, code)
+        self._message = wire_text(message)
+        self._code = code
+
+    def message(self) -> str:
+        return self._message
+
+    def code(self) -> ErrorCode:
+        return self._code
+
+
+def decode_error(error: WorkError) -> TritonError:
+    return TritonError(error.message, ErrorCode.__members__.get(error.code, ErrorCode.INTERNAL))
+
+
+def encode_error(error: TritonError) -> WorkError:
+    return WorkError(Code[error.code().name].name, error.message())
+
+
+def signature_error(signature: str, *given: object) -> TypeError:
+    """Says what was expected and which types came; never the values, whose text may hold addresses."""
+    call = signature.partition("(")[0]
+    function = "__init__" if call[0].isupper() and "." not in call else call.rpartition(".")[2]
+    kind = "constructor" if function == "__init__" else "function"
+    types = ", ".join(type(value).__name__ for value in given)
+    return TypeError(
+        f"{function}(): incompatible {kind} arguments. The following argument types are supported:\n"
+        f"    1. {signature}\n\nInvoked with: {types}"
+    )

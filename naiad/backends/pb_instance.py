@@ -1,0 +1,106 @@
+"""The model instance that this worker process is: what the static parts of `triton_python_backend_utils` act on.
+
+Model code logs, builds metrics and calls other models without naming an instance, because under Triton a process is one
+instance. Here too: `install` is called once per process, by PythonBackend, and everything else asks `current`.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+from naiad.backends.backend import Runtime
+from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkRequest, WorkResponse
+from naiad.errors import unavailable
+
+AWAITED_BATCH: ContextVar[list[WorkRequest] | None] = ContextVar("awaited_batch", default=None)
+"""The requests that the coroutine of an `async def execute` works on."""
+
+
+class DetachedRuntime:
+    """Stands in until the instance is loaded: messages go to stderr, anything that needs the server is refused."""
+
+    def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
+        self._refuse()
+
+    def is_cancelled(self, handle: int) -> bool:
+        return False
+
+    def call(self, request: CallRequest) -> NoReturn:
+        self._refuse()
+
+    def log(self, severity: str, message: str, file: str, line: int) -> None:
+        print(f"{severity[:1]} {file}:{line}] {message}", file=sys.stderr, flush=True)
+
+    def metric(self, operation: MetricOperation) -> float:
+        self._refuse()
+
+    def control(self, operation: ControlOperation) -> bool:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise unavailable("the model instance is not loaded")
+
+
+class Instance:
+    __slots__ = ("_batch", "_thread", "is_decoupled", "is_serving", "name", "output_names", "runtime", "version_dir")
+
+    def __init__(
+        self,
+        name: str,
+        version_dir: str,
+        runtime: Runtime | None = None,
+        is_decoupled: bool = False,
+        output_names: frozenset[str] = frozenset(),
+    ) -> None:
+        self.name = name
+        self.version_dir = version_dir
+        self.runtime: Runtime = runtime or DetachedRuntime()
+        self.is_decoupled = is_decoupled
+        self.output_names = output_names
+        self.is_serving = False
+        """Between `initialize` and `finalize`: only then may the model call other models."""
+        self._batch: list[WorkRequest] | None = None
+        self._thread = 0
+
+    def begin(self, batch: list[WorkRequest]) -> None:
+        """`batch` runs in this thread until `end`."""
+        self._batch = batch
+        self._thread = threading.get_ident()
+
+    def end(self) -> None:
+        self._batch = None
+
+    def callers(self) -> list[int]:
+        """The requests that the calling code works on; unknown, so empty, in threads of the model's own."""
+        batch = AWAITED_BATCH.get()
+        if batch is None and self._thread == threading.get_ident():
+            batch = self._batch
+        return [request.handle for request in batch] if batch else []
+
+
+_current = [Instance("", "")]
+
+
+def install(instance: Instance) -> None:
+    _current[0] = instance
+
+
+def current() -> Instance:
+    return _current[0]
+
+
+def from_finalizer(function: Callable[..., object], *arguments: Any) -> None:
+    """Calls `function` in a thread of its own.
+
+    A finalizer may run in the midst of a call into the runtime, on the thread that holds the runtime's locks: calling it there
+    could wait for itself. Dropping such an object unfinished is rare, so the thread's price does not matter.
+    """
+    try:
+        _thread.start_new_thread(function, arguments)
+    except RuntimeError:  # the interpreter is shutting down: the process ends, and the server sees that
+        pass
