@@ -6,12 +6,13 @@ Rule: a call ends once. After `reply`, `finish` or a cancellation it ignores eve
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable
 from functools import partial
+from traceback import format_exc
 from typing import TYPE_CHECKING, Final
 
+from naiad import log
 from naiad.transport.grpc_compression import INLINE_BYTES, MIN_COMPRESSED_BYTES, compress_gzip, decompress
 from naiad.transport.grpc_message import PREFIX_BYTES, Buffer, Message, MessageReader
 from naiad.transport.grpc_method import MessageStream, RequestHead
@@ -32,7 +33,6 @@ from naiad.transport.http2_stream import CLOSED, Stream
 if TYPE_CHECKING:
     from naiad.transport.grpc_protocol import GrpcProtocol
 
-_log = logging.getLogger("naiad.grpc")
 _prefix: Final = struct.Struct(">BI").pack
 
 
@@ -139,7 +139,7 @@ class Call:
             self._broken()
 
     def _broken(self) -> None:
-        _log.exception("gRPC handler of %s failed", self.head.method and self.head.method.path)
+        log.error(f"gRPC: the handler of {self.head.method and self.head.method.path} failed: {format_exc()}")
         self.finish(Status.INTERNAL, "internal error")
 
     def _decompress(self, message: Buffer) -> None:

@@ -1,0 +1,76 @@
+"""The gRPC endpoint: a table of every RPC, and what the server needs to run it.
+
+In:  an InferenceCore, GrpcOptions. Out: `protocol_factory` for loop.create_server, `stop` for the shutdown, `counters` for metrics.
+Rule: no inference logic here; each RPC's handler is in the file named after it.
+"""
+
+from __future__ import annotations
+
+from naiad.frontends import grpc_extension
+from naiad.frontends.grpc_guard import build_guard
+from naiad.frontends.grpc_header_forward import HeaderForward
+from naiad.frontends.grpc_health import Health
+from naiad.frontends.grpc_infer import ModelInfer
+from naiad.frontends.grpc_information import Information
+from naiad.frontends.grpc_memory import RequestMemory
+from naiad.frontends.grpc_reflection import Reflection
+from naiad.frontends.grpc_repository import RepositoryControl
+from naiad.frontends.grpc_stream_infer import ModelStreamInfer
+from naiad.frontends.grpc_unary import SlowCalls
+from naiad.inference import InferenceCore
+from naiad.transport.grpc_endpoint import GrpcEndpoint
+from naiad.transport.grpc_method import Method
+from naiad.transport.grpc_options import GrpcOptions
+from naiad.transport.grpc_protocol import GrpcProtocol
+from naiad.transport.http2_limits import Http2Counters
+
+__all__ = ["GrpcFrontend", "GrpcOptions"]
+
+SERVICE = "/inference.GRPCInferenceService/"
+HEALTH_SERVICE = "/grpc.health.v1.Health/"
+
+
+class GrpcFrontend:
+    def __init__(self, core: InferenceCore, options: GrpcOptions | None = None) -> None:
+        self.options = options or GrpcOptions()
+        self._core = core
+        self._slow = SlowCalls()
+        self._endpoint = GrpcEndpoint(self._methods(), self.options, guard=build_guard(self.options.restricted_protocols))
+
+    def protocol_factory(self) -> GrpcProtocol:
+        return self._endpoint.protocol_factory()
+
+    async def stop(self, grace_s: float) -> None:
+        """Close the listening sockets first. Calls in flight may finish within `grace_s`."""
+        await self._endpoint.stop(grace_s)
+        await self._slow.stop()
+
+    @property
+    def counters(self) -> Http2Counters:
+        return self._endpoint.counters
+
+    @property
+    def num_connections(self) -> int:
+        return len(self._endpoint.connections)
+
+    def _methods(self) -> list[Method]:
+        core = self._core
+        headers = HeaderForward(self.options.header_forward_pattern)
+        memory = RequestMemory(core)
+        infer = ModelInfer(core, headers)
+        stream = ModelStreamInfer(core, headers, self.options.max_stream_requests_in_flight, lambda: self._endpoint.is_stopping)
+        health = Health(core)
+        reflection = Reflection()
+        plain = {
+            **Information(core).handlers(),
+            **RepositoryControl(core, self._slow).handlers(),
+            **grpc_extension.handlers(),
+        }
+        return [
+            Method(f"{SERVICE}ModelInfer", unary=infer.infer, allocate=memory.allocate, is_compressed=True),
+            Method(f"{SERVICE}ModelStreamInfer", stream=stream.open, allocate=memory.allocate, is_compressed=True),
+            *(Method(f"{SERVICE}{name}", unary=handler) for name, handler in plain.items()),
+            Method(f"{HEALTH_SERVICE}Check", unary=health.check),
+            Method(f"{HEALTH_SERVICE}Watch", unary=health.watch),
+            *(Method(f"/grpc.reflection.{v}.ServerReflection/ServerReflectionInfo", stream=reflection.open) for v in ("v1", "v1alpha")),
+        ]

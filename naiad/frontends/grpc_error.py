@@ -1,0 +1,26 @@
+"""Triton's error codes as gRPC statuses."""
+
+from __future__ import annotations
+
+from naiad.errors import Code, NaiadError
+from naiad.transport.grpc_call import Call
+from naiad.transport.grpc_status import GrpcError, Status
+
+STATUS: dict[Code, Status] = {
+    Code.UNKNOWN: Status.UNKNOWN,
+    Code.INTERNAL: Status.INTERNAL,
+    Code.NOT_FOUND: Status.NOT_FOUND,
+    Code.INVALID_ARG: Status.INVALID_ARGUMENT,
+    Code.UNAVAILABLE: Status.UNAVAILABLE,
+    Code.UNSUPPORTED: Status.UNIMPLEMENTED,
+    Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    Code.CANCELLED: Status.CANCELLED,
+}
+
+
+def fail(call: Call, error: NaiadError) -> None:
+    call.finish(STATUS[error.code], error.message)
+
+
+def as_grpc_error(error: NaiadError) -> GrpcError:
+    return GrpcError(STATUS[error.code], error.message)

@@ -1,0 +1,104 @@
+"""The RPCs that tell what there is: health, metadata, configuration, statistics."""
+
+from __future__ import annotations
+
+from naiad.core.model_spec import TensorSpec
+from naiad.core.statistics import Duration, ModelStatistics
+from naiad.frontends.grpc_unary import unary
+from naiad.inference import InferenceCore
+from naiad.pb import grpc_service_pb2 as pb
+from naiad.transport.grpc_method import UnaryHandler
+
+
+class Information:
+    def __init__(self, core: InferenceCore) -> None:
+        self._core = core
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        return {
+            "ServerLive": unary(pb.ServerLiveRequest, self._server_live),
+            "ServerReady": unary(pb.ServerReadyRequest, self._server_ready),
+            "ModelReady": unary(pb.ModelReadyRequest, self._model_ready),
+            "ServerMetadata": unary(pb.ServerMetadataRequest, self._server_metadata),
+            "ModelMetadata": unary(pb.ModelMetadataRequest, self._model_metadata),
+            "ModelConfig": unary(pb.ModelConfigRequest, self._model_config),
+            "ModelStatistics": unary(pb.ModelStatisticsRequest, self._model_statistics),
+        }
+
+    def _server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+        return pb.ServerLiveResponse(live=self._core.is_live())
+
+    def _server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+        return pb.ServerReadyResponse(ready=self._core.is_ready())
+
+    def _model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+        return pb.ModelReadyResponse(ready=self._core.is_model_ready(request.name, request.version))
+
+    def _server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+        metadata = self._core.metadata
+        return pb.ServerMetadataResponse(name=metadata.name, version=metadata.version, extensions=metadata.extensions)
+
+    def _model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+        spec = self._core.model(request.name, request.version).spec
+        return pb.ModelMetadataResponse(
+            name=spec.name,
+            versions=[str(version) for version in spec.versions],
+            platform=spec.platform,
+            inputs=[_tensor(tensor) for tensor in spec.inputs.values()],
+            outputs=[_tensor(tensor) for tensor in spec.outputs.values()],
+        )
+
+    def _model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+        return pb.ModelConfigResponse(config=self._core.model_config(request.name, request.version))
+
+    def _model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+        models = self._core.statistics(request.name, request.version)
+        return pb.ModelStatisticsResponse(model_stats=[_statistics(model) for model in models])
+
+
+def _tensor(tensor: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+
+
+def _duration(duration: Duration) -> pb.StatisticDuration:
+    return pb.StatisticDuration(count=duration.count, ns=duration.ns)
+
+
+def _statistics(model: ModelStatistics) -> pb.ModelStatistics:
+    return pb.ModelStatistics(
+        name=model.name,
+        version=str(model.version),
+        last_inference=model.last_inference_ms,
+        inference_count=model.inference_count,
+        execution_count=model.execution_count,
+        inference_stats=pb.InferStatistics(
+            success=_duration(model.success),
+            fail=_duration(model.fail),
+            queue=_duration(model.queue),
+            compute_input=_duration(model.compute_input),
+            compute_infer=_duration(model.compute_infer),
+            compute_output=_duration(model.compute_output),
+            cache_hit=_duration(model.cache_hit),
+            cache_miss=_duration(model.cache_miss),
+        ),
+        batch_stats=[
+            pb.InferBatchStatistics(
+                batch_size=size,
+                compute_input=_duration(batch.compute_input),
+                compute_infer=_duration(batch.compute_infer),
+                compute_output=_duration(batch.compute_output),
+            )
+            for size, batch in sorted(model.batch.items())
+        ],
+        response_stats={
+            str(index): pb.InferResponseStatistics(
+                compute_infer=_duration(response.compute_infer),
+                compute_output=_duration(response.compute_output),
+                success=_duration(response.success),
+                fail=_duration(response.fail),
+                empty_response=_duration(response.empty_response),
+                cancel=_duration(response.cancel),
+            )
+            for index, response in model.responses.items()
+        },
+    )

@@ -1,0 +1,65 @@
+"""The RPCs of the model repository: index, load, unload."""
+
+from __future__ import annotations
+
+from naiad.errors import invalid_arg, unsupported
+from naiad.frontends.grpc_unary import SlowCalls, unary
+from naiad.inference import InferenceCore
+from naiad.pb import grpc_service_pb2 as pb
+from naiad.transport.grpc_method import UnaryHandler
+
+
+class RepositoryControl:
+    def __init__(self, core: InferenceCore, slow: SlowCalls) -> None:
+        self._core = core
+        self._slow = slow
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        return {
+            "RepositoryIndex": unary(pb.RepositoryIndexRequest, self._index),
+            "RepositoryModelLoad": self._slow.unary(pb.RepositoryModelLoadRequest, self._load),
+            "RepositoryModelUnload": self._slow.unary(pb.RepositoryModelUnloadRequest, self._unload),
+        }
+
+    def _index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+        _refuse_repository_name(request.repository_name)
+        rows = self._core.repository_index(ready_only=request.ready)
+        return pb.RepositoryIndexResponse(
+            models=[
+                pb.RepositoryIndexResponse.ModelIndex(name=row.name, version=row.version, state=row.state, reason=row.reason)
+                for row in rows
+            ]
+        )
+
+    async def _load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+        _refuse_repository_name(request.repository_name)
+        parameters: dict[str, str | bytes] = {}
+        for name, parameter in request.parameters.items():
+            if name == "config":
+                if parameter.WhichOneof("parameter_choice") != "string_param":
+                    raise invalid_arg(f"invalid value type for load parameter '{name}', expected string_param.")
+                parameters[name] = parameter.string_param
+            elif name.startswith("file:"):
+                if parameter.WhichOneof("parameter_choice") != "bytes_param":
+                    raise invalid_arg(f"invalid value type for load parameter '{name}', expected bytes_param.")
+                parameters[name] = parameter.bytes_param
+            else:
+                raise invalid_arg(f"unrecognized load parameter '{name}'.")
+        await self._core.load_model(request.model_name, parameters)
+        return pb.RepositoryModelLoadResponse()
+
+    async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
+        _refuse_repository_name(request.repository_name)
+        unload_dependents = False
+        parameter = request.parameters.get("unload_dependents")
+        if parameter is not None:
+            if parameter.WhichOneof("parameter_choice") != "bool_param":
+                raise invalid_arg("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+            unload_dependents = parameter.bool_param
+        await self._core.unload_model(request.model_name, unload_dependents=unload_dependents)
+        return pb.RepositoryModelUnloadResponse()
+
+
+def _refuse_repository_name(name: str) -> None:
+    if name:
+        raise unsupported("'repository_name' specification is not supported")

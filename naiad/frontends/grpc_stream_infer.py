@@ -1,0 +1,213 @@
+"""ModelStreamInfer: many requests on one call, many in flight at once.
+
+Models without decoupled policy answer in the order of their requests, decoupled ones as their responses come; both may share a stream.
+Errors are messages, not the end of the stream, unless the client asked for that with `triton_grpc_error: true`.
+Rule: everything that was submitted here is either answered or cancelled when the call ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from naiad import log
+from naiad.core.model_spec import ModelSpec
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.errors import Code, NaiadError, internal, unavailable
+from naiad.frontends.grpc_error import STATUS
+from naiad.frontends.grpc_header_forward import HeaderForward
+from naiad.frontends.grpc_infer import first_fault, single_response
+from naiad.inference import InferenceCore
+from naiad.protocol import v2_grpc
+from naiad.protocol.v2_grpc_request import PLAIN, RequestOptions
+from naiad.transport.grpc_call import Call
+from naiad.transport.grpc_message import Buffer
+from naiad.transport.grpc_status import Status
+
+_SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
+
+
+class ModelStreamInfer:
+    """The method; each call gets a RequestStream."""
+
+    def __init__(self, core: InferenceCore, headers: HeaderForward, max_in_flight: int, is_stopping: Callable[[], bool]) -> None:
+        self.core = core
+        self.headers = headers
+        self.max_in_flight = max_in_flight
+        self.is_stopping = is_stopping
+
+    def open(self, call: Call) -> RequestStream:
+        return RequestStream(self, call)
+
+
+class RequestStream:
+    def __init__(self, method: ModelStreamInfer, call: Call) -> None:
+        self._method = method
+        self._call = call
+        self._closes_on_error = call.head.metadata.get("triton_grpc_error", "").lower() == "true"
+        self._in_flight: set[_Answer] = set()
+        self._ordered: deque[_Answer] = deque()
+        """Of models without decoupled policy, in request order; the first one is the next to be written."""
+        self._is_half_closed = False
+        self._is_paused = False
+
+    # Called by the transport.
+
+    def on_message(self, message: Buffer) -> None:
+        try:
+            if self._method.is_stopping():
+                raise unavailable(_SHUTTING_DOWN)
+            request, options = v2_grpc.decode_request(message)
+        except NaiadError as error:
+            identity = v2_grpc.identify(message)
+            fault = error if error.code is Code.UNAVAILABLE else first_fault(self._method.core, identity, error)
+            self._reject(fault, identity.id if identity is not None else "")
+            return
+        try:
+            answer = self._submit(request, options)
+        except NaiadError as error:
+            self._reject(error, request.id)
+            return
+        if len(self._in_flight) > self._method.max_in_flight and not self._is_paused:
+            self._is_paused = True
+            self._call.pause_requests()
+        answer.start()
+
+    def on_half_close(self) -> None:
+        self._is_half_closed = True
+        self._finish_if_done()
+
+    def on_cancel(self) -> None:
+        for answer in list(self._in_flight):
+            answer.cancel()
+        self._in_flight.clear()
+        self._ordered.clear()
+
+    # One request.
+
+    def _submit(self, request: InferRequest, options: RequestOptions) -> _Answer:
+        core = self._method.core
+        model = core.model(request.model_name, request.model_version)
+        self._method.headers.apply(request, self._call.head.metadata)
+        request.deadline_ns = self._call.deadline_ns
+        answer = _Answer(self, request, options, model.spec)
+        answer.stream = core.infer(request)
+        self._begin(answer)
+        return answer
+
+    def _reject(self, error: NaiadError, request_id: str) -> None:
+        """Rejections keep their place among the ordered answers."""
+        rejected = _Answer(self, InferRequest("", [], id=request_id), PLAIN, None)
+        self._begin(rejected)
+        rejected.reject(error)
+
+    def _begin(self, answer: _Answer) -> None:
+        self._in_flight.add(answer)
+        if not answer.is_decoupled:
+            self._ordered.append(answer)
+
+    def send(self, pieces: list[Buffer], num_bytes: int) -> None:
+        self._call.send(pieces, num_bytes)
+
+    def fail(self, error: NaiadError) -> bool:
+        """True when the client wants its stream to end with the first error; that has happened then."""
+        if self._closes_on_error:
+            self._call.abort(STATUS[error.code], error.message)
+        return self._closes_on_error
+
+    def write_ready(self) -> None:
+        """Ordered answers, as far as they are there without a gap."""
+        ordered = self._ordered
+        while ordered and ordered[0].message is not None:
+            answer = ordered.popleft()
+            pieces, num_bytes = answer.message  # type: ignore[misc]
+            self.send(pieces, num_bytes)
+            self.end(answer)
+
+    def end(self, answer: _Answer) -> None:
+        self._in_flight.discard(answer)
+        if self._is_paused and len(self._in_flight) <= self._method.max_in_flight // 2:
+            self._is_paused = False
+            self._call.resume_requests()
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if self._is_half_closed and not self._in_flight:
+            self._call.finish(Status.OK)
+
+
+class _Answer:
+    """What becomes of one request of the stream."""
+
+    __slots__ = ("_count", "_options", "_owner", "_request", "_response", "_spec", "is_decoupled", "message", "stream")
+
+    def __init__(self, owner: RequestStream, request: InferRequest, options: RequestOptions, spec: ModelSpec | None) -> None:
+        self._owner = owner
+        self._request = request
+        self._options = options
+        self._spec = spec
+        self.is_decoupled = spec is not None and spec.is_decoupled
+        self.stream: ResponseStream | None = None
+        self.message: v2_grpc.Pieces | None = None
+        """Of an ordered answer, when it is complete and waits for its turn."""
+        self._response: InferResponse | None = None
+        self._count = 0
+
+    def start(self) -> None:
+        assert self.stream is not None
+        self.stream.deliver_to(self._take_decoupled if self.is_decoupled else self._take_single)
+
+    def cancel(self) -> None:
+        if self.stream is not None:
+            self.stream.cancel()
+
+    def reject(self, error: NaiadError) -> None:
+        """The request never reached a model."""
+        if not self._owner.fail(error):
+            message = v2_grpc.encode_stream_rejection(error, self._request.id)
+            self.message = ([message], len(message))
+            self._owner.write_ready()
+
+    def _take_single(self, response: InferResponse | None, is_final: bool) -> None:
+        if response is not None:
+            self._count += 1
+            self._response = response
+        if not is_final:
+            return
+        try:
+            self.message = self._encode(single_response(self._response, self._count), is_final=True)
+        except NaiadError as error:
+            if self._owner.fail(error):
+                return
+            message = v2_grpc.encode_stream_error(error, self._request, is_final=True)
+            self.message = ([message], len(message))
+        self._owner.write_ready()
+
+    def _take_decoupled(self, response: InferResponse | None, is_final: bool) -> None:
+        try:
+            if response is not None:
+                if response.error is not None:
+                    raise response.error
+                self._owner.send(*self._encode(response, is_final=is_final))
+            elif is_final and self._options.wants_empty_final:
+                message = v2_grpc.encode_empty_final(self._request)
+                self._owner.send([message], len(message))
+        except NaiadError as error:
+            if self._owner.fail(error):
+                return
+            message = v2_grpc.encode_stream_error(error, self._request, is_final=is_final)
+            self._owner.send([message], len(message))
+        if is_final:
+            self._owner.end(self)
+
+    def _encode(self, response: InferResponse, *, is_final: bool) -> v2_grpc.Pieces:
+        assert self._spec is not None
+        try:
+            pieces = v2_grpc.encode_response(response, self._request, self._options, self._spec)
+        except NaiadError:
+            raise
+        except Exception as error:
+            log.error(f"gRPC: answer of model '{self._request.model_name}' could not be encoded: {error!r}")
+            raise internal("the response could not be encoded") from None
+        return v2_grpc.encode_stream_response(pieces, is_final=is_final)
