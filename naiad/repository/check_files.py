@@ -103,6 +103,7 @@ def _check_file(directory: Path, name: str, path: str, kind: str, found: Problem
     if size < wanted_bytes:
         setting = kind.split(" ")[0]
         message = f"{setting} setting expects {wanted_bytes} bytes, but the data provided from {name} only has {size} bytes"
+        message += "." if setting == "initial_state" else ""
         found.add("data-size", message, path, found=f"{size} bytes", expected=f"{wanted_bytes} bytes for one batch element")
 
 

@@ -43,7 +43,9 @@ def _to_dict(message: Message) -> dict[str, Any]:
 
 @cache
 def _plan(descriptor: Descriptor) -> list[_FieldPlan]:
-    return [_plan_field(field) for field in descriptor.fields]
+    # Triton prints the single values of a oneof (zero_data, data_file) after all other fields, and its messages in their place.
+    fields = sorted(descriptor.fields, key=lambda field: field.containing_oneof is not None and field.message_type is None)
+    return [_plan_field(field) for field in fields]
 
 
 def _plan_field(field: FieldDescriptor) -> _FieldPlan:
