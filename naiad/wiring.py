@@ -18,6 +18,7 @@ from naiad.metrics.model_metrics import ModelSeries
 from naiad.repository.config import ConfigOptions
 from naiad.repository.loader import Loader, LoadOptions
 from naiad.repository.model_source import ModelSources
+from naiad.repository.operations import OperationOptions
 from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.settings import Settings
 from naiad.transport.grpc_options import GrpcOptions
@@ -119,8 +120,7 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         RepositoryOptions(
             is_explicit=settings.model_control_mode == "explicit",
             startup_models=list(settings.load_model),
-            max_concurrent_loads=settings.model_load_thread_count,
-            load_retry_count=settings.model_load_retry_count,
+            operations=OperationOptions(settings.model_load_thread_count, settings.model_load_retry_count),
         ),
     )
     core = InferenceCore(repository, ServerMetadata(settings.id, __version__, EXTENSIONS), strict_readiness=settings.strict_readiness)

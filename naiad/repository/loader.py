@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from naiad.core.clock import Clock
+from naiad.core.model_spec import ModelSpec
 from naiad.core.statistics import ModelStatistics
 from naiad.core.work import LoadArguments
-from naiad.errors import invalid_arg, unsupported
+from naiad.errors import invalid_arg
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config_json import config_to_json
+from naiad.repository.ensemble_fit import is_decoupled_ensemble, validate_ensemble
 from naiad.repository.model import Model, build_spec
-from naiad.scheduling.build import build_scheduler
+from naiad.repository.problem import InvalidConfigError
+from naiad.scheduling.build import build_ensemble, build_scheduler
 from naiad.shm.arena import Arena
 from naiad.workers.calls import Services
 from naiad.workers.instance import Instance, InstancePlan
@@ -75,10 +78,7 @@ class Loader:
     ) -> Model:
         started_ns = time.monotonic_ns()
         backend = self._backend(config)
-        try:
-            spec = build_spec(config, version, versions, model_dir)
-        except OSError as error:
-            raise invalid_arg(f"failed to read a label file of model '{config.name}': {error.strerror}") from error
+        spec = self._spec(config, version, versions, model_dir)
         statistics = ModelStatistics(config.name, version)
         arena = configured.arena if configured is not None else Arena()
         plan = InstancePlan(
@@ -93,7 +93,7 @@ class Loader:
             Instance(self._clock, self._templates, plan, arguments, arena, statistics, self._services)
             for arguments in self._all_arguments(config, version, model_dir)
         ]
-        scheduler = build_scheduler(config, instances, self._clock, statistics)
+        scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
         try:
             process = configured.process if configured is not None else None
             await _all_or_none([instance.load(process if at == 0 else None) for at, instance in enumerate(instances)])
@@ -104,14 +104,31 @@ class Loader:
         statistics.load_duration_s = (time.monotonic_ns() - started_ns) / 1e9
         return Model(spec, config, statistics, instances, scheduler, arena)
 
+    def load_ensemble(
+        self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, parts: Mapping[str, Model]
+    ) -> Model:
+        """Needs no process: its steps are requests to other models. `parts` serve now. Raises NaiadError."""
+        models = {name: part.config for name, part in parts.items()}
+        fit = validate_ensemble(config, models)
+        if fit.errors:
+            raise InvalidConfigError(fit.errors)
+        config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
+        statistics = ModelStatistics(config.name, version)
+        scheduler = build_ensemble(config, version, models, self._services.infer, self._clock, statistics)
+        return Model(self._spec(config, version, versions, model_dir), config, statistics, [], scheduler, Arena())
+
+    def _spec(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:
+        try:
+            return build_spec(config, version, versions, model_dir)
+        except OSError as error:
+            raise invalid_arg(f"failed to read a label file of model '{config.name}': {error.strerror}") from error
+
     def _backend(self, config: ModelConfig) -> str:
         backend: str = config.backend
         if backend in BACKENDS:
             return backend
         if self._backend_dir(backend) is not None:
             return "python"
-        if config.platform == "ensemble":
-            raise unsupported(f"model '{config.name}' is an ensemble, which this version cannot serve yet")
         raise invalid_arg(f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration.")
 
     def _backend_dir(self, backend: str) -> Path | None:

@@ -50,13 +50,18 @@ class Model:
 
     @property
     def is_serving(self) -> bool:
-        """Takes requests: at least one instance has a live worker."""
-        return any(instance.is_serving for instance in self.instances)
+        """Takes requests: at least one instance has a live worker. An ensemble's steps say so themselves."""
+        return any(instance.is_serving for instance in self.instances) or not self.instances
 
     @property
     def is_healthy(self) -> bool:
         """Truthful readiness: at least one instance answers its heartbeat and says that it is ready."""
-        return any(instance.is_healthy for instance in self.instances)
+        return any(instance.is_healthy for instance in self.instances) or not self.instances
+
+    @property
+    def parts(self) -> set[str]:
+        """Names of the models that an ensemble's steps call."""
+        return {step.model_name for step in self.config.ensemble_scheduling.step}
 
     def heartbeat(self, now_ns: int) -> None:
         dropped = self.arena.trim(SLOT_IDLE_NS)

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from naiad import log
-from naiad.errors import internal, invalid_arg
+from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.autocomplete import apply_auto_complete, fill_defaults, fill_instance_groups
 from naiad.repository.config import ConfigOptions, ModelConfigFile, read_model_config
@@ -43,14 +43,25 @@ class ModelSources:
         """Models that have a directory now. A repository that cannot be read has none; the log says so."""
         return set(self._directories())
 
+    def has(self, name: str) -> bool:
+        return any((repository / name).is_dir() for repository in self._repositories)
+
+    def ensemble_parts(self, name: str, parameters: dict[str, str | bytes] | None = None) -> set[str]:
+        """Models that this one calls when it is an ensemble; nothing otherwise, and nothing when its config cannot be read."""
+        try:
+            file = read_model_config(self._directory(name), options=self._options, override=(parameters or {}).get("config"))
+        except NaiadError:
+            return set()
+        return {step.model_name for step in file.config.ensemble_scheduling.step}
+
     def _directories(self) -> dict[str, list[Path]]:
         found: dict[str, list[Path]] = {}
         for repository in self._repositories:
             try:
                 for directory in scan_repository(repository):
                     found.setdefault(directory.name, []).append(directory.path)
-            except Exception as error:
-                log.error(f"failed to read model repository '{repository}': {error}")
+            except NaiadError as error:
+                log.error(f"failed to read model repository '{repository}': {error.message}")
         return found
 
     def read(self, name: str, parameters: dict[str, str | bytes]) -> ModelSource:
@@ -87,7 +98,7 @@ class ModelSources:
         require_valid(file, self._options)
 
     def _directory(self, name: str) -> Path:
-        places = self._directories().get(name, [])
+        places = [repository / name for repository in self._repositories if (repository / name).is_dir()]
         if not places:
             raise internal(f"failed to load '{name}', no version is available")
         if len(places) > 1:

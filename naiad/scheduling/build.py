@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from naiad.core.clock import Clock
 from naiad.core.statistics import ModelStatistics
-from naiad.errors import unsupported
 from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
+from naiad.scheduling.ensemble import DEFAULT_MAX_INFLIGHT, EnsemblePlan, EnsembleScheduler, Infer, Step
+from naiad.scheduling.implicit_state import read_state
 from naiad.scheduling.queue import QueuePolicy
 from naiad.scheduling.scheduler import Executor, Scheduler
+from naiad.scheduling.sequence import SequencePlan, SequenceScheduler
+from naiad.scheduling.sequence_controls import read_controls
 
 
-def build_scheduler(config: ModelConfig, instances: Sequence[Executor], clock: Clock, statistics: ModelStatistics) -> Scheduler:
+def build_scheduler(
+    config: ModelConfig, instances: Sequence[Executor], clock: Clock, statistics: ModelStatistics, model_dir: Path
+) -> Scheduler:
+    """Raises NaiadError, e.g. when a file of initial state is missing."""
     match config.WhichOneof("scheduling_choice"):
         case "sequence_batching":
-            raise unsupported(f"model '{config.name}' asks for sequence batching, which this version cannot do yet")
+            return SequenceScheduler(instances, _sequence_plan(config, model_dir), clock, statistics)
         case "dynamic_batching":
             batching = config.dynamic_batching
             return DynamicScheduler(
@@ -36,15 +43,69 @@ def build_scheduler(config: ModelConfig, instances: Sequence[Executor], clock: C
             return DynamicScheduler(instances, BatchRule(max_batch_size=1), clock, statistics)
 
 
+def build_ensemble(
+    config: ModelConfig, version: int, models: Mapping[str, ModelConfig], infer: Infer, clock: Clock, statistics: ModelStatistics
+) -> EnsembleScheduler:
+    """`models` are the completed configs of those that the steps name."""
+    steps = [
+        Step(
+            step.model_name,
+            str(step.model_version) if step.model_version > 0 else "",
+            dict(step.input_map),
+            dict(step.output_map),
+            models[step.model_name].model_transaction_policy.decoupled,
+        )
+        for step in config.ensemble_scheduling.step
+    ]
+    plan = EnsemblePlan(
+        config.name,
+        str(version),
+        steps,
+        [output.name for output in config.output],
+        any(step.is_decoupled for step in steps),
+        config.ensemble_scheduling.max_inflight_requests or DEFAULT_MAX_INFLIGHT,
+    )
+    return EnsembleScheduler(plan, infer, clock, statistics)
+
+
+def _sequence_plan(config: ModelConfig, model_dir: Path) -> SequencePlan:
+    batching = config.sequence_batching
+    is_oldest = batching.WhichOneof("strategy_choice") == "oldest"
+    max_batch_size = max(config.max_batch_size, 1)
+    strategy = batching.oldest if is_oldest else batching.direct
+    rule = BatchRule(
+        max_batch_size,
+        frozenset(batching.oldest.preferred_batch_size),
+        strategy.max_queue_delay_microseconds * 1000,
+        _equal_inputs(config),
+        any(io.optional for io in config.input),
+    )
+    return SequencePlan(
+        config.name,
+        not is_oldest,
+        max(batching.oldest.max_candidate_sequences, 1) if is_oldest else max_batch_size,
+        batching.max_sequence_idle_microseconds * 1000,
+        rule,
+        batching.direct.minimum_slot_utilization,
+        read_controls(config),
+        read_state(config, model_dir),
+        [output.name for output in config.output],
+    )
+
+
 def _batch_rule(config: ModelConfig) -> BatchRule:
     batching = config.dynamic_batching
     return BatchRule(
         max(config.max_batch_size, 1),
         frozenset(batching.preferred_batch_size),
         batching.max_queue_delay_microseconds * 1000,
-        frozenset(io.name for io in config.input if -1 in io.dims and not io.allow_ragged_batch),
+        _equal_inputs(config),
         any(io.optional for io in config.input),
     )
+
+
+def _equal_inputs(config: ModelConfig) -> frozenset[str]:
+    return frozenset(io.name for io in config.input if -1 in io.dims and not io.allow_ragged_batch)
 
 
 def _queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
