@@ -139,4 +139,4 @@ def _question(request: bytes) -> tuple[int, str]:
             at += size
         return field, text.decode()
     except (ValueError, IndexError):
-        raise GrpcError(Status.INTERNAL, "the request is not a valid ServerReflectionRequest message") from None
+        raise GrpcError(Status.INTERNAL, "Unable to parse request") from None

@@ -1,7 +1,7 @@
 """ModelStreamInfer: many requests on one call, many in flight at once.
 
 Models without decoupled policy answer in the order of their requests, decoupled ones as their responses come; both may share a stream.
-Errors are messages, not the end of the stream, unless the client asked for that with `triton_grpc_error: true`.
+Errors are messages, not the end of the stream, unless the client asked for that with `triton_grpc_error: true` and a model made them.
 Rule: everything that was submitted here is either answered or cancelled when the call ends.
 """
 
@@ -61,8 +61,11 @@ class RequestStream:
             request, options = v2_grpc.decode_request(message)
         except NaiadError as error:
             identity = v2_grpc.identify(message)
+            if identity is None:
+                self._call.abort(STATUS[error.code], error.message)
+                return
             fault = error if error.code is Code.UNAVAILABLE else first_fault(self._method.core, identity, error)
-            self._reject(fault, identity.id if identity is not None else "")
+            self._reject(fault, identity.id)
             return
         try:
             answer = self._submit(request, options)
@@ -111,7 +114,7 @@ class RequestStream:
         self._call.send(pieces, num_bytes)
 
     def fail(self, error: NaiadError) -> bool:
-        """True when the client wants its stream to end with the first error; that has happened then."""
+        """True when the client wants its stream to end with the first error of a model; that has happened then."""
         if self._closes_on_error:
             self._call.abort(STATUS[error.code], error.message)
         return self._closes_on_error
@@ -163,11 +166,10 @@ class _Answer:
             self.stream.cancel()
 
     def reject(self, error: NaiadError) -> None:
-        """The request never reached a model."""
-        if not self._owner.fail(error):
-            message = v2_grpc.encode_stream_rejection(error, self._request.id)
-            self.message = ([message], len(message))
-            self._owner.write_ready()
+        """The request never reached a model. Triton does not close the stream for that, whatever `triton_grpc_error` says."""
+        message = v2_grpc.encode_stream_rejection(error, self._request.id)
+        self.message = ([message], len(message))
+        self._owner.write_ready()
 
     def _take_single(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:

@@ -21,7 +21,7 @@ def parse(kind: type[Any], message: Buffer) -> Any:
     try:
         return kind.FromString(bytes(message))
     except DecodeError:
-        raise GrpcError(Status.INTERNAL, f"the request is not a valid {kind.DESCRIPTOR.name} message") from None
+        raise GrpcError(Status.INTERNAL, "Unable to parse request") from None
 
 
 def reply(call: Call, response: Message) -> None:

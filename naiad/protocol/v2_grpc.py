@@ -107,7 +107,7 @@ def _decode_whole(message: Buffer) -> tuple[InferRequest, RequestOptions]:
     try:
         parsed = ModelInferRequest.FromString(bytes(message))
     except DecodeError:
-        raise internal("the request is not a valid ModelInferRequest message") from None
+        raise internal("Unable to parse request") from None
     template = build_template(parsed)
     return template.fill("", list(parsed.raw_input_contents)), template.options
 

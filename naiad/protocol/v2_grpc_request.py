@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from naiad.core.datatype import DATATYPES
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, invalid_arg, unsupported
@@ -131,7 +132,8 @@ def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Inpu
             contents = raw_contents(tensor, model_name)
     except NaiadError as fault:
         error = fault
-    return _Input(tensor.name, tensor.datatype, tuple(tensor.shape), contents, error)
+    datatype = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
+    return _Input(tensor.name, datatype, tuple(tensor.shape), contents, error)
 
 
 def _fresh(error: NaiadError) -> NaiadError:
@@ -195,8 +197,6 @@ def _sequence_id(parameter: InferParameter) -> int | str:
     match parameter.WhichOneof("parameter_choice"):
         case "int64_param":
             return parameter.int64_param & _UINT64_MASK
-        case "uint64_param":
-            return parameter.uint64_param
         case "string_param":
             if len(parameter.string_param) > _MAX_SEQUENCE_ID_CHARACTERS:
                 raise unsupported(f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} characters")
@@ -220,12 +220,13 @@ def _unsigned(name: str, parameter: InferParameter) -> int:
                 raise invalid_arg(f"invalid value for '{name}', expected value >= 0.")
             return parameter.int64_param
         case _:
-            raise invalid_arg(f"invalid value type for '{name}' parameter, expected int64_param or uint64_param.")
+            expected = "int64_param" if name == "timeout" else "int64_param or uint64_param"
+            raise invalid_arg(f"invalid value type for '{name}' parameter, expected {expected}.")
 
 
 def _value(name: str, parameter: InferParameter) -> ParameterValue:
     choice = parameter.WhichOneof("parameter_choice")
-    if choice is None:
+    if choice is None or choice == "uint64_param":
         raise invalid_arg(f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or string_param.")
     value: ParameterValue = getattr(parameter, choice)
     return value
