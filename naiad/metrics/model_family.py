@@ -52,14 +52,12 @@ LATENCIES = [
     Row("nv_inference_compute_infer_duration_us", _INFER, _us("compute_infer")),
     Row("nv_inference_compute_output_duration_us", _OUTPUT, _us("compute_output")),
 ]
-CACHE_COUNTS = [
-    Row("nv_cache_num_hits_per_model", "Number of cache hits per model", attrgetter("cache_hit.count")),
-    Row("nv_cache_num_misses_per_model", "Number of cache misses per model", attrgetter("cache_miss.count")),
-]
-CACHE_LATENCIES = [
-    Row("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds", _us("cache_hit")),
-    Row("nv_cache_miss_duration_per_model", "Total cache miss (insert+lookup) duration per model, in microseconds", _us("cache_miss")),
-]
+CACHE_HITS = Row("nv_cache_num_hits_per_model", "Number of cache hits per model", attrgetter("cache_hit.count"))
+CACHE_HIT_LATENCY = Row("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds", _us("cache_hit"))
+CACHE_MISSES = Row("nv_cache_num_misses_per_model", "Number of cache misses per model", attrgetter("cache_miss.count"))
+CACHE_MISS_LATENCY = Row(
+    "nv_cache_miss_duration_per_model", "Total cache miss (insert+lookup) duration per model, in microseconds", _us("cache_miss")
+)
 PENDING = Row(
     "nv_inference_pending_request_count",
     "Instantaneous number of pending requests awaiting execution per-model.",

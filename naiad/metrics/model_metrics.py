@@ -49,7 +49,9 @@ class ModelBlocks:
     def counters(self) -> list[Block]:
         latency = self._latency.has_counters
         rows = [*family.COUNTS, *(family.LATENCIES if latency else ())]
-        cache_rows = [*family.CACHE_COUNTS, *(family.CACHE_LATENCIES if latency else ())]
+        cache_rows = [family.CACHE_HITS, family.CACHE_MISSES]
+        if latency:
+            cache_rows = [family.CACHE_HITS, family.CACHE_HIT_LATENCY, family.CACHE_MISSES, family.CACHE_MISS_LATENCY]
         blocks = [self._values(COUNTER, family.SUCCESS), self._failures()]
         blocks += [self._values(COUNTER, row) for row in rows]
         blocks += [self._values(COUNTER, row, cached_only=True) for row in cache_rows]
@@ -62,7 +64,7 @@ class ModelBlocks:
         return [self._values(GAUGE, family.PENDING), self._values(GAUGE, family.LOAD_DURATION), workers]
 
     def histograms(self) -> list[Block]:
-        blocks = [self._first_response()] if self._latency.has_histograms else []
+        blocks = [self._plain_histogram(family.FIRST_RESPONSE)] if self._latency.has_histograms else []
         for row in family.SECONDS:
             block = Block(row.name, HISTOGRAM, row.help)
             for model, labels in self._models:
@@ -88,9 +90,6 @@ class ModelBlocks:
             for reason, count in model.statistics.failures.items():
                 block.add(label_text(labels | {"reason": reason}), count)
         return block
-
-    def _first_response(self) -> Block:
-        return self._plain_histogram(family.FIRST_RESPONSE)
 
     def _plain_histogram(self, row: SeriesRow) -> Block:
         block = Block(row.name, HISTOGRAM, row.help)

@@ -33,19 +33,19 @@ class MetricsPage:
         self._connections = connections
         self._latency = latency_metrics(settings.metrics_config)
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
-        self._sampler = HostSampler(
+        self.sampler = HostSampler(
             has_cpu=settings.allow_cpu_metrics, has_gpu=settings.allow_gpu_metrics, interval_s=settings.metrics_interval_ms / 1000
         )
         custom.reserve({block.name: block.kind for block in self._own_blocks([], HostReading())})
 
     def start(self) -> None:
-        self._sampler.start()
+        self.sampler.start()
 
     def stop(self) -> None:
-        self._sampler.stop()
+        self.sampler.stop()
 
     def render(self) -> bytes:
-        blocks = {block.name: block for block in self._own_blocks(self._models(), self._sampler.latest)}
+        blocks = {block.name: block for block in self._own_blocks(self._models(), self.sampler.latest)}
         for block in self._custom.blocks():
             blocks.setdefault(block.name, block)
             if blocks[block.name] is not block:

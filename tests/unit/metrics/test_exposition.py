@@ -1,0 +1,104 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from naiad.metrics.exposition import Block, label_text, number, page
+
+
+# Pairs seen on the page of Triton 2.51.
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0, "0"),
+        (5.5, "5.5"),
+        (123456789.0, "123456789"),
+        (2.0**60, "1.152921504606847e+18"),
+        (1e22, "1e+22"),
+        (1e-7, "1e-07"),
+        (0.1, "0.1"),
+        (1 / 3, "0.3333333333333333"),
+        (0.39896373056994819, "0.3989637305699482"),
+        (1000000001.5, "1000000001.5"),
+        (25276518400, "25276518400"),
+        (-4.25, "-4.25"),
+        (math.nan, "Nan"),
+        (math.inf, "+Inf"),
+        (-math.inf, "-Inf"),
+    ],
+)
+def test_numbers_look_like_tritons(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_labels_are_sorted_and_escaped() -> None:
+    assert label_text({"version": "1", "_quoted": 'x\\ y\n"z', "model": "m"}) == '_quoted="x\\\\ y\\n\\"z",model="m",version="1"'
+
+
+def test_a_histogram_as_triton_writes_it() -> None:
+    block = Block("his", "histogram", "a histogram")
+    block.add_histogram('l="v"', ["0.1", "1", "10", "25000000"], [0, 2, 0, 0, 1], 1000000001.5)
+    assert page([block]).decode() == (
+        "# HELP his a histogram\n# TYPE his histogram\n"
+        'his_count{l="v"} 3\nhis_sum{l="v"} 1000000001.5\n'
+        'his_bucket{l="v",le="0.1"} 0\nhis_bucket{l="v",le="1"} 2\nhis_bucket{l="v",le="10"} 2\n'
+        'his_bucket{l="v",le="25000000"} 2\nhis_bucket{l="v",le="+Inf"} 3\n'
+    )
+
+
+def test_a_summary_as_triton_writes_it() -> None:
+    block = Block("s", "summary", "h")
+    block.add_summary('model="m"', [(0.5, 371.0), (0.999, math.nan)], 3, 34396)
+    assert page([block]).decode() == (
+        "# HELP s h\n# TYPE s summary\n"
+        's_count{model="m"} 3\ns_sum{model="m"} 34396\ns{model="m",quantile="0.5"} 371\ns{model="m",quantile="0.999"} Nan\n'
+    )
+
+
+def test_series_without_labels() -> None:
+    histogram, summary, counter = Block("h", "histogram", "x"), Block("s", "summary", "x"), Block("c", "counter", "x")
+    histogram.add_histogram("", ["1"], [1, 0], 0.5)
+    summary.add_summary("", [(0.5, 1.0)], 1, 1)
+    counter.add("", 3)
+    text = page([histogram, summary, counter]).decode()
+    assert 'h_bucket{le="1"} 1\n' in text
+    assert 's{quantile="0.5"} 1\n' in text
+    assert "\nc 3\n" in text
+
+
+def test_order_of_kinds_and_no_empty_families() -> None:
+    blocks = [
+        Block("a", "histogram", ""),
+        Block("b", "gauge", ""),
+        Block("c", "counter", ""),
+        Block("d", "gauge", ""),
+        Block("e", "gauge", ""),
+    ]
+    blocks[0].add_histogram("", [], [0], 0)
+    for block in blocks[1:4]:
+        block.add("", 1)
+    names = [line.split()[2] for line in page(blocks).decode().splitlines() if line.startswith("# HELP")]
+    assert names == ["c", "b", "d", "a"]
+
+
+LABEL_VALUE = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.dictionaries(st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]*", fullmatch=True), LABEL_VALUE), LABEL_VALUE, st.floats())
+def test_whatever_labels_and_help_hold_a_parser_gives_them_back(labels: dict[str, str], help: str, value: float) -> None:
+    block = Block("name", "gauge", help)
+    block.add(label_text(labels), value)
+    (family,) = text_string_to_metric_families(page([block]).decode())
+    (sample,) = family.samples
+    assert sample.labels == labels
+    assert sample.value == pytest.approx(value, rel=1e-15, nan_ok=True)
+    assert family.name == "name"
+
+
+def test_text_that_is_not_unicode_does_not_break_the_page() -> None:
+    block = Block("name", "gauge", "\udc80")
+    block.add(label_text({"a": "\udcff"}), 1)
+    assert b'name{a="?"} 1\n' in page([block])

@@ -1,0 +1,171 @@
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from naiad import log
+from naiad.metrics.exposition import page
+from naiad.metrics.gpu import Gpus
+from naiad.metrics.host import HostReading, HostSampler, host_blocks
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml(types.ModuleType):
+    """Two GPUs, the second of which tells neither its power nor its energy."""
+
+    NVMLError = NVMLError
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.energy_mj = 1_000_000
+        self.is_broken = False
+        self.is_closed = False
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.is_broken:
+            raise NVMLError("no driver")
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.is_closed = True
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> Any:  # noqa: N802
+        return "GPU-0" if handle == 0 else b"GPU-1"
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:  # noqa: N802
+        return types.SimpleNamespace(gpu=41, memory=3)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
+        return types.SimpleNamespace(total=1000, used=400, free=600)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
+        return self._first_only(handle, 81_619)
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:  # noqa: N802
+        return self._first_only(handle, 250_000)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:  # noqa: N802
+        return self._first_only(handle, self.energy_mj)
+
+    def _first_only(self, handle: int, value: int) -> int:
+        if handle:
+            raise NVMLError("Not Supported")
+        return value
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+@pytest.fixture
+def sampler() -> Iterator[HostSampler]:
+    sampler = HostSampler(has_cpu=True, has_gpu=True, interval_s=3600)
+    yield sampler
+    sampler.stop(10)
+
+
+def lines(reading: HostReading) -> list[str]:
+    return [line for line in page(host_blocks(reading)).decode().splitlines() if not line.startswith("#")]
+
+
+def test_gpu_readings(nvml: FakeNvml, sampler: HostSampler) -> None:
+    gpus = Gpus()
+    gpus.open()
+    nvml.energy_mj += 2_500
+    assert lines(HostReading(gpus=gpus.read())) == [
+        'nv_energy_consumption{gpu_uuid="GPU-0"} 2.5',
+        'nv_gpu_utilization{gpu_uuid="GPU-0"} 0.41',
+        'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.41',
+        'nv_gpu_memory_total_bytes{gpu_uuid="GPU-0"} 1000',
+        'nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 1000',
+        'nv_gpu_memory_used_bytes{gpu_uuid="GPU-0"} 400',
+        'nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 400',
+        'nv_gpu_power_usage{gpu_uuid="GPU-0"} 81.619',
+        'nv_gpu_power_limit{gpu_uuid="GPU-0"} 250',
+    ]
+    gpus.close()
+    assert nvml.is_closed
+
+
+def test_a_driver_that_does_not_answer_means_no_gpus(nvml: FakeNvml) -> None:
+    nvml.is_broken = True
+    gpus = Gpus()
+    gpus.open()
+    assert gpus.read() == []
+    gpus.close()
+
+
+def test_no_library_means_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    gpus = Gpus()
+    gpus.open()
+    assert gpus.read() == []
+    gpus.close()
+
+
+def test_readings_of_this_machine(sampler: HostSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    sampler.start()
+    assert sampler.has_read.wait(10)
+    reading = sampler.latest
+    assert reading.cpu_utilization is not None
+    assert 0 <= reading.cpu_utilization <= 1
+    assert reading.memory_total_bytes == psutil.virtual_memory().total
+    assert reading.memory_used_bytes is not None
+    assert 0 < reading.memory_used_bytes < reading.memory_total_bytes
+    assert [line.split()[0] for line in lines(reading)] == ["nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes"]
+
+
+def test_stop_ends_the_thread_and_nvml(nvml: FakeNvml, sampler: HostSampler) -> None:
+    sampler.start()
+    assert sampler.has_read.wait(10)
+    sampler.stop(10)
+    assert not any(thread.name == "naiad-host-metrics" for thread in threading.enumerate())
+    assert nvml.is_closed
+
+
+def test_nothing_to_read_needs_no_thread() -> None:
+    sampler = HostSampler(has_cpu=False, has_gpu=False, interval_s=1)
+    sampler.start()
+    assert not any(thread.name == "naiad-host-metrics" for thread in threading.enumerate())
+    sampler.stop()
+    assert lines(sampler.latest) == []
+
+
+def test_it_reads_again_and_again_and_survives_failures(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    recovered = threading.Event()
+    memory = psutil.virtual_memory()
+    calls = 0
+
+    def flaky() -> Any:
+        nonlocal calls
+        calls += 1
+        if calls <= 2:
+            raise PermissionError("hidden")
+        if calls == 4:
+            recovered.set()
+        return memory
+
+    monkeypatch.setattr(psutil, "virtual_memory", flaky)
+    sampler = HostSampler(has_cpu=True, has_gpu=False, interval_s=0.001)
+    sampler.start()
+    assert recovered.wait(10)
+    sampler.stop(10)
+    assert sampler.latest.memory_total_bytes == memory.total
+    assert log.flush(10)
+    assert capfd.readouterr().err.count("cannot read the host's metrics: PermissionError: hidden") == 1

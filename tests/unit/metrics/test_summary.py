@@ -1,0 +1,68 @@
+import math
+import random
+
+import pytest
+
+from naiad.core.statistics import BatchTimes, ModelStatistics
+from naiad.metrics.summary import SLICE_NS, SlidingSummary, SummaryStatistics, build_statistics
+from naiad.settings import LatencyMetrics
+
+QUANTILES = [0.5, 0.9, 0.99, 1.0]
+
+
+def test_quantiles_are_within_one_percent() -> None:
+    summary = SlidingSummary()
+    values = [random.Random(1).lognormvariate(6, 2) for _ in range(1)] + [random.Random(seed).lognormvariate(6, 2) for seed in range(5000)]
+    for value in values:
+        summary.observe(value, 0)
+    values.sort()
+    for quantile, estimate in zip(QUANTILES, summary.quantiles(QUANTILES, 0), strict=True):
+        assert estimate == pytest.approx(values[math.ceil(quantile * len(values)) - 1], rel=0.0101)
+    assert summary.count == len(values)
+    assert summary.total == pytest.approx(sum(values))
+
+
+def test_nothing_seen_is_nan() -> None:
+    assert all(math.isnan(value) for value in SlidingSummary().quantiles(QUANTILES, 0))
+
+
+def test_zero_has_its_place() -> None:
+    summary = SlidingSummary()
+    summary.observe(0, 0)
+    summary.observe(100, 0)
+    low, high = summary.quantiles([0.5, 1.0], 0)
+    assert low == 0
+    assert high == pytest.approx(100, rel=0.0101)
+
+
+def test_values_age_out_and_counts_stay() -> None:
+    summary = SlidingSummary()
+    start_ns = 1000 * SLICE_NS
+    summary.observe(10, start_ns)
+    for slices in range(5):
+        assert summary.quantiles([0.5], start_ns + slices * SLICE_NS)[0] == pytest.approx(10, rel=0.0101)
+    summary.observe(20, start_ns + 4 * SLICE_NS)
+    assert summary.quantiles([0.01], start_ns + 5 * SLICE_NS)[0] == pytest.approx(20, rel=0.0101)
+    assert math.isnan(summary.quantiles([0.5], start_ns + 500 * SLICE_NS)[0])
+    assert (summary.count, summary.total) == (2, 30)
+
+
+def test_a_clock_that_does_not_move_back_is_not_needed() -> None:
+    summary = SlidingSummary()
+    summary.observe(10, 100 * SLICE_NS)
+    summary.observe(10, 99 * SLICE_NS)  # another execution, recorded a moment late
+    assert summary.count == 2
+    assert summary.quantiles([0.5], 100 * SLICE_NS)[0] == pytest.approx(10, rel=0.0101)
+
+
+def test_statistics_keep_summaries_only_when_asked() -> None:
+    assert type(build_statistics("m", 1, LatencyMetrics())) is ModelStatistics
+    statistics = build_statistics("m", 1, LatencyMetrics(has_summaries=True))
+    assert isinstance(statistics, SummaryStatistics)
+    statistics.record_success(2, 1_000_000, 2_000_000, BatchTimes(5_000_000, 6_000_000, 8_000_000, 9_000_000))
+    assert statistics.inference_count == 2
+    totals = {
+        name: getattr(statistics, f"{name}_summary_us").total
+        for name in ("request", "queue", "compute_input", "compute_infer", "compute_output")
+    }
+    assert totals == {"request": 8000, "queue": 3000, "compute_input": 1000, "compute_infer": 2000, "compute_output": 1000}
