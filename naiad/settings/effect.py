@@ -10,22 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 LATER = " in this version"
-OPEN = " in this version: nothing is restricted by it"
 PLAIN = " in this version: gRPC is served without TLS"
 
 WITHOUT_EFFECT: dict[str, str] = {
     # Features to come.
     "repository-poll-secs": LATER,
     "model-namespacing": LATER,
-    "http-header-forward-pattern": LATER,
-    "http-restricted-api": OPEN,
-    "grpc-header-forward-pattern": LATER,
     "grpc-use-ssl": PLAIN,
     "grpc-use-ssl-mutual": PLAIN,
     "grpc-server-cert": PLAIN,
     "grpc-server-key": PLAIN,
     "grpc-root-cert": PLAIN,
-    "grpc-restricted-protocol": OPEN,
     "allow-sagemaker": LATER,
     "sagemaker-port": LATER,
     "sagemaker-safe-port-range": LATER,

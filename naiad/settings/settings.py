@@ -155,7 +155,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_port: Annotated[int, HTTP("Port to listen on for HTTP; 0 takes a free one.", parse=value.port, metavar="PORT")] = 8000
     reuse_http_port: Annotated[bool, HTTP("Let several servers listen on the same HTTP port; all of them must set this.")] = False
     http_header_forward_pattern: Annotated[
-        str, HTTP("Headers whose names match this regular expression become request parameters.", metavar="REGEX")
+        str, HTTP("Headers whose names match this regular expression become request parameters.", parse=value.pattern, metavar="REGEX")
     ] = ""
     http_thread_count: Annotated[int, HTTP("Threads that handle HTTP requests.")] = 8
     http_max_input_size: Annotated[
@@ -205,7 +205,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: Annotated[int, GRPC("Port to listen on for gRPC; 0 takes a free one.", parse=value.port, metavar="PORT")] = 8001
     reuse_grpc_port: Annotated[bool, GRPC("Let several servers listen on the same gRPC port; all of them must set this.")] = False
     grpc_header_forward_pattern: Annotated[
-        str, GRPC("Metadata whose keys match this regular expression becomes request parameters.", metavar="REGEX")
+        str, GRPC("Metadata whose keys match this regular expression becomes request parameters.", parse=value.pattern, metavar="REGEX")
     ] = ""
     grpc_infer_thread_count: Annotated[
         int, GRPC("Threads that handle gRPC inference requests, 2 to 128.", parse=value.grpc_infer_thread_count)

@@ -7,6 +7,7 @@ Structs of options that have several parts (`<name>,<setting>=<value>` and the l
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -122,6 +123,14 @@ def grpc_infer_thread_count(text: str) -> int:
     if not 2 <= value <= 128:
         raise ValueError("invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.")
     return value
+
+
+def pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as failure:
+        raise ValueError(f"Invalid regular expression: {failure}. Got {text}") from None
+    return text
 
 
 def trace_level(text: str) -> str:

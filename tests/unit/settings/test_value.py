@@ -62,6 +62,7 @@ def test_verbose_level_takes_true_as_triton_does() -> None:
         (value.model_config_name, "", "Error: empty argument for --model-config-name"),
         (value.http_max_input_size, "0", "Error: --http-max-input-size must be greater than 0."),
         (value.grpc_infer_thread_count, "1", "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."),
+        (value.pattern, "[", "Invalid regular expression: unterminated character set at position 0. Got ["),
         (value.trace_level, "FOO", "invalid value for trace level option: foo"),
     ],
 )
