@@ -23,10 +23,9 @@ from naiad.repository.problem import InvalidConfigError, Problem
 from naiad.repository.problem_list import ProblemList
 from naiad.repository.scan import CONFIG_FILE, ModelDirectory, missing_versions, scan_repository, select_versions
 from naiad.repository.validate import validate_config
+from naiad.workers.worker import BACKENDS
 
-__all__ = ["KNOWN_BACKENDS", "Finding", "Severity", "check_repository", "render_finding", "render_findings"]
-
-KNOWN_BACKENDS = frozenset({"python", "onnxruntime", "pytorch", "openvino", "identity", "llm", "vllm", "tensorrtllm"})
+__all__ = ["Finding", "Severity", "check_repository", "render_finding", "render_findings"]
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -38,8 +37,9 @@ class _Model(msgspec.Struct, frozen=True):
 
 
 def check_repository(
-    paths: Sequence[Path], *, options: ConfigOptions | None = None, backends: Collection[str] = KNOWN_BACKENDS
+    paths: Sequence[Path], *, options: ConfigOptions | None = None, backends: Collection[str] = frozenset(BACKENDS)
 ) -> list[Finding]:
+    """`backends` are those that could be loaded; a server with a --backend-directory knows more."""
     return _Check(options or ConfigOptions(), backends).run(paths)
 
 

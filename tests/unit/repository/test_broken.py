@@ -11,19 +11,20 @@ from naiad.repository.check import Severity, check_repository, render_findings
 from .broken_case import BrokenCase, read_cases
 
 CASES = read_cases()
+BACKENDS = ["identity", "llm", "onnxruntime", "openvino", "python", "pytorch", "tensorrtllm", "vllm"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_says_what_is_wrong(case: BrokenCase, tmp_path: Path) -> None:
     case.write(tmp_path)
-    findings = check_repository([tmp_path])
+    findings = check_repository([tmp_path], backends=BACKENDS)
     assert render_findings(findings).replace(str(tmp_path), "REPO") == case.expected
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_can_be_acted_on(case: BrokenCase, tmp_path: Path) -> None:
     case.write(tmp_path)
-    findings = check_repository([tmp_path])
+    findings = check_repository([tmp_path], backends=BACKENDS)
     assert findings
     for finding in findings:
         problem = finding.problem

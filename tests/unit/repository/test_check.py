@@ -89,6 +89,11 @@ def test_an_ensemble_of_a_model_that_completes_itself_is_left_alone(tmp_path: Pa
     assert codes(check_repository([tmp_path])) == []
 
 
+def test_a_backend_of_another_kind_is_an_error(tmp_path: Path) -> None:
+    add(tmp_path, "m", 'backend: "abacus"\n' + IO)
+    assert codes(check_repository([tmp_path])) == [("error", "m", "backend-unknown")]
+
+
 def test_backends_may_be_named_by_the_caller(tmp_path: Path) -> None:
     add(tmp_path, "m", 'backend: "mine"\n' + IO)
     assert codes(check_repository([tmp_path], backends={"mine"})) == []
@@ -117,3 +122,12 @@ def test_initial_state_files(tmp_path: Path) -> None:
     assert finding.problem.message == "initial_state setting expects 16 bytes, but the data provided from zeros only has 15 bytes."
     (model / "initial_state" / "zeros").write_bytes(bytes(16))
     assert codes(check_repository([tmp_path])) == []
+
+
+def test_the_example_in_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "config.md").read_text()
+    _, _, shown = page.partition("$ naiad check models\n")
+    text = "max_batch_size: 8\nbackend: 'python'\ndynamic_batching {\n  preferred_batch_size: [ 4, 16 ]\n}\n"
+    add(tmp_path / "models", "resnet", text + IO)
+    monkeypatch.chdir(tmp_path)
+    assert render_findings(check_repository([Path("models")])) == shown.partition("```")[0]
