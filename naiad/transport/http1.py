@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from naiad.transport.http1_connection import Http1Connection
+from naiad.transport.http1_flush import FlushTurn
 from naiad.transport.http1_head import Head, parse_head
 from naiad.transport.http1_limits import Http1Limits
 from naiad.transport.http1_route import Router
@@ -26,7 +27,7 @@ _MAX_REFUSED_CONNECTIONS = 1024
 class Http1Endpoint:
     def __init__(self, router: Router, limits: Http1Limits, clock_s: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
-        self.loop: asyncio.AbstractEventLoop
+        self.turn: FlushTurn
         self.connections: set[Http1Connection] = set()
         self.heads: dict[bytes, Head] = {}
         """Heads by their bytes: clients repeat theirs, and parsing one costs more than all the rest of a small request."""
@@ -41,6 +42,7 @@ class Http1Endpoint:
         self.num_slow_readers = 0
         self._router = router
         self._clock_s = clock_s
+        self._loop: asyncio.AbstractEventLoop
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._all_closed: asyncio.Event | None = None
@@ -48,7 +50,8 @@ class Http1Endpoint:
     def protocol_factory(self) -> Http1Connection:
         """For `loop.create_server`; call it on the loop that serves."""
         if not self.connections:
-            self.loop = asyncio.get_running_loop()
+            self._loop = asyncio.get_running_loop()
+            self.turn = FlushTurn(self._loop)
             self.now_s = self._clock_s()
         return Http1Connection(self)
 
@@ -56,6 +59,8 @@ class Http1Endpoint:
         """Raises HeadError."""
         head = parse_head(data, self.limits)
         head.route = self._router(head)
+        max_bytes = head.route.max_body_bytes or self.limits.max_body_bytes
+        head.is_inline = not head.is_chunked and head.content_length <= min(max_bytes, self.limits.large_body_bytes)
         if len(data) <= _MAX_CACHED_HEAD_BYTES:
             if len(self.heads) >= _MAX_CACHED_HEADS:
                 self.heads.clear()
@@ -69,7 +74,7 @@ class Http1Endpoint:
         self.connections.add(connection)
         self.num_connections += 1
         if self._sweep_timer is None:
-            self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
+            self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
         return len(self.connections) <= self.limits.max_connections and not self._is_stopping
 
     @property
@@ -89,7 +94,7 @@ class Http1Endpoint:
             connection.check_deadlines(self.now_s)
 
     def _on_sweep_timer(self) -> None:
-        self._sweep_timer = self.loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
+        self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
         self.sweep()
 
     def _stop_sweeping(self) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.tensor import Buffer
+from naiad.transport.http1_flush import FlushTurn
 
 if TYPE_CHECKING:
     from naiad.transport.http1_exchange import Exchange
@@ -33,23 +34,21 @@ class AnswersOwner(Protocol):
 class AnswerQueue:
     __slots__ = (
         "_flush_is_due",
-        "_loop",
         "_max_stream_buffer_bytes",
         "_out",
         "_owner",
         "_transport",
+        "_turn",
         "exchanges",
         "is_corked",
         "is_paused",
         "is_stopping",
     )
 
-    def __init__(
-        self, owner: AnswersOwner, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, max_stream_buffer_bytes: int
-    ) -> None:
+    def __init__(self, owner: AnswersOwner, transport: asyncio.Transport, turn: FlushTurn, max_stream_buffer_bytes: int) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = transport
-        self._loop = loop
+        self._turn = turn
         self._max_stream_buffer_bytes = max_stream_buffer_bytes
         self._out: list[Buffer] = []
         self._flush_is_due = False
@@ -66,7 +65,7 @@ class AnswerQueue:
         if exchanges[0] is not exchange:
             self._wait(exchange, [data], len(data))
             return
-        if self.is_corked or self._out or len(exchanges) > 1:
+        if self._out or self.is_corked or len(exchanges) > 1 or not self._turn.is_alone(self):
             self._out.append(data)
             self._flush_soon()
         elif self._transport is not None:
@@ -109,6 +108,7 @@ class AnswerQueue:
 
     def close(self) -> None:
         self._transport = None
+        self._turn.forget(self)
         self._out.clear()
         self.disconnect()
 
@@ -150,6 +150,6 @@ class AnswerQueue:
 
     def _flush_soon(self) -> None:
         """Answers that become ready in one turn of the event loop leave in one write."""
-        if not self.is_corked and not self._flush_is_due:
+        if not self._flush_is_due:
             self._flush_is_due = True
-            self._loop.call_soon(self.flush)
+            self._turn.add(self)

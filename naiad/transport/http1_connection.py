@@ -82,7 +82,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._answers = AnswerQueue(self, self._transport, self._endpoint.loop, self._limits.max_stream_buffer_bytes)
+        self._answers = AnswerQueue(self, self._transport, self._endpoint.turn, self._limits.max_stream_buffer_bytes)
         if not self._endpoint.admit(self):
             if self._endpoint.is_flooded:
                 self.abort()
@@ -98,6 +98,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """A client that closes its side gets no more answers: Triton's clients never half-close, and cancelling at once matters more."""
         self._is_draining = True
+        self._answers.flush()
         self._answers.disconnect()
         return False
 
@@ -147,22 +148,27 @@ class Http1Connection(asyncio.BufferedProtocol):
                 break
             end += 4
             key = data[start:end]
-            head = self._heads.get(key) or self._new_head(key)
+            head = self._heads.get(key)
             if head is None:
-                break
+                key = key.lstrip(b"\r\n")  # empty lines before a request are ignored: RFC 9112, 2.2
+                if not key:
+                    start = end
+                    continue
+                head = self._new_head(key)
+                if head is None:
+                    break
             stop = end + head.content_length
-            if stop > size or head.is_chunked or head.content_length > self._limits.large_body_bytes:
+            if stop > size or not head.is_inline:
                 start = self._begin_body(head, data, end)
                 continue
             start = stop
             answers.is_corked = start < size
             self._dispatch(head, data[end:stop])
         self._is_parsing = answers.is_corked = False
-        answers.flush()
 
     def _new_head(self, data: bytes) -> Head | None:
         try:
-            return self._endpoint.read_head(data.lstrip(b"\r\n"))  # empty lines before a request are ignored: RFC 9112, 2.2
+            return self._endpoint.read_head(data)
         except HeadError as error:
             self._refuse(error.status, error.message)
             return None

@@ -40,6 +40,7 @@ class Head:
         "is_chunked",
         "is_head",
         "is_http10",
+        "is_inline",
         "is_plain",
         "keep_alive",
         "method",
@@ -64,6 +65,8 @@ class Head:
         self.is_http10 = False
         self.keep_alive = True
         self.expects_continue = False
+        self.is_inline = False
+        """Set with `route`: the body is so small that it is taken from the bytes that came with the head."""
         self.is_plain = True
         """Nothing special about the answer's framing: HTTP/1.1, kept alive, not HEAD."""
 
