@@ -126,8 +126,9 @@ def grpc_infer_thread_count(text: str) -> int:
 
 
 def pattern(text: str) -> str:
+    """`(?-i)` in front makes it case-sensitive, as in RE2."""
     try:
-        re.compile(text)
+        re.compile(text.removeprefix("(?-i)"))
     except re.error as failure:
         raise ValueError(f"Invalid regular expression: {failure}. Got {text}") from None
     return text

@@ -75,3 +75,8 @@ def test_words_of_refusal(parse: Callable[[str], object], text: str, words: str)
 def test_choices_are_folded() -> None:
     assert value.choice("model-control-mode", "explicit")("EXPLICIT") == "explicit"
     assert value.trace_level("min") == "TIMESTAMPS"
+
+
+@pytest.mark.parametrize("text", ["", "x-.*", "(?-i)X-.*"])
+def test_patterns(text: str) -> None:
+    assert value.pattern(text) == text
