@@ -1,5 +1,7 @@
 # ruff: noqa: E501
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -264,6 +266,15 @@ def test_a_metric_of_a_model_may_join_one_of_ours() -> None:
     text = page.render().decode()
     assert text.count("# TYPE nv_inference_count counter") == 1
     assert lines(text, "nv_inference_count") == ['nv_inference_count{model="m",version="1"} 4', 'nv_inference_count{a="b"} 0']
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus has it)")
+def test_promtool_reads_the_page_and_has_nothing_against_our_names() -> None:
+    settings = quiet("histogram_latencies=true", "summary_latencies=true")
+    text = render(ModelSeries(busy(kind=SummaryStatistics), {"t": 'x"\n'}, has_cache=True), settings=settings)
+    result = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False, timeout=60)
+    assert result.returncode in (0, 3), "1 would be a page that does not parse, 3 is a matter of taste about names, here Triton's"
+    assert [line for line in result.stderr.splitlines() if not line.startswith("nv_")] == []
 
 
 def test_every_family_stands_once_and_parses() -> None:
