@@ -19,7 +19,7 @@ from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.field_name import unknown_field_fix
 from naiad.repository.nearest import nearest
 from naiad.repository.pbtxt_scalar import INTEGER_RANGES, WrongValueError, describe_type
-from naiad.repository.problem import InvalidConfigError, Problem
+from naiad.repository.problem import MAX_PROBLEMS, InvalidConfigError, Problem
 from naiad.repository.source_map import entry_path
 
 _PREFIX = "Invalid config override: "
@@ -125,6 +125,8 @@ class _Reader:
         where = f"{path}: " if path else ""
         message = f"{_PREFIX}{where}found {found}, expected {expected}"
         self.problems.append(Problem(code=code, message=message, path=path, found=found, expected=expected, fix=fix))
+        if len(self.problems) == MAX_PROBLEMS:
+            raise InvalidConfigError(self.problems)
 
 
 def _scalar(field: FieldDescriptor, value: Any) -> Any:

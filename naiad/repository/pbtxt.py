@@ -19,7 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 from naiad.repository.field_name import unknown_field_fix
 from naiad.repository.pbtxt_scalar import WrongValueError, describe_type, read_scalar
 from naiad.repository.pbtxt_token import Kind, TextSyntaxError, Token, tokens
-from naiad.repository.problem import InvalidConfigError, Problem
+from naiad.repository.problem import MAX_PROBLEMS, InvalidConfigError, Problem
 from naiad.repository.source_map import SourceMap, entry_path
 
 M = TypeVar("M", bound=Message)
@@ -68,6 +68,8 @@ class _Parser:
 
     def problem(self, code: str, detail: str, offset: int, *, path: str = "", found: str = "", expected: str = "", fix: str = "") -> None:
         self.problems.append(self._make_problem(code, detail, offset, path=path, found=found, expected=expected, fix=fix))
+        if len(self.problems) == MAX_PROBLEMS:
+            raise InvalidConfigError(self.problems)
 
     def _make_problem(
         self, code: str, detail: str, offset: int, *, path: str = "", found: str = "", expected: str = "", fix: str = ""

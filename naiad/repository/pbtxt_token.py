@@ -45,12 +45,13 @@ class TextSyntaxError(Exception):
         self.fix = fix
 
 
-_SKIPPED = re.compile(r"(?:[ \t\r\n\f\v]+|#[^\n]*)*")
+# Possessive quantifiers: a long string or comment must not cost memory for ways back that are never taken.
+_SKIPPED = re.compile(r"(?:[ \t\r\n\f\v]++|#[^\n]*+)*+")
 _TOKEN = re.compile(
     r"""(?P<NAME>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<FLOAT>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?[fF]?|\d+[eE][+-]?\d+[fF]?|(?!0\d|0[xX])\d+[fF])
       | (?P<INTEGER>0[xX][0-9a-fA-F]+|\d+)
-      | (?P<STRING>"(?:[^"\\\n]|\\[^\n])*"|'(?:[^'\\\n]|\\[^\n])*')
+      | (?P<STRING>"(?:[^"\\\n]++|\\[^\n])*+"|'(?:[^'\\\n]++|\\[^\n])*+')
       | (?P<SYMBOL>[][{}<>:,;-])""",
     re.VERBOSE,
 )

@@ -11,6 +11,9 @@ import msgspec
 
 from naiad.errors import Code, NaiadError
 
+MAX_PROBLEMS = 100
+"""So many are told of one configuration; what comes after is either the same again or no configuration at all."""
+
 
 class Position(msgspec.Struct, frozen=True):
     """Both counted from 1, as editors do."""

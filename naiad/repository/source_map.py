@@ -12,6 +12,7 @@ from bisect import bisect_right
 
 from naiad.repository.problem import Position
 
+MAX_SHOWN = 200
 _LAST_SEGMENT = re.compile(r'(?:\.[^.\[\]"]+|\[\d+\]|\["(?:[^"\\]|\\.)*"\])$')
 
 
@@ -43,8 +44,9 @@ class SourceMap:
             return ""
         self.position_of_offset(0)
         start = self._line_starts[position.line - 1]
-        text = self._text[start:].split("\n", 1)[0].rstrip()
-        return text.encode("utf-8", "replace").decode()
+        end = self._text.find("\n", start)
+        text = self._text[start : end if end >= 0 else len(self._text)]
+        return text.rstrip()[:MAX_SHOWN].encode("utf-8", "replace").decode()
 
     def __contains__(self, path: str) -> bool:
         return path in self.offsets

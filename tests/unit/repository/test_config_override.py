@@ -120,3 +120,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 def test_reads_as_protobufs_own_json(document: dict[str, object]) -> None:
     expected = json_format.ParseDict(document, ModelConfig())
     assert parse_override_dict(document) == expected
+
+
+def test_a_document_full_of_mistakes_is_given_up() -> None:
+    with pytest.raises(InvalidConfigError) as raised:
+        parse_override_dict({f"oops{i}": 1 for i in range(10_000)})
+    assert len(raised.value.problems) == 100

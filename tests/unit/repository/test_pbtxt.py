@@ -251,3 +251,14 @@ def test_the_error_says_the_first_and_how_many_more() -> None:
         str(raised.value)
         == "failed to read text proto from m/config.pbtxt: ModelConfig has no field named 'nme' (line 1; did you mean 'name'?); and 1 more"
     )
+
+
+def test_a_file_full_of_mistakes_is_given_up() -> None:
+    assert len(problems("oops: 1\n" * 10_000)) == 100
+
+
+def test_long_strings_comments_and_lines_are_read() -> None:
+    long = "x" * 1_000_000
+    assert parse(f'# {long}\nname: "{long}"').name == long
+    (said,) = problems(f'name: "{long}')
+    assert (said.code, len(said.found), len(said.source)) == ("unterminated-string", 60, 200)
