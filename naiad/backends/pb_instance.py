@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from naiad.backends.backend import Runtime
 from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkRequest, WorkResponse
-from naiad.errors import unavailable
+from naiad.errors import NaiadError, unavailable
 
 AWAITED_BATCH: ContextVar[list[WorkRequest] | None] = ContextVar("awaited_batch", default=None)
 """The requests that the coroutine of an `async def execute` works on."""
@@ -101,6 +101,13 @@ def from_finalizer(function: Callable[..., object], *arguments: Any) -> None:
     could wait for itself. Dropping such an object unfinished is rare, so the thread's price does not matter.
     """
     try:
-        _thread.start_new_thread(function, arguments)
+        _thread.start_new_thread(_call, (function, arguments))
     except RuntimeError:  # the interpreter is shutting down: the process ends, and the server sees that
+        pass
+
+
+def _call(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    try:
+        function(*arguments)
+    except NaiadError:  # the server has no such thing any more: nothing is left to clean up
         pass

@@ -1,0 +1,94 @@
+"""A `Runtime` that records what a backend asks of it, and answers BLS calls from a script. No server, no process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkResponse
+from naiad.errors import NaiadError
+
+WAIT_S = 10.0
+Events = list[tuple[WorkResponse | None, bool]]
+
+
+class FakeCall:
+    def __init__(self, events: Events) -> None:
+        self.events = list(events)
+        self.is_cancelled = False
+        self.cancelled = threading.Event()
+
+    def next(self) -> tuple[WorkResponse | None, bool]:
+        return self.events.pop(0)
+
+    async def anext(self) -> tuple[WorkResponse | None, bool]:
+        return self.events.pop(0)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.cancelled.set()
+
+
+class FakeRuntime:
+    def __init__(self) -> None:
+        self.responses: dict[int, Events] = {}
+        self.cancelled: set[int] = set()
+        self.logged: list[tuple[str, str, str, int]] = []
+        self.called: list[CallRequest] = []
+        self.calls: list[FakeCall] = []
+        self.answer_call: Callable[[CallRequest], Events] = lambda request: [(WorkResponse(), True)]
+        self.metrics: list[MetricOperation] = []
+        self.metric_value = 0.0
+        self.controls: list[ControlOperation] = []
+        self.is_model_ready = True
+        self.refusal: NaiadError | None = None
+        self._changed = threading.Condition()
+
+    def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
+        with self._changed:
+            self.responses.setdefault(handle, []).append((response, is_final))
+            self._changed.notify_all()
+
+    def is_cancelled(self, handle: int) -> bool:
+        return handle in self.cancelled
+
+    def call(self, request: CallRequest) -> FakeCall:
+        self._refuse()
+        self.called.append(request)
+        call = FakeCall(self.answer_call(request))
+        self.calls.append(call)
+        return call
+
+    def log(self, severity: str, message: str, file: str, line: int) -> None:
+        with self._changed:
+            self.logged.append((severity, message, file, line))
+            self._changed.notify_all()
+
+    def metric(self, operation: MetricOperation) -> float:
+        self._refuse()
+        with self._changed:
+            self.metrics.append(operation)
+            self._changed.notify_all()
+        return self.metric_value if operation.kind == "value" else float(len(self.metrics))
+
+    def control(self, operation: ControlOperation) -> bool:
+        self._refuse()
+        self.controls.append(operation)
+        return self.is_model_ready
+
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    # For tests.
+
+    def ended(self, handle: int) -> Events:
+        """Everything that was sent for a request, once its final event is there."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(is_final for _, is_final in self.responses.get(handle, [])), WAIT_S)
+            return self.responses[handle]
+
+    def metric_of_kind(self, kind: str) -> MetricOperation:
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(operation.kind == kind for operation in self.metrics), WAIT_S)
+            return next(operation for operation in self.metrics if operation.kind == kind)
