@@ -97,7 +97,7 @@ def test_what_the_server_refuses(instance: Instance, runtime: FakeRuntime) -> No
     with pytest.raises(TritonModelException) as caught:
         metrics.Metric({"bad-name": "a"})
     assert str(caught.value) == f"Error when creating Metric: {PREFIX}Invalid label name"
-    with pytest.raises(TritonModelException, match="^Error when creating MetricFamily: Failed to process the request for model 'm_0'"):
+    with pytest.raises(TritonModelException, match=r"^Error when creating MetricFamily: Failed to process the request for model 'm_0'"):
         family()
 
 

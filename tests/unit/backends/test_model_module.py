@@ -44,7 +44,8 @@ def test_neighbours_import_as_under_triton(tmp_path: Path) -> None:
 
 
 def test_processes_of_the_model_can_import_the_api() -> None:
-    code = f"import sys; sys.path.append({MODULES_DIR!r}); import triton_python_backend_utils as p, c_python_backend_utils as c; p.Tensor; c.Tensor"
+    imports = "from triton_python_backend_utils import Tensor; from c_python_backend_utils import Tensor"
+    code = f"import sys; sys.path.append({MODULES_DIR!r}); {imports}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 

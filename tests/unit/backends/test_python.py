@@ -25,7 +25,7 @@ DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 def floats(answer: WorkResponse | None) -> list[float]:
     assert answer is not None
     assert answer.error is None
-    return np.frombuffer(answer.outputs[0].data, np.float32).tolist()
+    return [float(value) for value in np.frombuffer(answer.outputs[0].data, np.float32)]
 
 
 # Loading.
@@ -122,7 +122,8 @@ def test_complete_config_failures(tmp_path: Path) -> None:
     source = COMPLETING.format(kind="staticmethod", parameters="config", last="config.set_max_batch_size(2)")
     with pytest.raises(NaiadError) as caught:
         PythonBackend().complete_config(write_model(tmp_path, source))
-    message = "ValueError: configuration specified max_batch_size 8, but in auto-complete-config function for model 'm' specified max_batch_size 2"
+    message = "ValueError: configuration specified max_batch_size 8, but in auto-complete-config function for model 'm' "
+    message += "specified max_batch_size 2"
     assert caught.value.message == message + "\n\nAt:\n  model.py(10): auto_complete_config\n"
 
 
@@ -246,7 +247,7 @@ def test_async_batches_run_side_by_side(tmp_path: Path, runtime: FakeRuntime) ->
         first, second = backend.execute([request(1, [1])]), backend.execute([request(2, [2])])
         assert not isinstance(first, list)
         assert not isinstance(second, list)
-        return await asyncio.gather(first, second)
+        return list(await asyncio.gather(first, second))
 
     assert [floats(answers[0]) for answers in asyncio.run(both())] == [[1], [2]]
 
