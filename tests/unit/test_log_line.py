@@ -1,7 +1,7 @@
 import json
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.log_line import head, json_line, quote
@@ -28,6 +28,7 @@ def test_messages_are_escaped_as_triton_does() -> None:
     assert quote('esc \t\n\r \x01 \x7f \x1b é \u2028 / \\ " <>& 😀') == '"esc \\t\\n\\r \\u0001 \\u007F \\u001B é \u2028 / \\\\ \\" <>& 😀"'
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_a_quoted_message_is_one_line_of_json(message: str) -> None:
     quoted = quote(message)
@@ -35,6 +36,7 @@ def test_a_quoted_message_is_one_line_of_json(message: str) -> None:
     assert not re.search(r"[\x00-\x1f\x7f-\x9f]", quoted)
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_a_json_line_gives_back_its_parts(message: str, request_id: str) -> None:
     line = json_line("WARNING", TIME_NS, 7, "/x/model.py", 3, message, request_id)

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -88,6 +88,7 @@ LABEL_VALUE = st.text(st.characters(exclude_categories=["Cs"]))
 FLOATS = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])  # 16 digits round the largest ones to infinity
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]*", fullmatch=True), LABEL_VALUE), LABEL_VALUE, FLOATS)
 def test_whatever_labels_and_help_hold_a_parser_gives_them_back(labels: dict[str, str], help: str, value: float) -> None:
     block = Block("name", "gauge", help)

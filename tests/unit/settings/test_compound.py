@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.settings import compound
@@ -121,6 +121,7 @@ def test_secrets_are_in_no_repr(entry: msgspec.Struct) -> None:
     assert "hush" not in f"{entry}"
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(
         [

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.settings import value
@@ -20,6 +20,7 @@ def test_other_words_are_no_booleans(text: str) -> None:
         value.boolean(text)
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_integers(number: int) -> None:
     assert value.integer(str(number)) == number
