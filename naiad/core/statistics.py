@@ -40,9 +40,9 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total: float = 0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
 
 class BatchTimes(msgspec.Struct):
@@ -116,26 +116,31 @@ class ModelStatistics:
         statistics.compute_infer.add(times.compute_output_start_ns - times.compute_input_end_ns)
         statistics.compute_output.add(times.compute_end_ns - times.compute_output_start_ns)
 
-    def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, times: BatchTimes) -> None:
-        """Once per request that was answered; durations are those of the batch it ran in, as Triton counts them."""
-        end_ns = times.compute_end_ns
-        self.inference_count += batch_size
-        self.last_inference_ms = time.time_ns() // 1_000_000
-        request_ns = end_ns - start_ns
-        queue_ns = times.compute_start_ns - queue_start_ns
+    def record_compute(self, num_requests: int, times: BatchTimes) -> None:
+        """Once per execution, for the requests in it that were answered: each is charged the durations of the batch, as by Triton."""
         input_ns = times.compute_input_end_ns - times.compute_start_ns
         infer_ns = times.compute_output_start_ns - times.compute_input_end_ns
-        output_ns = end_ns - times.compute_output_start_ns
-        self.success.add(request_ns)
-        self.queue.add(queue_ns)
-        self.compute_input.add(input_ns)
-        self.compute_infer.add(infer_ns)
-        self.compute_output.add(output_ns)
+        output_ns = times.compute_end_ns - times.compute_output_start_ns
+        self.compute_input.add(input_ns * num_requests, num_requests)
+        self.compute_infer.add(infer_ns * num_requests, num_requests)
+        self.compute_output.add(output_ns * num_requests, num_requests)
+        self.compute_input_histogram.observe(input_ns, num_requests)
+        self.compute_infer_histogram.observe(infer_ns, num_requests)
+        self.compute_output_histogram.observe(output_ns, num_requests)
+        self.last_inference_ms = time.time_ns() // 1_000_000
+
+    def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, compute_start_ns: int, end_ns: int) -> None:
+        """Once per request that was answered, beside `record_compute`."""
+        self.inference_count += batch_size
+        request_ns = end_ns - start_ns
+        queue_ns = compute_start_ns - queue_start_ns
+        success, queue = self.success, self.queue
+        success.count += 1
+        success.ns += request_ns
+        queue.count += 1
+        queue.ns += queue_ns
         self.request_histogram.observe(request_ns)
         self.queue_histogram.observe(queue_ns)
-        self.compute_input_histogram.observe(input_ns)
-        self.compute_infer_histogram.observe(infer_ns)
-        self.compute_output_histogram.observe(output_ns)
 
     def record_failure(self, start_ns: int, end_ns: int, reason: str) -> None:
         self.fail.add(end_ns - start_ns)

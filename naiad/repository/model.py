@@ -39,6 +39,10 @@ class Model:
         self.scheduler = scheduler
         self.arena = arena
         self.check = RequestCheck(spec).check
+        self.is_serving = True
+        """Takes requests: at least one instance has a live worker. An ensemble's steps say so themselves."""
+        for instance in instances:
+            instance.observers.append(self._on_state)
 
     @property
     def name(self) -> str:
@@ -48,10 +52,8 @@ class Model:
     def version(self) -> int:
         return self.spec.version
 
-    @property
-    def is_serving(self) -> bool:
-        """Takes requests: at least one instance has a live worker. An ensemble's steps say so themselves."""
-        return any(instance.is_serving for instance in self.instances) or not self.instances
+    def _on_state(self) -> None:
+        self.is_serving = any(instance.is_serving for instance in self.instances)
 
     @property
     def is_healthy(self) -> bool:

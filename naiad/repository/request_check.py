@@ -37,49 +37,59 @@ class RequestCheck:
         self._spec = spec
         self._rules = {name: _rule(tensor) for name, tensor in spec.inputs.items()}
         self._num_required = sum(not tensor.is_optional for tensor in spec.inputs.values())
+        self._is_batched = spec.max_batch_size > 0
 
     def check(self, request: InferRequest) -> None:
         """Sets `batch_size`. Raises NaiadError."""
-        spec = self._spec
-        outputs = spec.outputs
-        for name in request.requested_outputs:
-            if name not in outputs:
-                raise self._error(request, f"unexpected inference output '{name}' for model '{spec.name}'")
+        if request.requested_outputs:
+            self._check_outputs(request)
         inputs = request.inputs
-        if not self._num_required <= len(inputs) <= len(self._rules):
-            raise self._wrong_count(request)
-        if spec.max_batch_size > 0:
+        rules = self._rules
+        if len(inputs) != len(rules):
+            self._check_count(request)
+        offset = 0
+        if self._is_batched:
+            offset = 1
             request.batch_size = self._batch_size(request)
         for tensor in inputs:
-            rule = self._rules.get(tensor.name)
-            if rule is None:
-                raise self._error(request, f"unexpected inference input '{tensor.name}' for model '{spec.name}'")
-            if tensor.datatype != rule.datatype:
-                raise self._error(
-                    request,
-                    f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{spec.name}' expects '{rule.datatype}'",
-                )
-            self._check_shape(request, tensor, rule)
+            rule = rules.get(tensor.name)
+            if rule is None or tensor.datatype != rule.datatype:
+                raise self._wrong_input(request, tensor, rule)
+            shape = tensor.shape
+            if rule.fixed_bytes >= 0 and shape[offset:] == rule.dims:
+                expected = rule.fixed_bytes * shape[0] if offset else rule.fixed_bytes
+                if len(tensor.data) != expected:
+                    raise self._wrong_size(request, tensor, expected)
+            else:
+                self._check_shape(request, tensor, rule, offset)
         if len(inputs) > 1:
             self._check_duplicates(request)
+
+    def _check_outputs(self, request: InferRequest) -> None:
+        for name in request.requested_outputs:
+            if name not in self._spec.outputs:
+                raise self._error(request, f"unexpected inference output '{name}' for model '{self._spec.name}'")
+
+    def _check_count(self, request: InferRequest) -> None:
+        if not self._num_required <= len(request.inputs) <= len(self._rules):
+            raise self._wrong_count(request)
 
     def _batch_size(self, request: InferRequest) -> int:
         spec, batch_size = self._spec, -1
         for tensor in request.inputs:
             if not tensor.shape:
                 raise self._error(request, f"input '{tensor.name}' has no shape but model requires batch dimension for '{spec.name}'")
-            if batch_size == -1:
-                batch_size = tensor.shape[0]
-            elif tensor.shape[0] != batch_size:
-                raise self._error(request, f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'")
-        batch_size = max(batch_size, 0)
+            size = tensor.shape[0]
+            if size != batch_size:
+                if batch_size != -1:
+                    raise self._error(request, f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'")
+                batch_size = size
         if batch_size > spec.max_batch_size:
             raise self._error(request, f"inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'")
-        return max(batch_size, 1)
+        return batch_size if batch_size > 0 else 1
 
-    def _check_shape(self, request: InferRequest, tensor: Tensor, rule: _InputRule) -> None:
+    def _check_shape(self, request: InferRequest, tensor: Tensor, rule: _InputRule, offset: int) -> None:
         shape, dims = tensor.shape, rule.dims
-        offset = 1 if self._spec.max_batch_size > 0 else 0
         if len(shape) != len(dims) + offset:
             raise self._wrong_shape(request, tensor, dims)
         for at, dim in enumerate(dims, offset):
@@ -87,14 +97,8 @@ class RequestCheck:
                 raise self._wrong_shape(request, tensor, dims)
         if rule.element_bytes == 0:
             check_byte_strings(request, tensor, prod(shape), self._spec.name)
-            return
-        expected = rule.fixed_bytes * shape[0] if rule.fixed_bytes >= 0 and offset else prod(shape) * rule.element_bytes
-        if len(tensor.data) != expected:
-            raise self._error(
-                request,
-                f"input byte size mismatch for input '{tensor.name}' for model '{self._spec.name}'. "
-                f"Expected {expected}, got {len(tensor.data)}",
-            )
+        elif len(tensor.data) != prod(shape) * rule.element_bytes:
+            raise self._wrong_size(request, tensor, prod(shape) * rule.element_bytes)
 
     def _check_duplicates(self, request: InferRequest) -> None:
         names = {tensor.name for tensor in request.inputs}
@@ -113,6 +117,20 @@ class RequestCheck:
             raise self._wrong_count(request)
 
     # Words.
+
+    def _wrong_input(self, request: InferRequest, tensor: Tensor, rule: _InputRule | None) -> NaiadError:
+        if rule is None:
+            return self._error(request, f"unexpected inference input '{tensor.name}' for model '{self._spec.name}'")
+        return self._error(
+            request,
+            f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{self._spec.name}' expects '{rule.datatype}'",
+        )
+
+    def _wrong_size(self, request: InferRequest, tensor: Tensor, expected: int) -> NaiadError:
+        return self._error(
+            request,
+            f"input byte size mismatch for input '{tensor.name}' for model '{self._spec.name}'. Expected {expected}, got {len(tensor.data)}",
+        )
 
     def _wrong_count(self, request: InferRequest) -> NaiadError:
         got = [tensor.name for tensor in request.inputs]

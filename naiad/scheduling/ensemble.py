@@ -322,7 +322,8 @@ class EnsembleScheduler:
         else:
             times = BatchTimes(request.queue_start_ns, request.queue_start_ns, now_ns, now_ns)
             self._statistics.record_execution(request.batch_size, times)
-            self._statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, times)
+            self._statistics.record_compute(1, times)
+            self._statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, request.queue_start_ns, now_ns)
         self._runs.discard(run)
         if self._stopped is not None and not self._stopped.done() and not self._runs:
             self._stopped.set_result(None)

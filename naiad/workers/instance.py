@@ -108,6 +108,8 @@ class Instance:
         self.state = State.NEW
         self.on_free: Callable[[Instance], None] = lambda instance: None
         self.on_state: Callable[[Instance], None] = lambda instance: None
+        self.observers: list[Callable[[], None]] = []
+        """Called before `on_state`."""
         self.on_idle: Callable[[Instance], None] = lambda instance: None
         self.max_batches = 1
         self.num_batches = 0
@@ -176,7 +178,7 @@ class Instance:
         self._ping_sent_ns = 0
         self._is_responsive = self._says_ready = True
         self.state = State.READY
-        self.on_state(self)
+        self._tell_state()
         self.on_free(self)
 
     async def stop(self, timeout_s: float) -> None:
@@ -203,8 +205,13 @@ class Instance:
             self.state = State.DOWN
         self._fail_open(internal(f"Failed to process the request(s) for model instance '{self.name}', message: its worker process ended"))
         if was_ready and process is not None:
-            self.on_state(self)
+            self._tell_state()
             self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
+
+    def _tell_state(self) -> None:
+        for observer in self.observers:
+            observer()
+        self.on_state(self)
 
     def _fail_open(self, error: NaiadError) -> None:
         open_requests, self._open = self._open, {}
@@ -320,27 +327,34 @@ class Instance:
         times = BatchTimes(batch.compute_start_ns, message.compute_input_end_ns, message.compute_output_start_ns, time.monotonic_ns())
         batch.times = times
         self._statistics.record_execution(batch.batch_size, times)
+        num_answered = 0
         for handle, response in zip(batch.handles, message.responses, strict=True):
             if response is not None:
                 entry = self._open.pop(handle, None)
                 if entry is not None:
-                    self._answer(entry, response, times)
+                    num_answered += self._answer(entry.request, response, times)
+        if num_answered:
+            self._statistics.record_compute(num_answered, times)
         if not self._open:
             self.on_idle(self)
 
-    def _answer(self, entry: OpenRequest, response: WorkResponse, times: BatchTimes) -> None:
-        """The only response of a plain request."""
-        request = entry.request
+    def _answer(self, request: InferRequest, response: WorkResponse, times: BatchTimes) -> bool:
+        """The only response of a plain request; True when it counts as an inference."""
+        stream = request.stream
+        assert stream is not None
         if request.is_null:
-            self._stream(request).close()
-            return
-        error = None if response.error is None else NaiadError(Code[response.error.code], response.error.message)
-        if error is None:
-            self._statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, times)
+            stream.close()
+            return False
+        statistics, end_ns = self._statistics, times.compute_end_ns
+        error = None
+        if response.error is None:
+            statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, times.compute_start_ns, end_ns)
         else:
-            self._statistics.record_failure(request.start_ns, times.compute_end_ns, failure_reason(error.code, is_from_backend=True))
-        self._statistics.record_first_response(request.start_ns, times.compute_end_ns)
-        self._stream(request).put(self._to_response(request, response, error), True)
+            error = NaiadError(Code[response.error.code], response.error.message)
+            statistics.record_failure(request.start_ns, end_ns, failure_reason(error.code, is_from_backend=True))
+        statistics.record_first_response(request.start_ns, end_ns)
+        stream.put(self._to_response(request, response, error), True)
+        return error is None
 
     def _on_response(self, message: Response) -> None:
         """From a response sender."""
@@ -382,12 +396,10 @@ class Instance:
         if error is not None:
             self._statistics.record_failure(request.start_ns, now_ns, failure_reason(error.code, is_from_backend=True))
             return
-        times = batch.times
         start_ns = batch.compute_start_ns
-        input_end_ns = times.compute_input_end_ns if times is not None else start_ns
-        self._statistics.record_success(
-            request.batch_size, request.start_ns, request.queue_start_ns, BatchTimes(start_ns, input_end_ns, now_ns, now_ns)
-        )
+        input_end_ns = batch.times.compute_input_end_ns if batch.times is not None else start_ns
+        self._statistics.record_compute(1, BatchTimes(start_ns, input_end_ns, now_ns, now_ns))
+        self._statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, start_ns, now_ns)
 
     def _to_response(self, request: InferRequest, response: WorkResponse, error: NaiadError | None) -> InferResponse:
         if self._process is not None and response.outputs:
@@ -408,7 +420,7 @@ class Instance:
         if self._ping_sent_ns and now_ns - self._ping_sent_ns > UNRESPONSIVE_NS and self._is_responsive:
             log.error(f"worker of '{self.name}' does not answer: not ready until it does")
             self._is_responsive = False
-            self.on_state(self)
+            self._tell_state()
         if not self._ping_sent_ns:
             self._ping += 1
             self._ping_sent_ns = now_ns
@@ -422,7 +434,7 @@ class Instance:
         self._is_responsive = True
         self._says_ready = message.is_ready
         if self.is_healthy != was_healthy:
-            self.on_state(self)
+            self._tell_state()
 
     def drop_slots(self, ids: list[int]) -> None:
         if self._process is not None and ids:
