@@ -10,7 +10,7 @@ import zlib
 
 from tests.differential.case import Answer, HttpCase
 
-HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding", "Retry-After", "Allow")
+HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding", "Retry-After")
 LENGTH = "Inference-Header-Content-Length"
 TIMEOUT_S = 30
 

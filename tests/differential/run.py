@@ -52,7 +52,7 @@ def compare(suite: Suite, wanted: str, is_live: bool) -> int:
     for subject, answers in ours.items():
         cases: dict[str, Case] = {case.name: case for case in suite.subjects[subject]}
         for name, answer in answers.items():
-            told = difference(expected(theirs[subject].get(name, {}), cases[name].expect), answer)
+            told = difference(expected(theirs[subject].get(name, {}), cases[name]), answer)
             if told:
                 found += 1
                 print(f"{suite.name}/{subject}: {name}\n{told}\n")

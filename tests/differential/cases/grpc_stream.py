@@ -8,6 +8,7 @@ from typing import Any
 from tests.differential.case import Case, GrpcCase
 from tests.differential.cases.grpc_unary import ROW, add_sub, described, output, request
 
+ENDED = "the genuine server ends the stream as if nothing was sent"
 EMPTY_FINAL = {"triton_enable_empty_final_response": True}
 
 
@@ -57,7 +58,12 @@ CASES: list[Case] = [
     ),
     stream("no error although statuses asked", add_sub(id="a"), metadata=(("triton_grpc_error", "true"),)),
     stream("auto-completed decoupled model", request("auto_class", [described("NAME", "BYTES", [1], bytes_contents=[b"moon"])], id="g")),
-    stream("not a message", b"\xff\xff\xff"),
+    stream(
+        "not a message",
+        b"\xff\xff\xff",
+        expect={"code": "INTERNAL", "message": "Unable to parse request"},
+        because=ENDED,
+    ),
     stream(
         "classification",
         request(

@@ -26,7 +26,6 @@ CASES: list[Case] = [
     raw("Connection: close", f"POST {PATH} HTTP/1.1\nHost: a\nConnection: close\nContent-Length: {len(BODY)}", BODY),
     raw("header names in capitals", f"POST {PATH} HTTP/1.1\nHOST: a\nCONTENT-LENGTH: {len(BODY)}", BODY),
     raw("absolute target", f"POST http://a{PATH} HTTP/1.1\nHost: a\nContent-Length: {len(BODY)}", BODY),
-    raw("fragment in the target", "GET /v2/health/live#x HTTP/1.1\nHost: a", method="GET"),
     raw("two slashes in the target", "GET //v2/health/live HTTP/1.1\nHost: a", method="GET"),
     raw("two slashes inside the target", "GET /v2//health/live HTTP/1.1\nHost: a", method="GET"),
     raw("other content type", f"POST {PATH} HTTP/1.1\nHost: a\nContent-Type: text/plain\nContent-Length: {len(BODY)}", BODY),

@@ -1,5 +1,7 @@
 """For /generate: echoes the text, the shape in which each input arrived, the request parameters and the numbers."""
 
+import json
+
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -11,7 +13,7 @@ class TritonPythonModel:
             text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
             numbers = pb_utils.get_input_tensor_by_name(request, "numbers")
             facts = sorted(f"{tensor.name()} {list(tensor.as_numpy().shape)}" for tensor in request.inputs())
-            facts.append(request.parameters() or "{}")
+            facts.append(json.dumps(json.loads(request.parameters() or "{}"), sort_keys=True))
             outputs = [
                 pb_utils.Tensor("text_output", text),
                 pb_utils.Tensor("shapes", np.array([facts] * text.shape[0], dtype=np.object_)),

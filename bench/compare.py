@@ -1,0 +1,154 @@
+"""`make bench`: Naiad beside the genuine Triton. Same machine, same run, same repository, same load generator.
+
+    python -m bench.compare                      everything; prints markdown tables for RESULTS.md
+    python -m bench.compare add_sub wrk          only these parts: add_sub, large, wrk, models
+    python -m bench.compare --rounds 5 --json figures.json --server "my-server --model-repository {repository} ..."
+
+The two servers run side by side and take turns under load; only one is loaded at a time, and both have answered the same request
+alike before. The median over the rounds is kept. Absolute figures move with the machine; the ratios are the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bench import many_models, oracle
+from bench.load import Figures, has_wrk, perf_analyzer, wrk
+from bench.table import Row, markdown
+from tests.server.harness import Server, free_ports, naiad_executable, port_flags
+
+REPOSITORY = str(Path(__file__).parent / "repository")
+OURS = "{naiad} serve --model-repository={repository} --http-port={http} --grpc-port={grpc} --metrics-port={metrics}"
+Pair = dict[str, Server]
+Measure = Callable[[Server], Figures | None]
+
+
+def launch(name: str, repository: str, ours: str = OURS) -> Server:
+    ports = free_ports()
+    if name == "triton":
+        return Server(oracle.serve_command([repository], port_flags(ports)), ports, oracle.serve_environment())
+    command = ours.format(naiad=naiad_executable(), repository=repository, http=ports[0], grpc=ports[1], metrics=ports[2])
+    return Server(shlex.split(command), ports, dict(os.environ))
+
+
+@contextlib.contextmanager
+def both(repository: str, ours: str) -> Iterator[Pair]:
+    with contextlib.ExitStack() as stack:
+        servers: Pair = {}
+        for name in ("triton", "naiad"):
+            servers[name] = launch(name, repository, ours)
+            stack.callback(servers[name].stop)
+            servers[name].wait_started()
+        yield servers
+
+
+def check_alike(servers: Pair) -> None:
+    """A fast server with wrong answers is not worth measuring."""
+    body = {"inputs": [{"name": f"INPUT{n}", "datatype": "FP32", "shape": [1, 16], "data": [n + k / 3 for k in range(16)]} for n in (0, 1)]}
+    answers = {name: json.loads(server.post("/v2/models/add_sub/infer", body)[1]) for name, server in servers.items()}
+    if answers["triton"] != answers["naiad"]:
+        sys.exit(f"the two servers answer differently: {answers}")
+
+
+def take_turns(servers: Pair, measure: Measure, rounds: int) -> dict[str, Figures] | None:
+    found: dict[str, list[Figures]] = {name: [] for name in servers}
+    for _ in range(rounds):
+        for name, server in servers.items():
+            figures = measure(server) or measure(server)
+            if figures is not None:
+                found[name].append(figures)
+    if not all(found.values()):
+        return None
+    fields = [field.name for field in dataclasses.fields(Figures)]
+    return {name: Figures(*(statistics.median(getattr(one, field) for one in some) for field in fields)) for name, some in found.items()}
+
+
+def rows(what: str, found: dict[str, Figures] | None, goals: dict[str, str]) -> list[Row]:
+    if found is None:
+        print(f"{what}: no figures", file=sys.stderr)
+        return []
+    units = {"infer_per_s": "infer/s", "p50_us": "us p50", "cpu_us": "us CPU / infer"}
+    made = [
+        Row(what, getattr(found["naiad"], field), getattr(found["triton"], field), unit, goals.get(field, ""))
+        for field, unit in units.items()
+    ]
+    print(
+        "  ".join(f"{row.what} {row.unit} {row.ours:.0f} / {row.theirs:.0f} = {row.ratio:.2f}" for row in made), file=sys.stderr, flush=True
+    )
+    return made
+
+
+def measure_add_sub(servers: Pair, rounds: int) -> list[Row]:
+    made: list[Row] = []
+    for protocol in ("http", "grpc"):
+        for concurrency in (1, 16, 64):
+            goals = {"p50_us": "<= 0.6"} if concurrency == 1 else {"infer_per_s": ">= 2", "cpu_us": "<= 0.35"}
+            found = take_turns(servers, lambda server, p=protocol, c=concurrency: perf_analyzer(server, "add_sub", p, c, []), rounds)  # type: ignore[misc]
+            made += rows(f"add_sub {protocol} c={concurrency}", found, goals)
+    return made
+
+
+def measure_large(servers: Pair, rounds: int) -> list[Row]:
+    made: list[Row] = []
+    for protocol in ("http", "grpc"):
+        for mebibytes in (1, 4):
+            shape = ["--shape", f"INPUT0:{mebibytes << 18}"]
+            found = take_turns(servers, lambda server, p=protocol, s=shape: perf_analyzer(server, "identity_fp32", p, 4, s), rounds)  # type: ignore[misc]
+            made += rows(f"identity_fp32 {mebibytes} MiB {protocol} c=4", found, {"infer_per_s": ">= 1.5"})
+    return made
+
+
+def measure_wrk(servers: Pair, rounds: int) -> list[Row]:
+    if not has_wrk():
+        print("wrk is not installed (package wrk): JSON under wrk is not measured", file=sys.stderr)
+        return []
+    made: list[Row] = []
+    for connections in (16, 64):
+        found = take_turns(servers, lambda server, c=connections: wrk(server, c), rounds)  # type: ignore[misc]
+        made += rows(f"add_sub JSON wrk {connections} connections", found, {"infer_per_s": ">= 2"})
+    return made
+
+
+PARTS = {"add_sub": measure_add_sub, "large": measure_large, "wrk": measure_wrk}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help="add_sub, large, wrk, models; all when none is named")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", type=int, default=100, help="how many small models the part `models` serves")
+    parser.add_argument("--repository", default=REPOSITORY)
+    parser.add_argument("--server", default=OURS, help="our command, with {repository} {http} {grpc} {metrics}")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    chosen = parser.parse_args(arguments)
+    parts = chosen.parts or [*PARTS, "models"]
+    oracle.install()
+    made: list[Row] = []
+    if any(part in PARTS for part in parts):
+        with both(chosen.repository, chosen.server) as servers:
+            check_alike(servers)
+            for part in parts:
+                if part in PARTS:
+                    made += PARTS[part](servers, chosen.rounds)
+    if "models" in parts:
+        made += many_models.measure(chosen.models, lambda name, repository: launch(name, repository, chosen.server))
+    print(
+        f"`python -m bench.compare {' '.join(parts)} --rounds {chosen.rounds}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n"
+    )
+    print(markdown(made))
+    if chosen.json:
+        chosen.json.write_text(json.dumps([{**dataclasses.asdict(row), "ratio": row.ratio} for row in made], indent=1))
+
+
+if __name__ == "__main__":
+    main()

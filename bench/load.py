@@ -1,0 +1,78 @@
+"""The load generators: NVIDIA's perf_analyzer for both protocols, wrk for JSON. Each run gives rate, p50 and CPU per inference.
+
+CPU per inference is the process tree's CPU time over a run divided by the inferences that the server itself counted in it, so
+that warm-up and windows of the load generator do not matter. It does not move with the load generator, which shares the cores.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import oracle
+from bench.process_tree import cpu_seconds
+from tests.server.harness import Server
+
+TIMEOUT_S = 90
+
+
+@dataclass(frozen=True)
+class Figures:
+    infer_per_s: float
+    p50_us: float
+    cpu_us: float
+    """CPU microseconds of the server's process tree per inference."""
+
+
+def count(server: Server, model: str) -> int:
+    stats = json.loads(server.get(f"/v2/models/{model}/stats")[1])
+    return sum(int(version["inference_count"]) for version in stats["model_stats"])
+
+
+def perf_analyzer(server: Server, model: str, protocol: str, concurrency: int, extra: list[str]) -> Figures | None:
+    """None when perf_analyzer gave no figures: now and then it never ends its last window, so callers try again."""
+    address = server.http if protocol == "http" else server.grpc
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.csv"
+        flags = ["-m", model, "-i", protocol, "-u", address, "--concurrency-range", str(concurrency), "--measurement-interval", "2500"]
+        flags += ["--stability-percentage", "999", "--max-trials", "3", "-f", str(report), *extra]
+        cpu, counted = cpu_seconds(server.pid), count(server, model)
+        try:
+            subprocess.run(
+                oracle.perf_analyzer_command(flags), env=oracle.perf_analyzer_environment(), capture_output=True, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        cpu, counted = cpu_seconds(server.pid) - cpu, count(server, model) - counted
+        if not report.exists() or not counted:
+            return None
+        with report.open() as file:
+            rows = list(csv.DictReader(file))
+    if not rows:
+        return None
+    return Figures(float(rows[0]["Inferences/Second"]), float(rows[0]["p50 latency"]), cpu / counted * 1e6)
+
+
+def has_wrk() -> bool:
+    return shutil.which("wrk") is not None
+
+
+def wrk(server: Server, connections: int, seconds: int = 5) -> Figures | None:
+    script = Path(__file__).with_name("infer.lua")
+    command = ["wrk", "-t", "2", "-c", str(connections), "-d", f"{seconds}s", "--latency", "-s", str(script), f"http://{server.http}"]
+    cpu = cpu_seconds(server.pid)
+    text = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
+    cpu = cpu_seconds(server.pid) - cpu
+    done, rate, p50 = (
+        re.search(pattern, text) for pattern in (r"(\d+) requests in", r"Requests/sec:\s+([\d.]+)", r"50%\s+([\d.]+)(us|ms|s)")
+    )
+    if done is None or rate is None or p50 is None or "Non-2xx" in text:
+        return None
+    scale = {"us": 1.0, "ms": 1e3, "s": 1e6}[p50.group(2)]
+    return Figures(float(rate.group(1)), float(p50.group(1)) * scale, cpu / int(done.group(1)) * 1e6)
