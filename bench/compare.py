@@ -142,9 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     made += PARTS[part](servers, chosen.rounds)
     if "models" in parts:
         made += many_models.measure(chosen.models, lambda name, repository: launch(name, repository, chosen.server))
-    print(
-        f"`python -m bench.compare {' '.join(parts)} --rounds {chosen.rounds}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n"
-    )
+    command = f"python -m bench.compare {' '.join(parts)} --rounds {chosen.rounds}"
+    print(f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n")
     print(markdown(made))
     if chosen.json:
         chosen.json.write_text(json.dumps([{**dataclasses.asdict(row), "ratio": row.ratio} for row in made], indent=1))
