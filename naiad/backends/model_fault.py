@@ -29,8 +29,8 @@ def client_message(error: BaseException, server_dirs: tuple[str, ...] = ()) -> s
 
 
 def log_lines(error: BaseException) -> str:
-    """The end of the traceback, from the first line of model code on."""
-    lines = traceback.format_exception(type(error), error, _first_model_traceback(error))
+    """The end of the traceback."""
+    lines = traceback.format_exception(type(error), error, model_traceback(error))
     return wire_text("\n".join("".join(lines).rstrip().splitlines()[-LOG_LINES:]))
 
 
@@ -38,6 +38,14 @@ def place(error: BaseException) -> tuple[str, int]:
     """File name and line of the model code that was last entered."""
     frames = _model_frames(error)
     return (os.path.basename(frames[-1].filename), frames[-1].lineno or 0) if frames else ("python.py", 0)
+
+
+def model_traceback(error: BaseException) -> TracebackType | None:
+    """The traceback from the first line of model code on."""
+    entry = error.__traceback__
+    while entry is not None and _is_machinery(entry.tb_frame.f_code.co_filename):
+        entry = entry.tb_next
+    return entry or error.__traceback__
 
 
 def _text(error: BaseException) -> str:
@@ -61,10 +69,3 @@ def _model_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 def _is_machinery(filename: str) -> bool:
     return filename.startswith((_OWN_DIRECTORY, "<frozen importlib"))
-
-
-def _first_model_traceback(error: BaseException) -> TracebackType | None:
-    entry = error.__traceback__
-    while entry is not None and _is_machinery(entry.tb_frame.f_code.co_filename):
-        entry = entry.tb_next
-    return entry or error.__traceback__

@@ -22,6 +22,8 @@ class ErrorCode(enum.IntEnum):
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+    __str__ = enum.Enum.__str__
+
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name
     """Raised by most functions of the API."""

@@ -7,6 +7,7 @@ instance. Here too: `install` is called once per process, by PythonBackend, and 
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -74,6 +75,11 @@ class Instance:
 
     def end(self) -> None:
         self._batch = None
+
+    def log(self, severity: str, message: str) -> None:
+        """A message of the backend itself, about this instance."""
+        caller = sys._getframe(1)
+        self.runtime.log(severity, f"model '{self.name}': {message}", os.path.basename(caller.f_code.co_filename), caller.f_lineno)
 
     def callers(self) -> list[int]:
         """The requests that the calling code works on; unknown, so empty, in threads of the model's own."""

@@ -18,6 +18,8 @@ class LogLevel(enum.IntEnum):
     ERROR = 2
     VERBOSE = 3
 
+    __str__ = enum.Enum.__str__
+
 
 _Level: TypeAlias = LogLevel
 

@@ -21,6 +21,8 @@ class MetricKind(enum.IntEnum):
     GAUGE = 1
     HISTOGRAM = 2
 
+    __str__ = enum.Enum.__str__
+
 
 class _Family:
     """What a family shares with its metrics without being kept alive by them."""
@@ -78,7 +80,7 @@ class Metric:
     def increment(self, value: float) -> None:
         failure = "Failed to increment metric value"
         self._check("Increment", (MetricKind.COUNTER, MetricKind.GAUGE), failure)
-        value = _number("increment", value)
+        value = _number("Metric.increment(value: float)", value)
         if value < 0 and self._family.kind is MetricKind.COUNTER:
             reason = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
             raise _refused(self._family.instance, failure, reason)
@@ -86,11 +88,11 @@ class Metric:
 
     def set(self, value: float) -> None:
         self._check("Set", (MetricKind.GAUGE,), "Failed to set metric value")
-        self._change("set", _number("set", value), "Failed to set metric value")
+        self._change("set", _number("Metric.set(value: float)", value), "Failed to set metric value")
 
     def observe(self, value: float) -> None:
         self._check("Observe", (MetricKind.HISTOGRAM,), "Failed to observe metric value")
-        self._change("observe", _number("observe", value), "Failed to observe metric value")
+        self._change("observe", _number("Metric.observe(value: float)", value), "Failed to observe metric value")
 
     def value(self) -> float:
         """Asks the server."""
@@ -146,10 +148,10 @@ def _check_buckets(kind: MetricKind, buckets: Any) -> list[float] | None:
         return None
     if buckets is None:
         raise TritonModelException("Failed to create metric. Missing required buckets.")
-    return [_number("Metric", bucket) for bucket in buckets]
+    return [_number("MetricFamily.Metric(labels: dict = None, buckets: List[float] = None)", bucket) for bucket in buckets]
 
 
-def _number(function: str, value: Any) -> float:
+def _number(signature: str, value: Any) -> float:
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
-        raise signature_error(f"Metric.{function}(value: float)", value)
+        raise signature_error(signature, value)
     return float(value)

@@ -80,11 +80,11 @@ def _end_dropped(instance: Instance, handle: int, has_sent: bool) -> None:
     if instance.runtime.is_cancelled(handle):
         instance.runtime.respond(handle, None, True)
         return
-    problem = f"model '{instance.name}' dropped the response sender of a request without TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+    problem = "the response sender of a request was dropped without TRITONSERVER_RESPONSE_COMPLETE_FINAL"
     if has_sent:
-        instance.runtime.log("WARNING", f"{problem}; the response stream was closed", "pb_sender.py", 0)
+        instance.log("WARNING", f"{problem}; its response stream was closed")
         instance.runtime.respond(handle, None, True)
         return
-    instance.runtime.log("ERROR", f"{problem} and without a response", "pb_sender.py", 0)
+    instance.log("ERROR", f"{problem} and without a response")
     message = f"Failed to process the request(s) for model '{instance.name}', message: the request ended without a response"
     instance.runtime.respond(handle, WorkResponse(error=WorkError("INTERNAL", message)), True)

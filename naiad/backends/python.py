@@ -15,7 +15,7 @@ from typing import Any
 
 from naiad.backends import pb_utils
 from naiad.backends.backend import Runtime
-from naiad.backends.model_fault import client_message, log_lines, place
+from naiad.backends.model_fault import client_message, log_lines, model_traceback, place
 from naiad.backends.model_module import import_model_class, version_dir
 from naiad.backends.pb_config import ModelConfig, completed_config
 from naiad.backends.pb_instance import AWAITED_BATCH, Instance, install
@@ -94,7 +94,8 @@ class PythonBackend:
         try:
             self._model.finalize()
         except BaseException as error:
-            self._instance.runtime.log("ERROR", log_lines(error), *place(error))
+            message = f"finalize() of model '{self._instance.name}' failed: {log_lines(error)}"
+            self._instance.runtime.log("ERROR", message, *place(error))
 
     def is_ready(self) -> bool:
         """What the model's own `is_ready` says; blocks for at most its time limit. True without one."""
@@ -161,8 +162,7 @@ class PythonBackend:
                 f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."
             )
         if request._sender is not None and not request._sender._take_over():
-            problem = "Unable to send response. Non-decoupled model cannot send more than one response."
-            self._instance.runtime.log("ERROR", f"model '{self._instance.name}': {problem}", "python.py", 0)
+            self._instance.log("ERROR", "Unable to send response. Non-decoupled model cannot send more than one response.")
             return None
         return encode_response(response, request._work.requested_outputs or self._instance.output_names)
 
@@ -206,7 +206,7 @@ class PythonBackend:
     def _load_error(self, error: BaseException) -> NaiadError:
         if isinstance(error, NaiadError):
             return error
-        return internal(client_message(error, self._server_dirs)).with_traceback(error.__traceback__)
+        return internal(client_message(error, self._server_dirs)).with_traceback(model_traceback(error))
 
 
 def _missing_execute(arguments: LoadArguments) -> Execute:

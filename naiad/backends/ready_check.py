@@ -54,19 +54,17 @@ class ReadyCheck:
     def _judge(self, answer: object) -> bool:
         if isinstance(answer, bool):
             return answer
-        self._log("is_ready() must return a boolean value", "ready_check.py", 0)
+        self._instance.log("ERROR", "is_ready() must return a boolean value")
         return False
 
     def _give_up(self) -> bool:
-        self._log(f"is_ready() did not answer within {self._limit_s:g} s", "ready_check.py", 0)
+        self._instance.log("ERROR", f"is_ready() did not answer within {self._limit_s:g} s")
         return False
 
     def _report(self, error: BaseException) -> bool:
-        self._log(log_lines(error), *place(error))
+        message = f"is_ready() of model '{self._instance.name}' failed: {log_lines(error)}"
+        self._instance.runtime.log("ERROR", message, *place(error))
         return False
-
-    def _log(self, message: str, file: str, line: int) -> None:
-        self._instance.runtime.log("ERROR", f"model '{self._instance.name}' is not ready: {message}", file, line)
 
 
 async def _as_coroutine(awaitable: Any) -> Any:

@@ -117,7 +117,7 @@ def test_dropped_without_a_response_is_an_error(instance: Instance, runtime: Fak
     assert response is not None
     message = "Failed to process the request(s) for model 'm_0', message: the request ended without a response"
     assert response.error == WorkError("INTERNAL", message)
-    assert "dropped the response sender" in runtime.logged[0][1]
+    assert "response sender of a request was dropped" in runtime.logged[0][1]
 
 
 def test_dropped_in_the_middle_closes_the_stream(instance: Instance, runtime: FakeRuntime) -> None:
