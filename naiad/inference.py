@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from naiad.core.model_spec import ModelIndex, ServerMetadata
+import msgspec
+
+from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
@@ -54,6 +56,11 @@ class InferenceCore:
     def model(self, name: str, version: str = "") -> Model:
         """The version that would serve a request now; raises Triton's `Request for unknown model` errors."""
         return self.repository.ready_model(name, version)
+
+    def model_metadata(self, name: str, version: str = "") -> ModelSpec:
+        """Of a version that was asked for by number, only that one is listed."""
+        spec = self.model(name, version).spec
+        return msgspec.structs.replace(spec, versions=[spec.version]) if version else spec
 
     def model_config(self, name: str, version: str = "") -> ModelConfig:
         return self.model(name, version).config

@@ -111,7 +111,10 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
     async def control(operation: ControlOperation) -> bool:
         return await _control(core, operation)
 
-    services = Services(lambda request: core.infer(request), custom.apply, custom.drop_owner, control)
+    def is_decoupled(name: str, version: str) -> bool:
+        return core.model(name, version).spec.is_decoupled
+
+    services = Services(lambda request: core.infer(request), is_decoupled, custom.apply, custom.drop_owner, control)
     loader = Loader(LoopClock(loop), templates, services, load_options(settings))
     sources = ModelSources([Path(path) for path in settings.model_repository], config_options)
     repository = Repository(

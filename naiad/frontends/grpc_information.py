@@ -39,7 +39,7 @@ class Information:
         return pb.ServerMetadataResponse(name=metadata.name, version=metadata.version, extensions=metadata.extensions)
 
     def _model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        spec = self._core.model(request.name, request.version).spec
+        spec = self._core.model_metadata(request.name, request.version)
         return pb.ModelMetadataResponse(
             name=spec.name,
             versions=[str(version) for version in spec.versions],

@@ -41,7 +41,7 @@ class MetadataRoutes:
         answer_json(exchange, encode_server_metadata(self._core.metadata))
 
     def model(self, exchange: Exchange, names: Names) -> None:
-        _answer(exchange, lambda: encode_model_metadata(self._core.model(names["model"], names["version"]).spec))
+        _answer(exchange, lambda: encode_model_metadata(self._core.model_metadata(names["model"], names["version"])))
 
     def config(self, exchange: Exchange, names: Names) -> None:
         _answer(exchange, lambda: self._core.model_config_json(names["model"], names["version"]))

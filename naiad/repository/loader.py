@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from naiad import log
 from naiad.core.clock import Clock
 from naiad.core.model_spec import ModelSpec
 from naiad.core.statistics import ModelStatistics
@@ -25,8 +26,9 @@ from naiad.repository.model import Model, build_spec
 from naiad.repository.problem import InvalidConfigError
 from naiad.scheduling.build import build_ensemble, build_scheduler
 from naiad.shm.arena import Arena
-from naiad.workers.calls import Services
+from naiad.workers.calls import Calls, Services
 from naiad.workers.instance import Instance, InstancePlan
+from naiad.workers.messages import CallFlow, CancelCall, Control, LogLine, Metric, StartCall, ToServer
 from naiad.workers.restart import RestartPolicy
 from naiad.workers.template_process import Templates
 from naiad.workers.worker import BACKENDS
@@ -66,6 +68,16 @@ class Loader:
         arguments = self._arguments(config, group, 0, version, model_dir)
         arena = Arena()
         process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
+        calls = Calls(process.channel, self._services, arguments.instance_name)
+
+        def take(message: ToServer) -> None:
+            match message:
+                case StartCall() | CancelCall() | CallFlow() | Metric() | Control():
+                    calls.take(message)
+                case LogLine():
+                    log.emit(message.severity, message.message, message.file, message.line, process.pid)
+
+        process.on_message = take
         try:
             await process.start(self._templates.get(backend))
             return ConfiguredProcess(version, await process.configure(arguments), process, arena)

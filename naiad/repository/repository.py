@@ -24,6 +24,7 @@ from naiad.shm.arena import INLINE_MAX_BYTES
 
 RETRY_AFTER_S = 1
 LATEST = ""
+MAX_VERSION = 2**63 - 1
 
 
 class RepositoryOptions(msgspec.Struct, frozen=True):
@@ -176,15 +177,18 @@ class Repository:
 
 
 def parse_version(version: str) -> int:
+    """Triton reads it as a 64-bit number, and says `stol` when it is none."""
     try:
         number = int(version)
     except ValueError:
-        number = 0
-    if number <= 0:
+        number = MAX_VERSION + 1
+    if number > MAX_VERSION:
         raise invalid_arg(
             f"failed to get model version from specified version string '{version}' (details: stol), "
             "version should be an integral value > 0"
         )
+    if number < 0:
+        raise invalid_arg(f"invalid model version specified '{version}' , version should be an integral value > 0")
     return number
 
 

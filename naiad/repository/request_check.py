@@ -68,7 +68,7 @@ class RequestCheck:
     def _check_outputs(self, request: InferRequest) -> None:
         for name in request.requested_outputs:
             if name not in self._spec.outputs:
-                raise self._error(request, f"unexpected inference output '{name}' for model '{self._spec.name}'")
+                raise invalid_arg(f"unexpected inference output '{name}' for model '{self._spec.name}'")
 
     def _check_count(self, request: InferRequest) -> None:
         if not self._num_required <= len(request.inputs) <= len(self._rules):
@@ -86,7 +86,9 @@ class RequestCheck:
                 batch_size = size
         if batch_size > spec.max_batch_size:
             raise self._error(request, f"inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'")
-        return batch_size if batch_size > 0 else 1
+        if batch_size <= 0:
+            raise self._error(request, f"inference request batch-size must be >= 1 for '{spec.name}'")
+        return batch_size
 
     def _check_shape(self, request: InferRequest, tensor: Tensor, rule: _InputRule, offset: int) -> None:
         shape, dims = tensor.shape, rule.dims
@@ -109,7 +111,7 @@ class RequestCheck:
         seen: set[str] = set()
         for tensor in request.inputs:
             if tensor.name in seen:
-                raise invalid_arg(f"input '{tensor.name}' already exists in request")
+                raise self._error(request, f"input '{tensor.name}' already exists in request")
             seen.add(tensor.name)
 
     def _check_required(self, request: InferRequest, names: set[str]) -> None:
@@ -120,7 +122,8 @@ class RequestCheck:
 
     def _wrong_input(self, request: InferRequest, tensor: Tensor, rule: _InputRule | None) -> NaiadError:
         if rule is None:
-            return self._error(request, f"unexpected inference input '{tensor.name}' for model '{self._spec.name}'")
+            # Of these two, Triton alone does not say which request it was.
+            return invalid_arg(f"unexpected inference input '{tensor.name}' for model '{self._spec.name}'")
         return self._error(
             request,
             f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{self._spec.name}' expects '{rule.datatype}'",
@@ -129,7 +132,8 @@ class RequestCheck:
     def _wrong_size(self, request: InferRequest, tensor: Tensor, expected: int) -> NaiadError:
         return self._error(
             request,
-            f"input byte size mismatch for input '{tensor.name}' for model '{self._spec.name}'. Expected {expected}, got {len(tensor.data)}",
+            f"input byte size mismatch for input '{tensor.name}' for model '{self._spec.name}'. "
+            f"Expected {expected}, got {len(tensor.data)}",
         )
 
     def _wrong_count(self, request: InferRequest) -> NaiadError:

@@ -15,13 +15,15 @@ import msgspec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
-from naiad.errors import Code, NaiadError
+from naiad.errors import Code, NaiadError, unsupported
 from naiad.workers.channel import Channel
 from naiad.workers.messages import Answer, CallEvent, CallFlow, CancelCall, Control, Metric, StartCall, ToServer
 
 
 class Services(msgspec.Struct, frozen=True):
     infer: Callable[[InferRequest], ResponseStream]
+    is_decoupled: Callable[[str, str], bool]
+    """(model, version); raises NaiadError for a model that does not serve."""
     metric: Callable[[str, MetricOperation], float]
     """(owner, operation); raises NaiadError."""
     drop_metrics: Callable[[str], None]
@@ -78,21 +80,27 @@ class Calls:
             work.timeout_us,
         )
         try:
+            if not call.is_decoupled and self._services.is_decoupled(request.model_name, request.model_version):
+                raise unsupported(
+                    f"Model {call.model_name} is using the decoupled. The current BLS request call doesn't support models using the "
+                    "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
+                    "decoupled models.'"
+                )
             stream = self._services.infer(request)
         except NaiadError as error:
-            self._channel.send(CallEvent(work.handle, _error_response(error), True))
+            self._channel.send(CallEvent(work.handle, _error_response(call.model_name, error), True))
             return
         self._streams[work.handle] = stream
-        stream.deliver_to(partial(self._deliver, work.handle))
+        stream.deliver_to(partial(self._deliver, work.handle, call.model_name))
 
-    def _deliver(self, number: int, response: InferResponse | None, is_final: bool) -> None:
+    def _deliver(self, number: int, model_name: str, response: InferResponse | None, is_final: bool) -> None:
         if is_final:
             self._streams.pop(number, None)
         if self._channel.is_closed:
             return
         answer = None
         if response is not None and response.error is not None:
-            answer = _error_response(response.error)
+            answer = _error_response(model_name, response.error)
         elif response is not None:
             outputs = list(response.outputs)
             self._channel.link.place(outputs)
@@ -119,5 +127,6 @@ class Calls:
         self._channel.send(Answer(message.question, float(value), error))
 
 
-def _error_response(error: NaiadError) -> WorkResponse:
-    return WorkResponse(error=WorkError(error.code.name, error.message))
+def _error_response(model_name: str, error: NaiadError) -> WorkResponse:
+    """Triton's prefix; the code is the called model's own, where Triton makes INTERNAL of everything."""
+    return WorkResponse(error=WorkError(error.code.name, f"Model {model_name} - Error when running inference: {error.message}"))

@@ -169,12 +169,13 @@ class Instance:
             process = WorkerProcess(asyncio.get_running_loop(), self.name, self._arena)
             await process.start(self._templates.get(self._plan.backend))
         self._process = process
+        # Before the load: a model may create metrics or call others from `initialize`.
+        self._calls = Calls(process.channel, self._services, self.name)
         process.on_message = self._take
         process.on_end = self._on_process_end
         loaded = await process.load(self._arguments)
         self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1
         self._has_ready_hook = loaded.has_ready_hook
-        self._calls = Calls(process.channel, self._services, self.name)
         self._ping_sent_ns = 0
         self._is_responsive = self._says_ready = True
         self.state = State.READY

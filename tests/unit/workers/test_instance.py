@@ -38,7 +38,7 @@ def make_instance(templates: Templates, *, execution_timeout_ns: int = 0, **para
     def no_infer(request: InferRequest) -> ResponseStream:
         raise AssertionError
 
-    services = Services(no_infer, lambda owner, operation: 0.0, lambda owner: None, no_control)
+    services = Services(no_infer, lambda name, version: False, lambda owner, operation: 0.0, lambda owner: None, no_control)
     arguments = LoadArguments("m", 1, "/nowhere", "m_0", "CPU", 0, msgspec.json.encode(config))
     plan = InstancePlan("identity", "m", "1", False, execution_timeout_ns, RestartPolicy())
     return Instance(LoopClock(asyncio.get_running_loop()), templates, plan, arguments, Arena(), ModelStatistics("m", 1), services)
