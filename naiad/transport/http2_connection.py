@@ -196,6 +196,9 @@ class Http2Connection:
         at, end = 0, len(data)
         if self._is_preface_due:
             at = self._take_preface(data)
+            if not at:
+                self._held = data
+                return
         if self._data.frame_left:
             at = self._data.go_on(data, at, events)
         elif self._skip_left:
@@ -225,6 +228,7 @@ class Http2Connection:
             self._held = data[at:]
 
     def _take_preface(self, data: bytes) -> int:
+        """Its length, or 0 while it is incomplete."""
         if not data.startswith(PREFACE[: len(data)]):
             raise protocol_error("not HTTP/2: the connection does not begin with the client preface")
         if len(data) < len(PREFACE):

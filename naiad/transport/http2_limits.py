@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from naiad.transport.http2_frame import ErrorCode
+from naiad.transport.http2_frame import DEFAULT_WINDOW, ErrorCode
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -40,6 +40,11 @@ class Http2Limits(msgspec.Struct, frozen=True):
     max_connection_buffer_bytes: int = 1 * GIB
     max_queued_control_bytes: int = 256 * KIB
     """Our acknowledgements to a peer that asks for them and does not read them."""
+
+    def __post_init__(self) -> None:
+        # A peer may use the default window until it has seen our settings.
+        if min(self.stream_window_bytes, self.connection_window_bytes) < DEFAULT_WINDOW:
+            raise ValueError(f"windows must have at least {DEFAULT_WINDOW} bytes")
 
 
 class FloodMeter:
