@@ -61,7 +61,7 @@ def _check_repeated(body: bytes, document: dict[str, Any], spec: ModelSpec) -> N
 
 
 def _repeated(name: str) -> NaiadError:
-    return invalid_arg(f"input '{name}' already exists in request")
+    return invalid_arg(f"[request id: <id_unknown>] input '{name}' already exists in request")
 
 
 class _Conversion:
