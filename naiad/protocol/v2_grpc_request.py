@@ -106,7 +106,7 @@ def build_template(message: ModelInferRequest) -> RequestTemplate:
     names = [output.name for output in message.outputs]
     for at, name in enumerate(names):
         if name in names[:at]:
-            raise invalid_arg(f"output '{name}' already exists in request")
+            raise invalid_arg(f"[request id: {message.id or '<id_unknown>'}] output '{name}' already exists in request")
     request.requested_outputs = names
     inputs = [_input(tensor, message.model_name) for tensor in message.inputs]
     classification: dict[str, int] = {}

@@ -125,7 +125,7 @@ def _forms(request: InferRequest, outputs: list[_Output]) -> OutputForms:
     forms: dict[str, OutputForm] = {}
     for output in outputs:
         if output.name in forms:
-            raise v2_json_checked.repeated_output(output.name)
+            raise v2_json_checked.repeated_output(output.name, request.id)
         wanted = output.parameters
         if wanted is UNSET:
             forms[output.name] = JSON_FORM

@@ -52,7 +52,7 @@ def decode_document(
     outputs = find(document, "outputs")
     wanted = [] if outputs is None else as_array(outputs, "outputs")
     if wanted:
-        forms = _forms(wanted)
+        forms = _forms(wanted, request.id)
         request.requested_outputs = list(forms)
         return request, OutputForms(JSON_FORM, forms)
     return request, OutputForms(BINARY_FORM) if is_binary else ALL_JSON
@@ -126,12 +126,12 @@ def unexpected_data(model_name: str) -> NaiadError:
 # Outputs.
 
 
-def _forms(outputs: list[Any]) -> dict[str, OutputForm]:
+def _forms(outputs: list[Any], request_id: str) -> dict[str, OutputForm]:
     forms: dict[str, OutputForm] = {}
     for value in outputs:
         name = as_string(member(value, "name"), "name")
         if name in forms:
-            raise repeated_output(name)
+            raise repeated_output(name, request_id)
         forms[name] = _form(find(value, "parameters"))
     return forms
 
@@ -153,5 +153,5 @@ def _form(parameters: Any) -> OutputForm:
     return OutputForm(is_binary, int(classification or 0))
 
 
-def repeated_output(name: str) -> NaiadError:
-    return invalid_arg(f"output '{name}' already exists in request")
+def repeated_output(name: str, request_id: str) -> NaiadError:
+    return invalid_arg(f"[request id: {request_id or '<id_unknown>'}] output '{name}' already exists in request")

@@ -88,19 +88,19 @@ class Calls:
                 )
             stream = self._services.infer(request)
         except NaiadError as error:
-            self._channel.send(CallEvent(work.handle, _error_response(call.model_name, error), True))
+            self._channel.send(CallEvent(work.handle, _refusal(call.model_name, error), True))
             return
         self._streams[work.handle] = stream
-        stream.deliver_to(partial(self._deliver, work.handle, call.model_name))
+        stream.deliver_to(partial(self._deliver, work.handle))
 
-    def _deliver(self, number: int, model_name: str, response: InferResponse | None, is_final: bool) -> None:
+    def _deliver(self, number: int, response: InferResponse | None, is_final: bool) -> None:
         if is_final:
             self._streams.pop(number, None)
         if self._channel.is_closed:
             return
         answer = None
         if response is not None and response.error is not None:
-            answer = _error_response(model_name, response.error)
+            answer = WorkResponse(error=WorkError(response.error.code.name, response.error.message))
         elif response is not None:
             outputs = list(response.outputs)
             self._channel.link.place(outputs)
@@ -127,6 +127,9 @@ class Calls:
         self._channel.send(Answer(message.question, float(value), error))
 
 
-def _error_response(model_name: str, error: NaiadError) -> WorkResponse:
-    """Triton's prefix; the code is the called model's own, where Triton makes INTERNAL of everything."""
-    return WorkResponse(error=WorkError(error.code.name, f"Model {model_name} - Error when running inference: {error.message}"))
+def _refusal(model_name: str, error: NaiadError) -> WorkResponse:
+    """Of a call that did not reach the model. Models match on Triton's words, and it makes INTERNAL of every such error."""
+    words = error.message
+    if words.startswith("Request for unknown model"):
+        words = f"Failed for execute the inference request. Model '{model_name}' is not ready."
+    return WorkResponse(error=WorkError(Code.INTERNAL.name, f"Model {model_name} - Error when running inference: {words}"))
