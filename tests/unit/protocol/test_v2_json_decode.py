@@ -280,8 +280,8 @@ TENSORS: list[tuple[dict[str, Any], Code, str]] = [
 OUTPUTS: list[tuple[list[Any], Code, str]] = [
     ([{}], Code.INTERNAL, "Unable to parse 'name': attempt to access non-existing object member 'name'"),
     ([{"name": 5}], Code.INTERNAL, "Unable to parse 'name': attempt to access JSON non-string as string"),
-    ([{"name": "A"}, {"name": "A"}], Code.INVALID_ARG, "output 'A' already exists in request"),
-    ([{"name": "A"}, {"name": "A", "x": 1}], Code.INVALID_ARG, "output 'A' already exists in request"),
+    ([{"name": "A"}, {"name": "A"}], Code.INVALID_ARG, "[request id: <id_unknown>] output 'A' already exists in request"),
+    ([{"name": "A"}, {"name": "A", "x": 1}], Code.INVALID_ARG, "[request id: <id_unknown>] output 'A' already exists in request"),
     (
         [{"name": "A", "parameters": {"binary_data": 1}}],
         Code.INTERNAL,
