@@ -18,8 +18,8 @@ from naiad.backends.backend import Runtime
 from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkRequest, WorkResponse
 from naiad.errors import NaiadError, unavailable
 
-AWAITED_BATCH: ContextVar[list[WorkRequest] | None] = ContextVar("awaited_batch", default=None)
-"""The requests that the coroutine of an `async def execute` works on."""
+AWAITED_HANDLES: ContextVar[list[int] | None] = ContextVar("awaited_handles", default=None)
+"""The requests that the coroutine of an `async def execute` works on, and the tasks that it starts."""
 
 
 class DetachedRuntime:
@@ -83,10 +83,11 @@ class Instance:
 
     def callers(self) -> list[int]:
         """The requests that the calling code works on; unknown, so empty, in threads of the model's own."""
-        batch = AWAITED_BATCH.get()
-        if batch is None and self._thread == threading.get_ident():
-            batch = self._batch
-        return [request.handle for request in batch] if batch else []
+        awaited = AWAITED_HANDLES.get()
+        if awaited is not None:
+            return awaited
+        is_executing = self._batch is not None and self._thread == threading.get_ident()
+        return [request.handle for request in self._batch or ()] if is_executing else []
 
 
 _current = [Instance("", "")]

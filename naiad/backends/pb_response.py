@@ -50,7 +50,9 @@ def _signature_error(*given: object) -> TypeError:
 
 def decode_response(response: WorkResponse) -> InferenceResponse:
     error = None if response.error is None else decode_error(response.error)
-    return InferenceResponse([received_tensor(tensor) for tensor in response.outputs], error, response.parameters)
+    decoded = InferenceResponse([received_tensor(tensor) for tensor in response.outputs], error)
+    decoded._parameters = response.parameters
+    return decoded
 
 
 def encode_response(response: InferenceResponse, wanted: Collection[str]) -> WorkResponse:

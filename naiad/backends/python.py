@@ -18,7 +18,7 @@ from naiad.backends.backend import Runtime
 from naiad.backends.model_fault import client_message, log_lines, model_traceback, place
 from naiad.backends.model_module import import_model_class, version_dir
 from naiad.backends.pb_config import ModelConfig, completed_config
-from naiad.backends.pb_instance import AWAITED_BATCH, Instance, install
+from naiad.backends.pb_instance import AWAITED_HANDLES, Instance, install
 from naiad.backends.pb_request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceRequest, received_request
 from naiad.backends.pb_response import InferenceResponse, encode_response
 from naiad.backends.ready_check import ReadyCheck
@@ -122,7 +122,7 @@ class PythonBackend:
             instance.end()
 
     async def _await(self, requests: list[WorkRequest], batch: list[InferenceRequest], returned: Awaitable[Any]) -> Responses:
-        AWAITED_BATCH.set(requests)
+        AWAITED_HANDLES.set([request.handle for request in requests])
         try:
             return self._collect(batch, await returned)
         except asyncio.CancelledError as error:

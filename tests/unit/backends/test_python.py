@@ -407,6 +407,33 @@ def test_calls_name_the_requests_they_serve(tmp_path: Path, runtime: FakeRuntime
     assert runtime.called[0].callers == [4, 5]
 
 
+def test_calls_of_a_task_that_outlives_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
+    source = f"""
+    import asyncio
+    class TritonPythonModel:
+        async def execute(self, requests):
+            self.task = asyncio.create_task(self.work(requests[0].get_response_sender()))
+
+        async def work(self, sender):
+            await asyncio.sleep(0)
+            await {BLS.replace("exec", "async_exec")}
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    """
+    backend = load(tmp_path, source, runtime, **DECOUPLED)
+
+    async def both() -> None:
+        requests = [request(4)]
+        answers = backend.execute(requests)
+        assert not isinstance(answers, list)
+        assert await answers == [None]
+        requests.clear()
+        await backend._model.task
+
+    asyncio.run(both())
+    assert runtime.called[0].callers == [4]
+    assert runtime.ended(4) == [(None, True)]
+
+
 # Readiness.
 
 

@@ -36,9 +36,9 @@ def test_parameters_both_ways() -> None:
 
 
 def test_decode() -> None:
-    response = decode_response(WorkResponse([WorkTensor("A", "INT64", [1], bytearray(8))], None, {"k": "v"}))
+    response = decode_response(WorkResponse([WorkTensor("A", "INT64", [1], bytearray(8))], None, {"k": 2.5}))
     assert response.output_tensors()[0].as_numpy().tolist() == [0]
-    assert (response.has_error(), response.error(), response.parameters()) == (False, None, '{"k": "v"}')
+    assert (response.has_error(), response.error(), response.parameters()) == (False, None, '{"k": 2.5}')
     failed = decode_response(WorkResponse(error=WorkError("UNAVAILABLE", "later"))).error()
     assert failed is not None
     assert (failed.message(), failed.code()) == ("later", TritonError.UNAVAILABLE)
