@@ -32,6 +32,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_requests: int = 1024
     """A request beyond them is refused with UNAVAILABLE."""
     use_cuda_graphs: bool = True
+    use_triton_interpreter: bool = False
+    """The GPU's kernels on a CPU, in Triton's interpreter: for tests."""
     is_asynchronous: bool | None = None
     """Launch a step before the previous one's tokens are read. None: on a GPU."""
     seed: int | None = None

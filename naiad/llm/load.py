@@ -9,14 +9,15 @@ from pathlib import Path
 
 import torch
 
-from naiad.errors import invalid_arg, unavailable
+from naiad.errors import invalid_arg
 from naiad.llm.block_pool import BlockPool
 from naiad.llm.checkpoint.folder import open_folder, read_tokenizer
 from naiad.llm.checkpoint.load_weights import Progress, load_weights
 from naiad.llm.checkpoint.safetensors_source import SafetensorsSource
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
-from naiad.llm.kv_cache import KvCache, allocate_kv_cache, block_bytes
+from naiad.llm.kv_cache import KvCache, allocate_kv_cache
+from naiad.llm.memory_plan import num_kv_blocks
 from naiad.llm.models.decoder import Decoder
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights
@@ -31,7 +32,8 @@ from naiad.llm.token_scheduler import TokenScheduler
 from naiad.llm.tokenizer import Tokenizer
 from naiad.llm.torch_sampler import TorchSampler
 
-DEFAULT_CPU_KV_BYTES = 1 << 30
+DEFAULT_CPU_TOKENS = 1024
+DEFAULT_GPU_TOKENS = 8192
 
 
 def load_engine(path: Path, settings: EngineSettings | None = None, progress: Progress | None = None) -> Engine:
@@ -51,19 +53,45 @@ def build_engine(
     config: DecoderConfig, weights: DecoderWeights, tokenizer: Tokenizer | None, eos_token_ids: list[int], settings: EngineSettings
 ) -> Engine:
     device, dtype = weights.embedding.device, weights.embedding.dtype
-    max_model_len = min(settings.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
-    num_batched = settings.max_num_batched_tokens or 1024
+    is_gpu = device.type == "cuda"
+    num_tokens = settings.max_num_batched_tokens or (DEFAULT_GPU_TOKENS if is_gpu else DEFAULT_CPU_TOKENS)
     table = SlotTable(settings.max_num_seqs, config.vocab_size, device)
-    num_blocks = _num_blocks(config, settings, dtype)
-    max_model_len = min(max_model_len, (num_blocks - 1) * settings.block_size)
+    num_blocks = num_kv_blocks(config, settings, num_tokens, device, dtype)
+    wanted_len = min(settings.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
+    max_model_len = min(wanted_len, (num_blocks - 1) * settings.block_size)
     cache = allocate_kv_cache(config, num_blocks, settings.block_size, settings.max_num_seqs, max_model_len, device, dtype)
-    cos, sin = rope_tables(config.rope, max_model_len, device)
-    decoder = Decoder(config, weights, TorchOperations(cos, sin, table.next_tokens))
-    stager = StepStager(num_batched, settings.max_num_seqs, None, device)
-    runner = Runner(decoder, cache, table, TorchSampler(table), stager)
-    scheduler = TokenScheduler(BlockPool(num_blocks, settings.block_size), settings.max_num_seqs, num_batched, settings.enable_prefix_caching)
+    runner = build_runner(config, weights, cache, table, num_tokens, max_model_len, settings)
+    scheduler = TokenScheduler(BlockPool(num_blocks, settings.block_size), settings.max_num_seqs, num_tokens, settings.enable_prefix_caching)
     builder = SequenceBuilder(tokenizer, config.vocab_size, eos_token_ids, max_model_len)
-    return Engine(runner, scheduler, builder, settings, bool(settings.is_asynchronous))
+    is_asynchronous = is_gpu if settings.is_asynchronous is None else settings.is_asynchronous
+    return Engine(runner, scheduler, builder, settings, is_asynchronous)
+
+
+def build_runner(
+    config: DecoderConfig,
+    weights: DecoderWeights,
+    cache: KvCache,
+    table: SlotTable,
+    num_tokens: int,
+    max_model_len: int,
+    settings: EngineSettings,
+) -> Runner:
+    device = table.device
+    cos, sin = rope_tables(config.rope, max_model_len, device)
+    if device.type != "cuda" and not settings.use_triton_interpreter:
+        decoder = Decoder(config, weights, TorchOperations(cos, sin, table.next_tokens))
+        return Runner(decoder, cache, table, TorchSampler(table), StepStager(num_tokens, settings.max_num_seqs, None, device))
+    from naiad.llm import cuda_graphs, cuda_parts  # triton is there only with torch's CUDA builds
+
+    planner = cuda_parts.build_planner(config, device)
+    sampler = cuda_parts.build_sampler(table)
+    decoder = Decoder(config, weights, cuda_parts.build_operations(config, cos, sin, table, planner))
+    stager = StepStager(num_tokens, settings.max_num_seqs, planner, device)
+    runner = Runner(decoder, cache, table, sampler, stager)
+    if device.type == "cuda" and settings.use_cuda_graphs:
+        with torch.inference_mode():
+            runner.graphs = cuda_graphs.GraphLadder(decoder, sampler, cache, stager, cuda_graphs.ladder(settings.max_num_seqs))
+    return runner
 
 
 def choose_device(settings: EngineSettings) -> torch.device:
@@ -78,14 +106,3 @@ def choose_dtype(settings: EngineSettings, config: DecoderConfig, device: torch.
         name = "float32" if device.type == "cpu" else config.dtype
     dtype: torch.dtype = getattr(torch, name)
     return dtype
-
-
-def _num_blocks(config: DecoderConfig, settings: EngineSettings, dtype: torch.dtype) -> int:
-    if settings.num_kv_blocks is not None:
-        return settings.num_kv_blocks + 1
-    each = block_bytes(config, settings.block_size, dtype)
-    wanted = settings.max_num_seqs * -(-config.max_position_embeddings // settings.block_size)
-    num_blocks = min((settings.kv_cache_bytes or DEFAULT_CPU_KV_BYTES) // each, wanted)
-    if num_blocks < 1:
-        raise unavailable("there is no memory for a single KV block")
-    return num_blocks + 1

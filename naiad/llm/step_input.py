@@ -27,13 +27,13 @@ class StepInput:
     positions: Tensor
     slots: Tensor
     num_single: int
-    max_single_length: int = 0
     segments: list[PromptSegment] = field(default_factory=list)
     chunk_starts: Tensor | None = None
     """int32 [num_single + 1]: running total of KV chunks, for the split decode attention."""
     chunk_size: Tensor | None = None
     """int32 [1]: tokens per chunk in this step."""
-    num_chunk_slots: int = 0
+    chunk_items: Tensor | None = None
+    """int32: the row of each chunk, -1 for programs without work."""
     tiles: Tensor | None = None
     """int32 [tiles, 4]: first row, first position, tokens, slot, for the prompt attention."""
     sample_rows: Tensor | None = None

@@ -25,7 +25,8 @@ class StepStager:
         self._num_slots = num_slots
         self._planner = planner
         self._packed = PackedStaging(8 * max_tokens + 64 * num_slots, device)
-        self._single = PackedStaging(8 * words_for(num_slots + 1), device)
+        num_items = planner.num_slots(num_slots) if planner is not None else 0
+        self._single = PackedStaging(8 * words_for(num_slots + 1) + words_for(num_items), device)
 
     def stage(self, plan: StepPlan, mask_rows: dict[int, int]) -> StepInput:
         packed = self._packed
@@ -45,7 +46,7 @@ class StepStager:
     def stage_single(self, plan: StepPlan, size: int, mask_rows: dict[int, int]) -> StepInput:
         """Rows beyond the plan's are padding: the spare slot, position 0. Always the same places, whatever the plan."""
         host, step = self._single_sections(size)
-        token_ids, positions, slots, sample_positions, masks, starts, chunk = host
+        token_ids, positions, slots, sample_positions, masks, starts, items, chunk = host
         count = len(plan.rows)
         _fill_singles(plan.rows, token_ids, positions, slots)
         token_ids[count:], positions[count:], slots[count:] = 0, 0, self._num_slots
@@ -54,7 +55,7 @@ class StepStager:
         for row, mask_row in mask_rows.items():
             masks[row] = mask_row
         assert self._planner is not None
-        chunk[0] = self._planner.plan(positions + 1, starts)
+        chunk[0] = self._planner.plan(positions + 1, starts, items)
         self._single.send()
         return step
 
@@ -68,9 +69,11 @@ class StepStager:
         pairs = [self._single.section(self._num_slots) for _ in range(5)]
         starts, device_starts = self._single.section(self._num_slots + 1)
         chunk, device_chunk = self._single.section(1)
+        assert self._planner is not None
+        items, device_items = self._single.section(self._planner.num_slots(self._num_slots))
+        num_items = self._planner.num_slots(size)
         host = [view[:size] for view, _ in pairs]
         ids, positions, slots, sample_positions, masks = (tensor[:size] for _, tensor in pairs)
-        assert self._planner is not None
         step = StepInput(
             ids,
             positions,
@@ -78,16 +81,19 @@ class StepStager:
             size,
             chunk_starts=device_starts[: size + 1],
             chunk_size=device_chunk,
-            num_chunk_slots=self._planner.num_slots(size),
+            chunk_items=device_items[:num_items],
             sample_slots=slots,
             sample_positions=sample_positions,
             mask_rows=masks,
         )
-        return [*host, starts[: size + 1], chunk], step
+        return [*host, starts[: size + 1], items[:num_items], chunk], step
 
     def _num_words(self, plan: StepPlan) -> int:
         num_tiles = sum(-(-row.count // TILE_TOKENS) for row in plan.rows)
-        return 3 * words_for(plan.num_tokens) + 6 * words_for(len(plan.rows) + 1) + words_for(4 * num_tiles) + 64
+        return 3 * words_for(plan.num_tokens) + 6 * words_for(len(plan.rows) + 1) + words_for(4 * num_tiles) + self._num_item_words(plan.num_single)
+
+    def _num_item_words(self, num_single: int) -> int:
+        return 64 if self._planner is None else 64 + words_for(self._planner.num_slots(num_single))
 
     def _stage_sampled(self, step: StepInput, plan: StepPlan, mask_rows: dict[int, int]) -> None:
         count = sum(row.is_sampled for row in plan.rows)
@@ -106,8 +112,9 @@ class StepStager:
         assert self._planner is not None
         starts, step.chunk_starts = self._packed.section(step.num_single + 1)
         chunk, step.chunk_size = self._packed.section(1)
-        chunk[0] = self._planner.plan(positions + 1, starts)
-        step.num_chunk_slots = int(starts[-1])
+        items, device_items = self._packed.section(self._planner.num_slots(step.num_single))
+        chunk[0] = self._planner.plan(positions + 1, starts, items)
+        step.chunk_items = device_items[: int(starts[-1])]
 
     def _stage_tiles(self, step: StepInput) -> None:
         """The tiles with the most keys come first, so that the last ones to run are short."""

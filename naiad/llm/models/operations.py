@@ -22,6 +22,8 @@ class Stream:
     """[tokens, hidden]."""
     partials: Tensor | None = None
     """float32 [parts, tokens, hidden], still to be added."""
+    bias: Tensor | None = None
+    """Belongs to the partials."""
 
 
 @dataclass(slots=True, frozen=True)

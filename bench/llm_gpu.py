@@ -1,0 +1,227 @@
+"""The native engine on one GPU: offline batches, the nano-vllm benchmark and prefill rates, with random weights. One script, one table.
+
+    python bench/llm_gpu.py                                  all of it
+    python bench/llm_gpu.py --only batch --model llama-3.1-8b
+    python bench/llm_gpu.py --profile 64                     where a decode step's time goes, kernel by kernel
+
+Every case is run once to warm up and once measured, with other prompts, so that nothing is found in the prefix cache.
+`share` is the bytes limit's share: the bytes that the decode steps must read (weights, keys and values) at 4.27 TB/s, or for prefill the
+floating-point operations at 790 TFLOP/s, over the time taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+
+from naiad.llm.engine import Engine
+from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.generation import GenerationRequest
+from naiad.llm.load import build_engine
+from naiad.llm.models.decoder_config import DecoderConfig
+from naiad.llm.models.decoder_weights import random_weights
+from naiad.llm.models.registry import FAMILIES
+from naiad.llm.parameters import SamplingParameters
+
+BYTES_PER_SECOND = 4.27e12
+FLOPS_PER_SECOND = 790e12
+
+SHAPES = {
+    "qwen3-0.6b": {
+        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "dtype": "bfloat16",
+    },
+    "llama-3.1-8b": {
+        "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rope_theta": 5e5, "rms_norm_eps": 1e-5,
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+        "dtype": "bfloat16",
+    },
+    "qwen3-14b": {
+        "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 40,
+        "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6, "dtype": "bfloat16",
+    },
+    "falcon-7b": {
+        "model_type": "falcon", "vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+        "max_position_embeddings": 2048, "dtype": "bfloat16",
+    },
+}  # fmt: skip
+
+
+class Row(msgspec.Struct):
+    case: str
+    model: str
+    tokens_per_s: float
+    seconds: float
+    share: float
+    gate: float
+
+
+GATES = {
+    ("batch 1", "llama-3.1-8b"): 220, ("batch 16", "llama-3.1-8b"): 3200, ("batch 64", "llama-3.1-8b"): 9300,
+    ("batch 256", "llama-3.1-8b"): 16500, ("nano-vllm", "qwen3-0.6b"): 20100, ("nano-vllm", "llama-3.1-8b"): 9800,
+    ("nano-vllm", "qwen3-14b"): 6100, ("prefill 2048", "llama-3.1-8b"): 41000,
+}  # fmt: skip
+
+
+class Bench:
+    def __init__(self, model: str, arguments: argparse.Namespace) -> None:
+        self.model = model
+        self.rows: list[Row] = []
+        started = time.monotonic()
+        self.config = read_shape(model)
+        weights = random_weights(self.config, torch.device("cuda"), torch.bfloat16)
+        torch.cuda.synchronize()
+        self.weight_bytes = weights.num_bytes() - (0 if self.config.tie_embeddings else weights.embedding.nbytes)
+        weights_s = time.monotonic() - started
+        settings = EngineSettings(
+            device="cuda", max_model_len=min(8960, self.config.max_position_embeddings), max_num_seqs=256, block_size=arguments.block_size,
+            max_num_batched_tokens=arguments.batched_tokens, max_waiting_requests=4096, use_cuda_graphs=not arguments.eager,
+        )  # fmt: skip
+        self.engine = build_engine(self.config, weights, None, [], settings)
+        torch.cuda.synchronize()
+        print(
+            f"{model}: weights {weights_s:.1f} s, engine {time.monotonic() - started - weights_s:.1f} s, "
+            f"{self.engine.scheduler.pool.num_blocks} KV blocks, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
+            flush=True,
+        )
+
+    def batch(self, size: int, num_in: int = 128, num_out: int = 128) -> None:
+        lengths = [(num_in, num_out)] * size
+        run(self.engine, lengths, seed=size)
+        seconds = run(self.engine, lengths, seed=size + 1)
+        self._add(f"batch {size}", size * num_out / seconds, seconds, self._decode_s(lengths))
+
+    def nano(self) -> None:
+        source = random.Random(0)  # draws in the benchmark's own order: each prompt's length, its tokens, then all output lengths
+        prompts = [[source.randint(0, 10000) for _ in range(source.randint(100, 1024))] for _ in range(256)]
+        num_out = [source.randint(100, 1024) for _ in range(256)]
+        run(self.engine, [(64, 8)] * 256, seed=7)
+        seconds = run_prompts(self.engine, prompts, num_out, temperature=0.6)
+        lengths = [(len(prompt), out) for prompt, out in zip(prompts, num_out, strict=True)]
+        self._add("nano-vllm", sum(num_out) / seconds, seconds, self._decode_s(lengths) + self._prefill_s(lengths))
+
+    def prefill(self, num_in: int, count: int) -> None:
+        run(self.engine, [(num_in, 1)] * 4, seed=3)
+        seconds = run(self.engine, [(num_in, 1)] * count, seed=4)
+        self._add(f"prefill {num_in}", num_in * count / seconds, seconds, self._prefill_s([(num_in, 1)] * count))
+
+    def _add(self, case: str, rate: float, seconds: float, limit_s: float) -> None:
+        row = Row(case, self.model, rate, seconds, limit_s / seconds, GATES.get((case, self.model), 0.0))
+        self.rows.append(row)
+        print(f"  {case:14} {rate:10.1f} tok/s  {seconds:7.3f} s  share {row.share:5.1%}  gate {row.gate:g}", flush=True)
+
+    def _decode_s(self, lengths: list[tuple[int, int]]) -> float:
+        per_token = self.config.kv_bytes_per_token(2)
+        num_steps = max(out for _, out in lengths)
+        read = num_steps * self.weight_bytes
+        read += sum(per_token * sum(range(num_in, num_in + out)) for num_in, out in lengths)
+        return read / BYTES_PER_SECOND
+
+    def _prefill_s(self, lengths: list[tuple[int, int]]) -> float:
+        matrices = self.weight_bytes / 2 - self.config.vocab_size * self.config.hidden_size
+        flops = sum(2 * matrices * n + 2 * self.config.num_layers * self.config.q_size * n * n for n, _ in lengths)
+        return flops / FLOPS_PER_SECOND
+
+
+def read_shape(model: str) -> DecoderConfig:
+    raw = SHAPES[model]
+    return FAMILIES[str(raw["model_type"])].read_config(dict(raw))
+
+
+def run(engine: Engine, lengths: list[tuple[int, int]], seed: int) -> float:
+    source = random.Random(seed)
+    prompts = [[source.randint(0, 10000) for _ in range(num_in)] for num_in, _ in lengths]
+    return run_prompts(engine, prompts, [out for _, out in lengths], temperature=0.6)
+
+
+def run_prompts(engine: Engine, prompts: list[list[int]], num_out: list[int], temperature: float) -> float:
+    """Seconds from the first submit to the last token."""
+    torch.cuda.synchronize()
+    started = time.monotonic()
+    for index, (prompt, out) in enumerate(zip(prompts, num_out, strict=True)):
+        parameters = SamplingParameters(temperature=temperature, max_tokens=out, ignore_eos=True)
+        engine.submit(GenerationRequest(id=str(index), prompt=prompt, parameters=parameters, should_detokenize=False))
+    num_tokens = 0
+    while engine.has_work:
+        num_tokens += sum(len(output.token_ids) for output in engine.step())
+    seconds = time.monotonic() - started
+    assert num_tokens == sum(num_out), f"{num_tokens} tokens came out, expected {sum(num_out)}"
+    assert engine.scheduler.pool.num_used == 0, "blocks were left behind"
+    return seconds
+
+
+def profile(bench: Bench, size: int, num_in: int) -> None:
+    """Kernel times of 20 decode steps."""
+    engine = bench.engine
+    source = random.Random(11)
+    for index in range(size):
+        prompt = [source.randint(0, 10000) for _ in range(num_in)]
+        engine.submit(GenerationRequest(id=f"p{index}", prompt=prompt, parameters=SamplingParameters(temperature=0.6, max_tokens=60, ignore_eos=True)))
+    for _ in range(30):
+        engine.step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]) as trace:
+        started = time.monotonic()
+        for _ in range(20):
+            engine.step()
+        torch.cuda.synchronize()
+        print(f"  {(time.monotonic() - started) / 20 * 1e3:.3f} ms per step under the profiler")
+    rows = [event for event in trace.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA]
+    rows.sort(key=lambda event: -event.self_device_time_total)
+    total = sum(event.self_device_time_total for event in rows) / 20e3
+    print(f"  profile of batch {size}, {num_in} tokens of context: {total:.3f} ms of kernels per step")
+    for event in rows[:22]:
+        print(f"    {event.self_device_time_total / 20e3:8.4f} ms  {event.count / 20:6.1f} x {event.self_device_time_total / event.count:8.2f} us  {event.key[:90]}")
+    while engine.has_work:
+        engine.step()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", choices=list(SHAPES), help="default: the three of the gates")
+    parser.add_argument("--only", action="append", choices=["batch", "nano", "prefill"])
+    parser.add_argument("--profile", type=int, action="append", default=[])
+    parser.add_argument("--profile-context", type=int, default=128)
+    parser.add_argument("--batched-tokens", type=int, default=8192)
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for model in arguments.model or ["llama-3.1-8b", "qwen3-0.6b", "qwen3-14b"]:
+        rows += measure(model, arguments)
+        torch.cuda.empty_cache()
+    print(f"\n{'case':14} {'model':14} {'tok/s':>10} {'seconds':>9} {'share':>7} {'gate':>7}")
+    for row in rows:
+        print(f"{row.case:14} {row.model:14} {row.tokens_per_s:10.1f} {row.seconds:9.3f} {row.share:7.1%} {row.gate or '-':>7}")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([msgspec.to_builtins(row) for row in rows], indent=1))
+
+
+def measure(model: str, arguments: argparse.Namespace) -> list[Row]:
+    bench = Bench(model, arguments)
+    wanted = arguments.only or ["batch", "nano", "prefill"]
+    for size in arguments.profile:
+        profile(bench, size, arguments.profile_context)
+    if "batch" in wanted and model == "llama-3.1-8b":
+        for size in (1, 16, 64, 256):
+            bench.batch(size)
+    if "prefill" in wanted and model == "llama-3.1-8b":
+        bench.prefill(2048, 32)
+        bench.prefill(8192, 8)
+    if "nano" in wanted:
+        bench.nano()
+    return bench.rows
+
+
+if __name__ == "__main__":
+    main()

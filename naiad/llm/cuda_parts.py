@@ -1,0 +1,39 @@
+"""What an engine on a GPU is made of, instead of the PyTorch parts: operations and sampler in Triton, chunk planner, graphs.
+
+Imported only where it is used: it needs triton, which comes with torch's CUDA builds. Runs in Triton's interpreter too, for tests.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from naiad.llm.chunk_plan import ChunkPlanner
+from naiad.llm.kernels.decode_attention import DecodeAttention
+from naiad.llm.kernels.gemm_plan import GemmPlan
+from naiad.llm.kernels.sampling import TritonSampler
+from naiad.llm.kernels.triton_operations import TritonOperations
+from naiad.llm.models.decoder_config import DecoderConfig
+from naiad.llm.slot_table import SlotTable
+
+NUM_SMS_WITHOUT_GPU = 4
+
+
+def build_planner(config: DecoderConfig, device: torch.device) -> ChunkPlanner:
+    return ChunkPlanner(_num_sms(device), config.num_kv_heads)
+
+
+def build_operations(config: DecoderConfig, cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner) -> TritonOperations:
+    max_items = planner.num_slots(table.num_slots + 1)
+    attention = DecodeAttention(max_items, config.num_heads, config.head_dim, table.device)
+    return TritonOperations(cos, sin, table.next_tokens, attention, GemmPlan(_num_sms(table.device)))
+
+
+def build_sampler(table: SlotTable) -> TritonSampler:
+    return TritonSampler(table)
+
+
+def _num_sms(device: torch.device) -> int:
+    if device.type != "cuda":
+        return NUM_SMS_WITHOUT_GPU
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,0 +1,44 @@
+"""Kernel tests run on an NVIDIA GPU, or on the CPU in Triton's interpreter (TRITON_INTERPRET=1, smaller shapes); otherwise they are skipped."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.gpu)
+        if IS_INTERPRETED:  # numpy, which computes there, warns of what floats on a GPU do silently
+            item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning"))
+
+
+@pytest.fixture
+def device() -> torch.device:
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if not IS_INTERPRETED:
+        pytest.skip("no GPU here; TRITON_INTERPRET=1 runs this test on the CPU")
+    return torch.device("cpu")
+
+
+@pytest.fixture
+def narrow(device: torch.device) -> torch.dtype:
+    """The 16-bit type under test. Triton's interpreter computes bfloat16 products wrongly, so it gets the other one."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float16
+
+
+@pytest.fixture(params=["narrow", "float32"])
+def dtype(request: pytest.FixtureRequest, narrow: torch.dtype) -> torch.dtype:
+    return narrow if request.param == "narrow" else torch.float32
+
+
+@pytest.fixture
+def is_small(device: torch.device) -> bool:
+    return device.type == "cpu"

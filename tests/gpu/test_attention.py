@@ -1,0 +1,151 @@
+"""Paged attention, rope and the KV store against float64, for the head layouts of every family with a fast path."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from naiad.llm.chunk_plan import ChunkPlanner
+from naiad.llm.kernels.decode_attention import DecodeAttention
+from naiad.llm.kernels.prompt_attention import prompt_attention
+from naiad.llm.kernels.rope_store import rope_store
+from tests.gpu import reference
+
+LAYOUTS = {
+    "llama-3.1-8b": (32, 8, 128, 0.0, 0),
+    "qwen3-0.6b": (16, 8, 128, 0.0, 0),
+    "qwen3-14b": (40, 8, 128, 0.0, 0),
+    "smollm2-135m": (9, 3, 64, 0.0, 0),
+    "mistral-window": (32, 8, 128, 0.0, 100),
+    "falcon-7b": (71, 1, 64, 0.0, 0),
+    "persimmon-8b": (64, 64, 64, 0.0, 0),
+    "phi3-mini": (32, 32, 96, 0.0, 90),
+    "gemma2-9b": (16, 8, 256, 50.0, 77),
+}
+
+
+class Pages:
+    """A cache filled with noise, and tables that point each slot at shuffled blocks."""
+
+    def __init__(self, layout: str, dtype: torch.dtype, device: torch.device, lengths: list[int], page: int = 16) -> None:
+        self.num_heads, self.num_kv_heads, self.head_dim, self.softcap, self.window = LAYOUTS[layout]
+        if device.type == "cpu":
+            self.num_heads = self.num_heads // self.num_kv_heads * min(self.num_kv_heads, 2)
+            self.num_kv_heads = min(self.num_kv_heads, 2)
+        width = max(-(-length // page) for length in lengths)
+        num_blocks = width * len(lengths) + 1
+        shape = (num_blocks, self.num_kv_heads, page, self.head_dim)
+        self.keys = torch.randn(shape, device=device).to(dtype)
+        self.values = torch.randn(shape, device=device).to(dtype)
+        self.tables = (torch.randperm(num_blocks - 1, device=device).to(torch.int32) + 1).view(len(lengths), width)
+        self.lengths = lengths
+        self.scale = self.head_dim**-0.5
+
+    def lay_out(self, pages: torch.Tensor, slot: int, length: int) -> torch.Tensor:
+        return pages[self.tables[slot].long()].transpose(0, 1).flatten(1, 2)[:, :length]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_decode_attention_matches_float64(layout: str, dtype: torch.dtype, device: torch.device, is_small: bool) -> None:
+    torch.manual_seed(hash(layout) % 1000)
+    lengths = [1, 130, 290] if is_small else [1, 2, 63, 64, 65, 500, 1024, 3001, 127, 128, 129]
+    pages = Pages(layout, dtype, device, lengths)
+    planner = ChunkPlanner(132, pages.num_kv_heads)
+    planner.budget = 3 if is_small else planner.budget
+    starts, items = np.zeros(len(lengths) + 1, np.int32), np.zeros(planner.num_slots(len(lengths)), np.int32)
+    chunk = planner.plan(np.array(lengths, np.int32), starts, items)
+    assert starts[-1] > len(lengths), "the plan should split some row"
+    query = torch.randn((len(lengths), pages.num_heads * pages.head_dim), device=device).to(dtype)
+    out = reference.poison(torch.empty_like(query))
+    attend = DecodeAttention(items.shape[0], pages.num_heads, pages.head_dim, device)
+    as_tensor = lambda values: torch.tensor(values, dtype=torch.int32, device=device)  # noqa: E731
+    attend(
+        query, out, pages.keys, pages.values, pages.tables, as_tensor(range(len(lengths))), as_tensor([n - 1 for n in lengths]),
+        as_tensor(items), as_tensor(starts), as_tensor([chunk]), pages.scale, pages.softcap, pages.window,
+    )  # fmt: skip
+    for row, length in enumerate(lengths):
+        heads = query[row].view(1, pages.num_heads, pages.head_dim)
+        key, value = pages.lay_out(pages.keys, row, length), pages.lay_out(pages.values, row, length)
+        expected = reference.attention(heads, key, value, length - 1, pages.scale, pages.softcap, pages.window).flatten()
+        assert reference.relative_error(out[row], expected) < reference.TOLERANCE[dtype], (row, length)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_prompt_attention_matches_float64(layout: str, dtype: torch.dtype, device: torch.device, is_small: bool) -> None:
+    """Segments with and without a cached prefix, shorter and longer than a tile."""
+    torch.manual_seed(hash(layout) % 1000)
+    segments = [(0, 20), (37, 5), (100, 140)] if is_small else [(0, 2), (0, 128), (0, 129), (5, 64), (512, 300), (1000, 1), (0, 1500), (77, 700)]
+    pages = Pages(layout, dtype, device, [start + count for start, count in segments])
+    total = sum(count for _, count in segments)
+    query = torch.randn((total, pages.num_heads * pages.head_dim), device=device).to(dtype)
+    out = reference.poison(torch.empty_like(query))
+    tiles, first = [], 0
+    for slot, (start, count) in enumerate(segments):
+        tiles += [(first + at, start + at, min(128, count - at), slot) for at in range(0, count, 128)]
+        first += count
+    prompt_attention(
+        query, out, pages.keys, pages.values, pages.tables, torch.tensor(tiles, dtype=torch.int32, device=device),
+        pages.scale, pages.softcap, pages.window,
+    )  # fmt: skip
+    first = 0
+    for slot, (start, count) in enumerate(segments):
+        heads = query[first : first + count].view(count, pages.num_heads, pages.head_dim)
+        key, value = pages.lay_out(pages.keys, slot, start + count), pages.lay_out(pages.values, slot, start + count)
+        expected = reference.attention(heads, key, value, start, pages.scale, pages.softcap, pages.window).flatten(1)
+        assert reference.relative_error(out[first : first + count], expected) < reference.TOLERANCE[dtype], (start, count)
+        first += count
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("has_norm", [False, True])
+def test_rope_store_rotates_and_stores(layout: str, has_norm: bool, is_split: bool, device: torch.device, narrow: torch.dtype) -> None:
+    torch.manual_seed(hash(layout) % 1000)
+    dtype, num_tokens, eps = narrow, 7, 1e-6
+    pages = Pages(layout, dtype, device, [64, 64, 64])
+    half = pages.head_dim // (4 if layout == "persimmon-8b" else 2)
+    width = (pages.num_heads + 2 * pages.num_kv_heads) * pages.head_dim
+    parts = torch.randn((3, num_tokens, width), device=device)
+    bias = torch.randn(width, device=device).to(dtype) if is_split else None
+    qkv = parts if is_split else parts.sum(0).to(dtype)
+    whole = (parts.double().sum(0) + bias.double() if is_split and bias is not None else qkv.double()).view(num_tokens, -1, pages.head_dim)
+    angles = torch.rand((64, half), device=device) * 6
+    cos, sin = angles.cos(), angles.sin()
+    positions = torch.tensor([0, 1, 17, 63, 5, 31, 32], dtype=torch.int32, device=device)
+    slots = torch.tensor([0, 1, 2, 0, 2, 1, 0], dtype=torch.int32, device=device)
+    weights = (torch.rand((2, pages.head_dim), device=device) + 0.5).to(dtype)
+    reference.poison(pages.keys)
+    reference.poison(pages.values)
+    query = rope_store(
+        qkv, bias, pages.keys, pages.values, cos, sin, positions, slots, pages.tables,
+        weights[0] if has_norm else None, weights[1] if has_norm else None, eps, pages.num_heads,
+    )  # fmt: skip
+    q, k, v = whole.split([pages.num_heads, pages.num_kv_heads, pages.num_kv_heads], dim=1)
+    if has_norm:
+        q, k = reference.rms_norm(q, weights[0], eps), reference.rms_norm(k, weights[1], eps)
+    q, k = (reference.rotate(x, cos[positions.long()], sin[positions.long()]) for x in (q, k))
+    assert reference.relative_error(query, q.flatten(1)) < 6e-3
+    for token, (position, slot) in enumerate(zip(positions.tolist(), slots.tolist(), strict=True)):
+        block = int(pages.tables[slot, position // 16])
+        assert reference.relative_error(pages.keys[block, :, position % 16], k[token]) < 6e-3
+        assert reference.relative_error(pages.values[block, :, position % 16], v[token]) < 6e-3
+    num_written = num_tokens * pages.num_kv_heads * pages.head_dim
+    assert int(torch.isfinite(pages.keys).sum()) == num_written, "keys were written outside of their places"
+    assert int(torch.isfinite(pages.values).sum()) == num_written
+
+
+def test_chunk_plan_covers_every_row_within_its_budget() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        planner = ChunkPlanner(132, int(rng.choice([1, 2, 8, 64])))
+        lengths = rng.integers(1, 8192, int(rng.integers(1, 300))).astype(np.int32)
+        starts, items = np.zeros(len(lengths) + 1, np.int32), np.zeros(planner.num_slots(len(lengths)), np.int32)
+        chunk = planner.plan(lengths, starts, items)
+        counts = np.diff(starts)
+        assert counts.min() >= 1
+        assert all(math.ceil(n / chunk) == count for n, count in zip(lengths, counts, strict=True))
+        assert (items[: starts[-1]] == np.repeat(np.arange(len(lengths)), counts)).all()
+        assert (items[starts[-1] :] == -1).all()
