@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from naiad.backends.backend import Backend
@@ -196,7 +196,7 @@ class Worker:
             self._fail(error)
             return False
         is_async = bool(getattr(self.backend, "is_async", False))
-        self.channel.send(Loaded(is_async, hasattr(self.backend, "is_ready")))
+        self.channel.send(Loaded(is_async, bool(getattr(self.backend, "has_ready_hook", False))))
         return is_async
 
     def _fail(self, error: BaseException) -> None:
@@ -284,14 +284,23 @@ class Worker:
             message = self.channel.backlog.popleft()
             match message:
                 case Execute():
-                    task = self.loop.create_task(self._execute_async(message))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._start_task(self._execute_async(message))
                 case Ping():
-                    self.channel.send(Pong(message.number, self._is_ready()))
+                    self._start_task(self._answer_ping(message.number))
                 case Unload():
                     if not stopped.done():
                         stopped.set_result(None)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self.loop is not None
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_ping(self, number: int) -> None:
+        check = getattr(self.backend, "is_ready_async", None)
+        is_ready = await check() if check is not None else self._is_ready()
+        self.channel.send(Pong(number, bool(is_ready)))
 
     async def _execute_async(self, message: Execute) -> None:
         requests = self._take(message)

@@ -130,6 +130,7 @@ class WorkerChannel:
 
     def _send(self, message: Message, more_fds: list[int] | None = None) -> None:
         out = self._out
+        out.clear()  # what a failed encoding may have left
         fds = self.link.pack(message, out) + (more_fds or [])
         if not fds:
             self.sock.sendall(out)
@@ -140,8 +141,6 @@ class WorkerChannel:
             self.sock.sendall(memoryview(out)[sent:])
         if len(out) > READ_BYTES:
             self._out = bytearray()
-        else:
-            out.clear()
 
 
 Rights: TypeAlias = "list[tuple[int, int, array.array[int]]]"
