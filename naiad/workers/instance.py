@@ -288,7 +288,21 @@ class Instance:
         self.num_batches += 1
         if self._plan.execution_timeout_ns:
             batch.deadline = self._clock.call_at(now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout)
-        self._process.channel.send(Execute(number, work))
+        try:
+            self._process.channel.send(Execute(number, work))
+        except (TypeError, ValueError, OverflowError) as error:
+            self._give_up(number, f"the batch could not be sent to its worker: {error}")
+
+    def _give_up(self, number: int, reason: str) -> None:
+        """A value that no message can carry: decoders refuse those, so this is a defect of theirs, and only these requests pay."""
+        log.error(f"instance '{self.name}': {reason}")
+        batch = self._batches.pop(number)
+        self.num_batches -= 1
+        for handle in batch.handles:
+            request = self._open.pop(handle).request
+            self._statistics.record_failure(request.start_ns, self._clock.now_ns(), "OTHER")
+            self._stream(request).fail(internal(reason), self._plan.model_name, self._plan.model_version, request.id)
+        self.on_idle(self)
 
     def _on_execution_timeout(self) -> None:
         log.error(f"instance '{self.name}' has executed for longer than its limit of {self._plan.execution_timeout_ns / 1e9:g} s: killed")
