@@ -16,6 +16,8 @@ from naiad.transport.http1_flush import FlushTurn
 if TYPE_CHECKING:
     from naiad.transport.http1_exchange import Exchange
 
+_FLUSH_BYTES = 64 * 1024
+"""So much is not kept until the end of the turn."""
 _PAUSE_BYTES = 64 * 1024
 """A stream that waits for its turn is held back when it has so much to send."""
 
@@ -36,6 +38,7 @@ class AnswerQueue:
         "_flush_is_due",
         "_max_stream_buffer_bytes",
         "_out",
+        "_out_bytes",
         "_owner",
         "_transport",
         "_turn",
@@ -51,6 +54,7 @@ class AnswerQueue:
         self._turn = turn
         self._max_stream_buffer_bytes = max_stream_buffer_bytes
         self._out: list[Buffer] = []
+        self._out_bytes = 0
         self._flush_is_due = False
         self.exchanges: deque[Exchange] = deque()
         self.is_corked = False
@@ -67,7 +71,11 @@ class AnswerQueue:
             return
         if self._out or self.is_corked or len(exchanges) > 1 or not self._turn.is_alone(self):
             self._out.append(data)
-            self._flush_soon()
+            self._out_bytes += len(data)
+            if self._out_bytes > _FLUSH_BYTES:
+                self.flush()
+            else:
+                self._flush_soon()
         elif self._transport is not None:
             self._transport.write(data)
         if exchange.is_ended:
@@ -86,6 +94,7 @@ class AnswerQueue:
 
     def flush(self) -> None:
         self._flush_is_due = False
+        self._out_bytes = 0
         out = self._out
         if not out or self._transport is None:
             return

@@ -18,7 +18,7 @@ from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata, TensorSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
-from naiad.core.statistics import BatchTimes, ModelStatistics
+from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor, tensor_from_numpy
 from naiad.errors import Code, NaiadError, internal, invalid_arg, not_found
 from naiad.frontends.http import HttpFrontend
@@ -218,6 +218,9 @@ class FakeCore:
             raise not_found(f"Request for unknown model: '{name}' version {version} is not found")
         return self.models[name]
 
+    def model_metadata(self, name: str, version: str = "") -> ModelSpec:
+        return self.model(name, version).spec
+
     def model_config_json(self, name: str, version: str = "") -> bytes:
         return msgspec.json.encode({"name": self.model(name, version).spec.name, "max_batch_size": self.model(name).spec.max_batch_size})
 
@@ -235,10 +238,7 @@ class FakeCore:
         stream = ResponseStream()
         found.compute(request, stream, found.spec)
         if stream.is_closed:
-            end = time.monotonic_ns()
-            found.statistics.record_execution(request.batch_size, BatchTimes(request.start_ns, request.start_ns, end, end))
-            times = BatchTimes(request.start_ns, request.start_ns, end, end)
-            found.statistics.record_success(request.batch_size, request.start_ns, request.start_ns, times)
+            _count(found.statistics, request)
         return stream
 
     def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:
@@ -259,6 +259,17 @@ class FakeCore:
 
     async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
         self.unloaded.append((name, unload_dependents))
+
+
+def _count(statistics: ModelStatistics, request: InferRequest) -> None:
+    """What perf_analyzer looks at."""
+    statistics.inference_count += request.batch_size
+    statistics.execution_count += 1
+    took_ns = time.monotonic_ns() - request.start_ns
+    statistics.success.add(took_ns)
+    statistics.queue.add(0)
+    for part in (statistics.compute_input, statistics.compute_infer, statistics.compute_output):
+        part.add(took_ns // 3)
 
 
 class HttpServer(msgspec.Struct, eq=False):

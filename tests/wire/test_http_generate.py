@@ -1,0 +1,181 @@
+"""POST /generate and /generate_stream over a socket."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naiad.core.tensor import tensor_from_numpy
+from naiad.errors import Code, NaiadError
+from naiad.frontends.http_options import HttpOptions
+from naiad.transport.http1_limits import Http1Limits
+from tests.wire.http_client import Client, Reply, call, on_uvloop
+from tests.wire.http_fakes import respond, serving
+
+NOT_ONE = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
+
+
+async def generate(port: int, model: str, body: Any, *, is_stream: bool = False, headers: dict[str, str] | None = None) -> Reply:
+    return await call(port, "POST", f"/v2/models/{model}/generate{'_stream' if is_stream else ''}", body, headers)
+
+
+def events(reply: Reply) -> list[Any]:
+    assert reply.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    parts = reply.body.split(b"\n\n")
+    assert parts.pop() == b""
+    return [json.loads(part.removeprefix(b"data: ")) for part in parts]
+
+
+@on_uvloop
+async def test_one_response() -> None:
+    async with serving() as server:
+        reply = await generate(server.port, "gen", {"text_input": "hi", "max_tokens": 5, "temperature": 0.5, "id": "7"})
+        assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+        document = reply.json()
+        assert list(document) == ["id", "model_name", "model_version", "OUT"]
+        inputs, parameters, request_id, *_ = ast.literal_eval(document["OUT"])
+        assert inputs == {"text_input": [[1, 1], [[b"hi"]]], "max_tokens": [[1, 1], [[5]]]}
+        assert (parameters, request_id) == ({"temperature": 0.5}, "7")
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "body"),
+    [
+        ([2], 200, {"model_name": "rep", "model_version": "1", "OUT": 2, "TXT": ["x", "x"]}),
+        ([1], 200, {"model_name": "rep", "model_version": "1", "OUT": 1, "TXT": "x"}),
+        ([1, 2], 400, {"error": NOT_ONE}),
+        ([], 400, {"error": NOT_ONE}),
+        ([-1], 503, {"error": "neg -1"}),
+    ],
+)
+@on_uvloop
+async def test_exactly_one_response(values: list[int], status: int, body: Any) -> None:
+    async with serving() as server:
+        reply = await generate(server.port, "rep", {"IN": values})
+        assert (reply.status, reply.json()) == (status, body)
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "expected"),
+    [
+        ([2], 200, [{"model_name": "rep", "model_version": "1", "OUT": 2, "TXT": ["x", "x"]}]),
+        ([], 200, []),
+        ([-1], 503, [{"error": "neg -1"}]),
+        (
+            [1, -1, 0],
+            200,
+            [
+                {"model_name": "rep", "model_version": "1", "OUT": 1, "TXT": "x"},
+                {"error": "neg -1"},
+                {"model_name": "rep", "model_version": "1", "OUT": 0, "TXT": []},
+            ],
+        ),
+    ],
+)
+@on_uvloop
+async def test_streams(values: list[int], status: int, expected: list[Any]) -> None:
+    async with serving() as server:
+        reply = await generate(server.port, "rep", {"IN": values}, is_stream=True)
+        assert (reply.status, events(reply)) == (status, expected)
+        assert reply.headers.get("Retry-After") == ("2" if status == 503 else None)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("model", "body", "headers", "status", "words"),
+    [
+        ("nope", {}, {}, 404, "Request for unknown model: 'nope' is not found"),
+        ("gen", b"{bad", {}, 500, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
+        ("gen", {}, {}, 400, "[request id: <id_unknown>] expected number of inputs between 1 and 5 but got 0 inputs for model 'gen'."),
+        ("gen", {"text_input": "x"}, {"Content-Encoding": "gzip"}, 400, "Unsupported content-encoding, only 'identity' is supported."),
+        ("gen", {"text_input": "x", "id": 1}, {}, 500, "Unable to parse 'id': attempt to access JSON non-string as string"),
+    ],
+)
+@on_uvloop
+async def test_refused_before_it_begins(is_stream: bool, model: str, body: Any, headers: dict[str, str], status: int, words: str) -> None:
+    async with serving() as server:
+        reply = await generate(server.port, model, body, is_stream=is_stream, headers=headers)
+        assert (reply.status, reply.headers["Content-Type"]) == (status, "application/json")
+        assert reply.error().startswith(words)
+
+
+@on_uvloop
+async def test_events_leave_as_they_are_made() -> None:
+    async with serving() as server:
+        client = await Client.connect(server.port)
+        client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
+        held = await server.core.next_held()
+        for number in range(3):
+            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([number], np.float32))], is_final=False)
+            if number == 0:
+                assert (await client.read_head()).status == 200
+            assert json.loads((await client.read_chunk()).removeprefix(b"data: "))["OUT"] == number
+        held.stream.close()
+        assert await client.read_chunk() == b""
+        assert (await client.call("GET", "/v2/health/live")).status == 200, "the connection is kept"
+        await client.close()
+
+
+@on_uvloop
+async def test_an_output_without_a_json_form_is_an_error_event() -> None:
+    async with serving() as server:
+        client = await Client.connect(server.port)
+        client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
+        held = await server.core.next_held()
+        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))], is_final=False)
+        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float16))])
+        reply = await client.read()
+        assert [list(event) for event in events(reply)] == [["model_name", "model_version", "OUT"], ["error"]]
+        await client.close()
+
+
+@on_uvloop
+async def test_a_second_response_ends_generate_and_cancels_the_rest() -> None:
+    async with serving() as server:
+        client = await Client.connect(server.port)
+        client.request("POST", "/v2/models/held_stream/generate", b'{"IN":[1]}')
+        held = await server.core.next_held()
+        for number in range(2):
+            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([number], np.float32))], is_final=False)
+        reply = await client.read()
+        assert (reply.status, reply.error()) == (400, NOT_ONE)
+        assert held.is_cancelled
+        await client.close()
+
+
+@on_uvloop
+async def test_a_reader_that_does_not_read_holds_the_model_back_and_is_then_dropped() -> None:
+    options = HttpOptions(limits=Http1Limits(max_stream_buffer_bytes=4_000_000))
+    async with serving(options) as server:
+        client = await Client.connect(server.port)
+        client.writer.transport.pause_reading()
+        client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
+        held = await server.core.next_held()
+        flow: list[bool] = []
+        held.stream.on_flow(flow.append)
+        response = [tensor_from_numpy("OUT", np.zeros(50_000, np.float32))]
+        for _ in range(1000):
+            respond(held.request, held.stream, response, is_final=False)
+            if held.is_cancelled:
+                break
+        assert flow[:1] == [True]
+        assert held.is_cancelled
+        assert server.frontend.endpoint.num_slow_readers == 1
+        client.reset()
+
+
+@on_uvloop
+async def test_an_error_of_the_producer_is_the_last_event() -> None:
+    async with serving() as server:
+        client = await Client.connect(server.port)
+        client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
+        held = await server.core.next_held()
+        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))], is_final=False)
+        held.stream.fail(NaiadError(Code.INTERNAL, "the worker died"))
+        reply = await client.read()
+        assert (reply.status, events(reply)[-1]) == (200, {"error": "the worker died"})
+        await client.close()
