@@ -50,14 +50,18 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     prototype: InferRequest
     inputs: list[_Input]
     options: RequestOptions
+    repeated_output: str | None
     output_error: NaiadError | None
     is_plain: bool
-    """Neither parameters nor typed contents."""
+    """Neither parameters nor typed contents nor a fault."""
 
     def fill(self, request_id: str, raw: list[Buffer]) -> InferRequest:
         """Raises NaiadError in Triton's words, in Triton's order: inputs first, then outputs."""
         prototype, inputs = self.prototype, self.inputs
         if not self.is_plain or len(raw) < len(inputs):
+            if self.repeated_output is not None:
+                name = prototype.id or request_id or "<id_unknown>"
+                raise invalid_arg(f"[request id: {name}] output '{self.repeated_output}' already exists in request")
             tensors = self._fill_checked(raw)
         else:
             tensors = [Tensor(head.name, head.datatype, list(head.shape), data) for head, data in zip(inputs, raw, strict=False)]
@@ -100,13 +104,11 @@ class RequestTemplate(msgspec.Struct, frozen=True):
 
 
 def build_template(message: ModelInferRequest) -> RequestTemplate:
-    """Raises NaiadError for wrong parameters and repeated outputs; other faults are kept for `fill`."""
+    """Raises NaiadError for wrong parameters; other faults are kept for `fill`."""
     request = InferRequest(message.model_name, [], message.model_version, message.id)
     wants_empty_final = _apply_parameters(request, message.parameters)
     names = [output.name for output in message.outputs]
-    for at, name in enumerate(names):
-        if name in names[:at]:
-            raise invalid_arg(f"[request id: {message.id or '<id_unknown>'}] output '{name}' already exists in request")
+    repeated = next((name for at, name in enumerate(names) if name in names[:at]), None)
     request.requested_outputs = names
     inputs = [_input(tensor, message.model_name) for tensor in message.inputs]
     classification: dict[str, int] = {}
@@ -119,8 +121,8 @@ def build_template(message: ModelInferRequest) -> RequestTemplate:
         output_error = error
     options = RequestOptions(classification, wants_empty_final) if classification or wants_empty_final else PLAIN
     has_reserved = any(name not in _OPTIONS_ONLY for name in message.parameters)
-    is_plain = not has_reserved and all(head.contents is None and head.error is None for head in inputs)
-    return RequestTemplate(request, inputs, options, output_error, is_plain)
+    is_plain = not has_reserved and repeated is None and all(head.contents is None and head.error is None for head in inputs)
+    return RequestTemplate(request, inputs, options, repeated, output_error, is_plain)
 
 
 def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Input:

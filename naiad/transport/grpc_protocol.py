@@ -65,6 +65,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.sender = self.connection.sender
         self._transport: asyncio.Transport
         self._read_view = endpoint.read_view
+        self._max_frame_message_bytes = endpoint.options.max_message_bytes + PREFIX_BYTES
         self._is_direct = False
         self._is_receiving = False
         self._is_flush_due = False
@@ -216,7 +217,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             size = len(data)
             if (
                 event.end_stream
-                and size >= PREFIX_BYTES
+                and PREFIX_BYTES <= size <= self._max_frame_message_bytes
                 and data[0] == 0
                 and _length_at(data, 1)[0] == size - PREFIX_BYTES
                 and call.handler is None
@@ -353,6 +354,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             self.connection.ping(b"keepaliv")
         self._tick_age(now_ns)
         self._tick_stalls(now_ns)
+        self.sender.reset_answered()
         if self._is_draining and now_ns - self._drain_ns > 1_000_000_000:
             self._finish_drain()
         self.flush()

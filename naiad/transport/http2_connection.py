@@ -65,7 +65,7 @@ from naiad.transport.http2_incoming import IncomingBlock, IncomingData, end_rece
 from naiad.transport.http2_limits import Http2ConnectionError, Http2Counters, Http2Limits, Http2StreamError, protocol_error, too_much
 from naiad.transport.http2_purse import Purse
 from naiad.transport.http2_sender import Http2Sender
-from naiad.transport.http2_stream import MAY_RECEIVE, Stream
+from naiad.transport.http2_stream import HALF_CLOSED_LOCAL, MAY_RECEIVE, Stream
 
 _parse_header = frame_header.unpack_from
 
@@ -86,7 +86,7 @@ class Http2Connection:
         self.limits = limits = limits or Http2Limits()
         self.counters = counters or Http2Counters()
         self.streams: dict[int, Stream] = {}
-        self.sender = Http2Sender(self.streams, limits, is_server=is_server)
+        self.sender = Http2Sender(self.streams, limits)
         self.is_closed = False
         self.last_peer_stream_id = 0
         self.peer_max_concurrent_streams = MAX_STREAM_ID
@@ -96,7 +96,7 @@ class Http2Connection:
         self._next_stream_id = 1
         self._headers = HeaderBlocks(HpackDecoder(limits.max_header_list_bytes), make_head)
         self._purse = Purse(limits, self.sender, clock_ns)
-        self._data = IncomingData(limits, self.sender, self._purse)
+        self._data = IncomingData(limits, self.sender, self._purse, is_server=is_server)
         self._block: IncomingBlock | None = None
         self._held = b""
         self._skip_left = 0
@@ -375,9 +375,13 @@ class Http2Connection:
             if self._is_idle(stream_id):
                 raise protocol_error(f"RST_STREAM on stream {stream_id}, which was never opened")
             return
+        is_answered = self.is_server and stream.state == HALF_CLOSED_LOCAL
         self.sender.forget(stream)
         events.append(StreamEnded(stream, u32.unpack(payload)[0], is_remote=True))
-        self._purse.pay_reset()
+        if is_answered:
+            self.sender.num_finished += 1
+        else:
+            self._purse.pay_reset()
 
     # Connection frames.
 

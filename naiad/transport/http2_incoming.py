@@ -10,7 +10,7 @@ from naiad.transport.http2_frame import DATA, END_STREAM, PADDED, PRIORITY_FLAG,
 from naiad.transport.http2_limits import Http2ConnectionError, Http2Limits, frame_size_error, protocol_error, too_much
 from naiad.transport.http2_purse import Purse
 from naiad.transport.http2_sender import Http2Sender
-from naiad.transport.http2_stream import AFTER_RECEIVED_END, CLOSED, MAY_RECEIVE, Stream
+from naiad.transport.http2_stream import AFTER_RECEIVED_END, CLOSED, HALF_CLOSED_LOCAL, MAY_RECEIVE, Stream
 
 _SMALL_BYTES = 4096
 """Data up to here is copied out of the read buffer: cheaper than a view, and the buffer is not kept alive."""
@@ -22,6 +22,7 @@ class IncomingData:
         "_acknowledge_at",
         "_acknowledge_stream_at",
         "_frame_end_stream",
+        "_is_server",
         "_limits",
         "_pad_left",
         "_purse",
@@ -32,8 +33,9 @@ class IncomingData:
         "frame_left",
     )
 
-    def __init__(self, limits: Http2Limits, sender: Http2Sender, purse: Purse) -> None:
+    def __init__(self, limits: Http2Limits, sender: Http2Sender, purse: Purse, *, is_server: bool) -> None:
         self._limits = limits
+        self._is_server = is_server
         self._sender = sender
         self._purse = purse
         self._window = limits.connection_window_bytes
@@ -65,7 +67,7 @@ class IncomingData:
             raise frame_size_error(f"frame of {length} bytes, at most {self._limits.max_frame_bytes} were announced")
         self._window -= length
         if stream is not None:
-            stream = self._admit(stream, length, events)
+            stream = self._admit(stream, length, flags, events)
         frame_end = start + length
         content_end = frame_end - pad
         if at == content_end and not flags & END_STREAM:
@@ -80,14 +82,21 @@ class IncomingData:
         self._acknowledge(stream, at - start)
         return self.go_on(data, at, events)
 
-    def _admit(self, stream: Stream, length: int, events: list[Event]) -> Stream | None:
-        if stream.state not in MAY_RECEIVE or length > stream.receive_window:
-            code = ErrorCode.FLOW_CONTROL_ERROR if stream.state in MAY_RECEIVE else ErrorCode.STREAM_CLOSED
-            self._sender.reset(stream, code)
-            events.append(StreamEnded(stream, code, is_remote=False))
-            return None
-        stream.receive_window -= length
-        return stream
+    def _admit(self, stream: Stream, length: int, flags: int, events: list[Event]) -> Stream | None:
+        state = stream.state
+        if state not in MAY_RECEIVE:
+            code = ErrorCode.STREAM_CLOSED
+        elif length > stream.receive_window:
+            code = ErrorCode.FLOW_CONTROL_ERROR
+        elif state == HALF_CLOSED_LOCAL and self._is_server and not flags & END_STREAM:
+            # Already answered, and still more of the request comes: it is not wanted.
+            code = ErrorCode.NO_ERROR
+        else:
+            stream.receive_window -= length
+            return stream
+        self._sender.reset(stream, code)
+        events.append(StreamEnded(stream, code, is_remote=False))
+        return None
 
     def go_on(self, data: bytes, at: int, events: list[Event]) -> int:
         """More bytes of the frame that `begin` left unfinished."""

@@ -25,7 +25,7 @@ from naiad.transport.http2_frame import (
     rst_stream_frame,
 )
 from naiad.transport.http2_limits import KIB, MIB, Http2ConnectionError, Http2Limits, Http2StreamError
-from naiad.transport.http2_stream import AFTER_SENT_END, CLOSED, Stream
+from naiad.transport.http2_stream import AFTER_SENT_END, CLOSED, HALF_CLOSED_LOCAL, Stream
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -41,7 +41,6 @@ class SlowReaderError(Exception):
 
 class Http2Sender:
     __slots__ = (
-        "_is_server",
         "_limits",
         "_out",
         "_ready",
@@ -58,9 +57,8 @@ class Http2Sender:
         "window",
     )
 
-    def __init__(self, streams: dict[int, Stream], limits: Http2Limits, *, is_server: bool) -> None:
+    def __init__(self, streams: dict[int, Stream], limits: Http2Limits) -> None:
         self.streams = streams
-        self._is_server = is_server
         self._limits = limits
         self._out: list[Buffer] = []
         self.out_bytes = 0
@@ -159,6 +157,12 @@ class Http2Sender:
             self.forget(stream)
             self.reset_id(stream.id, code)
 
+    def reset_answered(self) -> None:
+        """Server only: resets streams that were answered and whose requests still have no end."""
+        for stream in list(self.streams.values()):
+            if stream.state == HALF_CLOSED_LOCAL:
+                self.reset(stream, ErrorCode.NO_ERROR)
+
     def reset_id(self, stream_id: int, code: int) -> None:
         self.reset_ids.append(stream_id)
         self.control(rst_stream_frame(stream_id, code))
@@ -185,9 +189,6 @@ class Http2Sender:
         if state == CLOSED:
             self.num_finished += 1
             self.streams.pop(stream.id, None)
-        elif self._is_server:
-            # Answered before the request was complete: the rest of it is not wanted.
-            self.reset(stream, ErrorCode.NO_ERROR)
 
     # What waits.
 

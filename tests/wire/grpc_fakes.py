@@ -19,8 +19,8 @@ from naiad.errors import internal, invalid_arg, not_found, unavailable
 from naiad.pb.model_config_pb2 import ModelConfig
 
 
-def _spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], *, max_batch_size: int = 0, is_decoupled: bool = False) -> ModelSpec:
-    return ModelSpec(name, 1, [1], "python", max_batch_size, {t.name: t for t in inputs}, {t.name: t for t in outputs}, is_decoupled)
+def _spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], *, batch: int = 0, is_decoupled: bool = False) -> ModelSpec:
+    return ModelSpec(name, 1, [1], "python", batch, {t.name: t for t in inputs}, {t.name: t for t in outputs}, is_decoupled)
 
 
 def _tensor(name: str, datatype: str, dims: list[int], *, is_batched: bool = False, labels: list[str] | None = None) -> TensorSpec:
@@ -32,7 +32,7 @@ SPECS = [
         "add_sub",
         [_tensor("INPUT0", "FP32", [16], is_batched=True), _tensor("INPUT1", "FP32", [16], is_batched=True)],
         [_tensor("OUTPUT0", "FP32", [16], is_batched=True), _tensor("OUTPUT1", "FP32", [16], is_batched=True)],
-        max_batch_size=64,
+        batch=64,
     ),
     _spec("identity", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])]),
     _spec("classes", [_tensor("INPUT0", "FP32", [4])], [_tensor("OUTPUT0", "FP32", [4], labels=["ant", "bee", "cat", "dog"])]),
@@ -126,10 +126,10 @@ class FakeCore:
         self.model(request.model_name, request.model_version)
         if self.keeps_requests:
             self.requests.append(request)
-        statistics = self.counted[request.model_name]
-        statistics.inference_count += 1
-        statistics.execution_count += 1
-        for duration in (statistics.success, statistics.queue, statistics.compute_input, statistics.compute_infer, statistics.compute_output):
+        counted = self.counted[request.model_name]
+        counted.inference_count += 1
+        counted.execution_count += 1
+        for duration in (counted.success, counted.queue, counted.compute_input, counted.compute_infer, counted.compute_output):
             duration.add(1000)
         stream = ResponseStream()
         getattr(self, f"_{request.model_name}")(request, stream)

@@ -27,6 +27,7 @@ from naiad.transport.http2_stream import (
     MAY_RECEIVE,
     MAY_SEND,
     OPEN,
+    Stream,
 )
 from tests.unit.transport.http2_rig import (
     ACK,
@@ -97,13 +98,34 @@ class TestStates:
         assert not client.streams
         assert not other.streams
 
-    def test_an_answer_before_the_end_of_the_request_resets_the_rest_of_it(self) -> None:
+    def answered_early(self) -> tuple[Http2Connection, Stream]:
         connection = server()
         (opened,) = connection.receive(request(1, end=False))
         connection.sender.headers(opened.stream, TRAILERS, end_stream=True)
-        assert [f[:3] for f in frames(sent(connection))] == [(HEADERS, END_HEADERS | END_STREAM, 1), (RST, 0, 1)]
+        assert [f[:3] for f in frames(sent(connection))] == [(HEADERS, END_HEADERS | END_STREAM, 1)]
+        assert opened.stream.state == HALF_CLOSED_LOCAL
+        return connection, opened.stream
+
+    def test_answered_before_the_end_of_the_request(self) -> None:
+        """Many clients send the end as a frame of its own."""
+        connection, stream = self.answered_early()
+        connection.receive(frame(DATA, END_STREAM, 1))
+        assert stream.state == CLOSED
+        assert connection.sender.num_finished == 1
+        assert sent(connection) == b""
+
+    def test_more_of_an_answered_request_is_not_wanted(self) -> None:
+        connection, stream = self.answered_early()
+        connection.receive(frame(DATA, 0, 1, b"more"))
+        assert frames(sent(connection)) == [(RST, 0, 1, u32(0))]
+        assert stream.state == CLOSED
         assert connection.receive(frame(DATA, 0, 1, b"late")) == []
-        assert not connection.is_closed
+
+    def test_an_answered_request_that_never_ends_is_reset(self) -> None:
+        connection, _ = self.answered_early()
+        connection.sender.reset_answered()
+        assert frames(sent(connection)) == [(RST, 0, 1, u32(0))]
+        assert not connection.streams
 
     def test_reset_by_the_peer(self) -> None:
         connection = server()

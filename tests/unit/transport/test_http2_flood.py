@@ -115,6 +115,15 @@ class TestRapidReset:
         connection = server(LIMITS, Clock())
         assert not any(isinstance(event, ConnectionFailed) for event in self.attack(connection, 20))
 
+    def test_resetting_an_answered_stream_is_no_attack(self) -> None:
+        """What some clients do when the answer comes before they have ended their request."""
+        connection = server(LIMITS, Clock())
+        for stream_id in range(1, 400, 2):
+            (opened,) = connection.receive(request(stream_id, end=False))
+            connection.sender.response(opened.stream, RESPONSE, [b"x"], 1, TRAILERS)
+            events = connection.receive(frame(RST, 0, stream_id, u32(0)))
+            assert [type(event) for event in events] == [StreamEnded]
+
     def test_normal_calls_pay_for_cancelled_ones(self) -> None:
         connection = server(LIMITS, Clock())
         for stream_id in range(1, 2000, 4):

@@ -1,0 +1,217 @@
+"""A gRPC endpoint and a client, joined without sockets: bytes go through a fake transport, time through a fake clock."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+from naiad.frontends.grpc import GrpcFrontend
+from naiad.transport.grpc_endpoint import GrpcEndpoint
+from naiad.transport.grpc_method import Method
+from naiad.transport.grpc_options import GrpcOptions
+from naiad.transport.grpc_protocol import GrpcProtocol
+from naiad.transport.hpack import encode_headers
+from naiad.transport.http2_connection import Http2Connection
+from naiad.transport.http2_event import ConnectionFailed, DataReceived, GoAwayReceived, HeadersReceived, StreamEnded, TrailersReceived
+from naiad.transport.http2_limits import Http2Limits
+from naiad.transport.http2_stream import Stream
+from tests.wire.grpc_fakes import FakeCore
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.writes = 0
+        self.is_closed = False
+        self.is_aborted = False
+        self.buffered = 0
+        self.protocol: Any = None
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.writes += 1
+        self.written += data
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.write(b"".join(parts))
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self.close()
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+
+class ClientCall:
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.headers: dict[str, str] = {}
+        self.trailers: dict[str, str] | None = None
+        self.data = bytearray()
+        self.reset_code: int | None = None
+
+    @property
+    def messages(self) -> list[tuple[int, bytes]]:
+        """(compressed flag, content) of each."""
+        found, data = [], bytes(self.data)
+        while data:
+            flag, length = struct.unpack_from(">BI", data)
+            found.append((flag, data[5 : 5 + length]))
+            data = data[5 + length :]
+        return found
+
+    @property
+    def status(self) -> int | None:
+        fields = self.trailers if self.trailers is not None else self.headers
+        return int(fields["grpc-status"]) if "grpc-status" in fields else None
+
+    @property
+    def message(self) -> str:
+        fields = self.trailers if self.trailers is not None else self.headers
+        return fields.get("grpc-message", "")
+
+
+def framed(message: bytes, flag: int = 0) -> bytes:
+    return struct.pack(">BI", flag, len(message)) + message
+
+
+class Rig:
+    """`methods` makes a bare endpoint of them; otherwise the whole frontend over a FakeCore."""
+
+    def __init__(
+        self, options: GrpcOptions | None = None, methods: list[Method] | None = None, client_limits: Http2Limits | None = None
+    ) -> None:
+        self.core = FakeCore()
+        self.clock = Clock()
+        if methods is None:
+            self.frontend = GrpcFrontend(self.core, options)
+            self.endpoint = self.frontend._endpoint
+            self.endpoint.clock_ns = self.clock
+        else:
+            self.endpoint = GrpcEndpoint(methods, options, clock_ns=self.clock)
+        self.client_limits = client_limits
+        self.connect()
+
+    def connect(self) -> None:
+        self.client = Http2Connection(is_server=False, limits=self.client_limits)
+        self.transport = FakeTransport()
+        self.protocol: GrpcProtocol = self.endpoint.protocol_factory()
+        self.transport.protocol = self.protocol
+        self.calls: dict[int, ClientCall] = {}
+        self.goaways: list[GoAwayReceived] = []
+        self.protocol.connection_made(self.transport)
+        self.exchange()
+
+    def feed(self, data: bytes) -> None:
+        """As a transport does it: into whatever buffer the protocol gives."""
+        while data and not self.transport.is_closed:
+            buffer = self.protocol.get_buffer(-1)
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            self.protocol.buffer_updated(size)
+            data = data[size:]
+
+    def to_server(self) -> None:
+        out = bytearray()
+        while self.client.sender.has_output():
+            for piece in self.client.sender.take():
+                out += piece
+        self.feed(bytes(out))
+
+    def from_server(self) -> None:
+        data, self.transport.written = bytes(self.transport.written), bytearray()
+        for event in self.client.receive(data):
+            self.hear(event)
+
+    def exchange(self) -> None:
+        for _ in range(100):
+            self.to_server()
+            self.from_server()
+            if not self.client.sender.has_output():
+                return
+
+    async def settle(self) -> None:
+        """Everything that is due now, on both sides."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+            self.exchange()
+
+    def hear(self, event: object) -> None:
+        match event:
+            case HeadersReceived(stream, head, _):
+                self.calls[stream.id].headers = _text(head)
+            case TrailersReceived(stream, head):
+                self.calls[stream.id].trailers = _text(head)
+            case DataReceived(stream, data, _):
+                self.calls[stream.id].data += data
+            case StreamEnded(stream, code, _) if stream.id in self.calls:
+                self.calls[stream.id].reset_code = code
+            case GoAwayReceived():
+                self.goaways.append(event)
+            case ConnectionFailed(code, reason):
+                raise AssertionError(f"the client found fault with the server: {code} {reason}")
+
+    def open(self, path: str, metadata: dict[str, str] | None = None, *, end: bool = False) -> ClientCall:
+        if not path.startswith("/"):
+            path = SERVICE + path
+        fields = {
+            ":method": "POST", ":scheme": "http", ":path": path, ":authority": "test", "te": "trailers",
+            "content-type": "application/grpc", **(metadata or {}),
+        }  # fmt: skip
+        block = encode_headers([(name.encode(), value.encode()) for name, value in fields.items()])
+        stream = self.client.open_stream(block, end_stream=end)
+        call = self.calls[stream.id] = ClientCall(stream)
+        return call
+
+    def send(self, call: ClientCall, message: bytes, *, end: bool = False, flag: int = 0) -> None:
+        data = framed(message, flag)
+        self.client.sender.data(call.stream, [data], len(data), end_stream=end)
+
+    def half_close(self, call: ClientCall) -> None:
+        self.client.sender.data(call.stream, [], 0, end_stream=True)
+
+    async def unary(self, path: str, message: bytes, metadata: dict[str, str] | None = None) -> ClientCall:
+        call = self.open(path, metadata)
+        self.send(call, message, end=True)
+        await self.settle()
+        return call
+
+    def tick(self, seconds: float = 1.0) -> None:
+        self.clock.now_ns += int(seconds * 1e9)
+        if not self.transport.is_closed:
+            self.protocol.tick(self.clock.now_ns)
+
+    async def close(self) -> None:
+        """Nothing may be left behind."""
+        self.transport.close()
+        await asyncio.sleep(0)
+        assert not self.endpoint.connections
+        assert self.endpoint.budget.used_bytes == 0
+        assert not self.protocol.connection.streams
+
+
+def _text(head: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in head}
