@@ -42,5 +42,7 @@ class InferRequest(msgspec.Struct, eq=False):
     batch_size: int = 1
     queue_start_ns: int = 0
     stream: ResponseStream | None = None
+    is_waiting: bool = False
+    """In a queue, and not cancelled or timed out there."""
     is_null: bool = False
     """Fills an empty slot of a sequence batch: counted nowhere, answered to nobody."""

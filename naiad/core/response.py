@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -33,12 +33,13 @@ Consumer: TypeAlias = Callable[[InferResponse | None, bool], None]
 
 
 class ResponseStream:
-    __slots__ = ("_consumer", "_early", "_on_cancel", "_on_flow", "is_cancelled", "is_closed", "is_paused")
+    __slots__ = ("_cancel_arguments", "_consumer", "_early", "_on_cancel", "_on_flow", "is_cancelled", "is_closed", "is_paused")
 
     def __init__(self) -> None:
         self._consumer: Consumer | None = None
-        self._early: list[tuple[InferResponse | None, bool]] = []
-        self._on_cancel: Callable[[], None] | None = None
+        self._early: list[tuple[InferResponse | None, bool]] | None = None
+        self._on_cancel: Callable[..., None] | None = None
+        self._cancel_arguments: tuple[Any, ...] = ()
         self._on_flow: Callable[[bool], None] | None = None
         self.is_closed = False
         self.is_cancelled = False
@@ -53,10 +54,12 @@ class ResponseStream:
         if is_final:
             self.is_closed = True
             self._on_cancel = self._on_flow = None
-        if self._consumer is None:
-            self._early.append((response, is_final))
-        else:
+        if self._consumer is not None:
             self._consumer(response, is_final)
+        elif self._early is None:
+            self._early = [(response, is_final)]
+        else:
+            self._early.append((response, is_final))
 
     def close(self) -> None:
         self.put(None, True)
@@ -64,12 +67,13 @@ class ResponseStream:
     def fail(self, error: NaiadError, model_name: str = "", model_version: str = "", id: str = "") -> None:
         self.put(InferResponse(model_name, model_version, id, [], error=error), True)
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
+    def on_cancel(self, callback: Callable[..., None], *arguments: Any) -> None:
         """The producer's current owner registers how to stop the work; a later owner replaces an earlier one."""
         if self.is_cancelled and not self.is_closed:
-            callback()
+            callback(*arguments)
         else:
             self._on_cancel = callback
+            self._cancel_arguments = arguments
 
     def on_flow(self, callback: Callable[[bool], None]) -> None:
         """The producer of many responses registers how to hold back (True) and go on (False)."""
@@ -88,8 +92,9 @@ class ResponseStream:
 
     def deliver_to(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        if self._early:
-            early, self._early = self._early, []
+        early = self._early
+        if early is not None:
+            self._early = None
             for response, is_final in early:
                 consumer(response, is_final)
 
@@ -100,7 +105,7 @@ class ResponseStream:
         self.is_cancelled = True
         callback, self._on_cancel = self._on_cancel, None
         if callback is not None:
-            callback()
+            callback(*self._cancel_arguments)
 
     async def single(self) -> InferResponse:
         """The one response of a plain model. Raises its error; cancels the work when the awaiting task is cancelled."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -37,22 +36,14 @@ class QueuePolicy(msgspec.Struct, frozen=True):
         return timeout_us
 
 
-class _Entry:
-    __slots__ = ("is_gone", "level", "request")
-
-    def __init__(self, request: InferRequest, level: _Level) -> None:
-        self.request = request
-        self.level = level
-        self.is_gone = False
-
-
 class _Level:
-    __slots__ = ("delayed", "policy", "size", "waiting")
+    __slots__ = ("delayed", "has_timeouts", "policy", "size", "waiting")
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
-        self.waiting: deque[_Entry] = deque()
-        self.delayed: deque[_Entry] = deque()
+        self.has_timeouts = bool(policy.default_timeout_us) or policy.allow_timeout_override
+        self.waiting: deque[InferRequest] = deque()
+        self.delayed: deque[InferRequest] = deque()
         self.size = 0
 
 
@@ -74,7 +65,7 @@ class RequestQueue:
         self._default_level = max(default_priority_level, 1)
         self._levels = [_Level(policies.get(level, default_policy)) for level in range(1, max(priority_levels, 1) + 1)]
         self._size = 0
-        self._expiries: list[tuple[int, int, _Entry]] = []
+        self._expiries: list[tuple[int, int, _Level, InferRequest]] = []
         self._order = itertools.count()
         self._timer: Timer | None = None
         self._timer_ns = 0
@@ -90,27 +81,33 @@ class RequestQueue:
         policy = level.policy
         if policy.max_queue_size and level.size >= policy.max_queue_size:
             raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
-        entry = _Entry(request, level)
-        level.waiting.append(entry)
+        level.waiting.append(request)
         level.size += 1
         self._size += 1
+        request.is_waiting = True
         assert request.stream is not None
-        request.stream.on_cancel(partial(self._cancel, entry))
-        timeout_us = policy.timeout_us(request)
-        if timeout_us:
-            self._expire_at(request.queue_start_ns + timeout_us * 1000, entry)
+        request.stream.on_cancel(self._cancel, level, request)
+        if level.has_timeouts:
+            timeout_us = policy.timeout_us(request)
+            if timeout_us:
+                self._expire_at(request.queue_start_ns + timeout_us * 1000, level, request)
 
     def first(self) -> InferRequest | None:
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
                 while queue:
-                    if not queue[0].is_gone:
-                        return queue[0].request
+                    if queue[0].is_waiting:
+                        return queue[0]
                     queue.popleft()
         return None
 
-    def in_order(self) -> _Walk:
-        return _Walk(self._levels)
+    def in_order(self) -> Iterator[InferRequest]:
+        """Without copying them; the queue must not change meanwhile."""
+        for level in self._levels:
+            for queue in (level.waiting, level.delayed):
+                for request in queue:
+                    if request.is_waiting:
+                        yield request
 
     def take(self, count: int) -> list[InferRequest]:
         """The first `count` requests; they are the caller's now."""
@@ -118,11 +115,11 @@ class RequestQueue:
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
                 while queue and len(taken) < count:
-                    entry = queue.popleft()
-                    if not entry.is_gone:
-                        entry.is_gone = True
+                    request = queue.popleft()
+                    if request.is_waiting:
+                        request.is_waiting = False
                         level.size -= 1
-                        taken.append(entry.request)
+                        taken.append(request)
         self._size -= len(taken)
         return taken
 
@@ -130,24 +127,24 @@ class RequestQueue:
         for request in self.take(self._size):
             self._on_removed(request, error)
 
-    def _cancel(self, entry: _Entry) -> None:
-        if not entry.is_gone:
-            self._drop(entry, cancelled("request was cancelled while it was waiting"))
+    def _cancel(self, level: _Level, request: InferRequest) -> None:
+        if request.is_waiting:
+            self._drop(level, request, cancelled("request was cancelled while it was waiting"))
 
-    def _drop(self, entry: _Entry, error: NaiadError) -> None:
-        entry.is_gone = True
-        level = entry.level
+    def _drop(self, level: _Level, request: InferRequest, error: NaiadError) -> None:
+        """It stays in its deque until its turn comes, unless such leftovers pile up behind an instance that hangs."""
+        request.is_waiting = False
         level.size -= 1
         self._size -= 1
         if len(level.waiting) + len(level.delayed) > 2 * level.size + 64:
-            level.waiting = deque(e for e in level.waiting if not e.is_gone)
-            level.delayed = deque(e for e in level.delayed if not e.is_gone)
-        self._on_removed(entry.request, error)
+            level.waiting = deque(r for r in level.waiting if r.is_waiting)
+            level.delayed = deque(r for r in level.delayed if r.is_waiting)
+        self._on_removed(request, error)
 
     # Timeouts: one timer, for the earliest.
 
-    def _expire_at(self, when_ns: int, entry: _Entry) -> None:
-        heapq.heappush(self._expiries, (when_ns, next(self._order), entry))
+    def _expire_at(self, when_ns: int, level: _Level, request: InferRequest) -> None:
+        heapq.heappush(self._expiries, (when_ns, next(self._order), level, request))
         if self._timer is None or when_ns < self._timer_ns:
             self._set_timer(when_ns)
 
@@ -161,31 +158,16 @@ class RequestQueue:
         self._timer = None
         now_ns = self._clock.now_ns()
         expiries = self._expiries
-        while expiries and (expiries[0][2].is_gone or expiries[0][0] <= now_ns):
-            entry = heapq.heappop(expiries)[2]
-            if not entry.is_gone:
-                self._expire(entry)
+        while expiries and (not expiries[0][3].is_waiting or expiries[0][0] <= now_ns):
+            _, _, level, request = heapq.heappop(expiries)
+            if request.is_waiting:
+                self._expire(level, request)
         if expiries:
             self._set_timer(expiries[0][0])
 
-    def _expire(self, entry: _Entry) -> None:
-        level = entry.level
+    def _expire(self, level: _Level, request: InferRequest) -> None:
         if level.policy.is_delay:
-            level.waiting.remove(entry)
-            level.delayed.append(entry)
+            level.waiting.remove(request)
+            level.delayed.append(request)
         else:
-            self._drop(entry, unavailable("Request timeout expired"))
-
-
-class _Walk:
-    """Iterates over the waiting requests without copying them; the queue must not change meanwhile."""
-
-    __slots__ = ("_levels",)
-
-    def __init__(self, levels: list[_Level]) -> None:
-        self._levels = levels
-
-    def __iter__(self) -> itertools.chain[InferRequest]:
-        return itertools.chain.from_iterable(
-            (entry.request for entry in queue if not entry.is_gone) for level in self._levels for queue in (level.waiting, level.delayed)
-        )
+            self._drop(level, request, unavailable("Request timeout expired"))

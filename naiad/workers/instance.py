@@ -277,7 +277,7 @@ class Instance:
             self._open[handle] = OpenRequest(request, batch)
             batch.handles.append(handle)
             stream = self._stream(request)
-            stream.on_cancel(partial(self._cancel, handle))
+            stream.on_cancel(self._cancel, handle)
             if self._plan.is_decoupled:
                 stream.on_flow(partial(self._set_paused, handle))
             size += request.batch_size
