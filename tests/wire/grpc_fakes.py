@@ -95,6 +95,9 @@ class FakeCore:
             raise not_found(f"Request for unknown model: '{name}' version {version} is not found")
         return self.models[name]
 
+    def model_metadata(self, name: str, version: str = "") -> ModelSpec:
+        return self.model(name, version).spec
+
     def model_config(self, name: str, version: str = "") -> ModelConfig:
         return self.model(name, version).config
 

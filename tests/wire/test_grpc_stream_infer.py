@@ -1,0 +1,234 @@
+"""ModelStreamInfer: order, final flags, errors, cancellation. What is expected here is what a genuine Triton answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelStreamInferResponse
+from naiad.transport.grpc_options import GrpcOptions
+from naiad.transport.http2_frame import ErrorCode
+from naiad.transport.http2_limits import Http2Limits
+from tests.wire.grpc_rig import ClientCall, Rig
+from tests.wire.test_grpc_infer import add_sub, one
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = Rig()
+    yield rig
+    await rig.close()
+
+
+def repeat(count: int, request_id: str, *, empty_final: bool = False) -> ModelInferRequest:
+    message = ModelInferRequest(model_name="repeat", id=request_id, raw_input_contents=[np.array([count], np.int32).tobytes()])
+    message.inputs.add(name="IN", datatype="INT32", shape=[1])
+    if empty_final:
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+    return message
+
+
+def responses(call: ClientCall) -> list[ModelStreamInferResponse]:
+    return [ModelStreamInferResponse.FromString(message) for _, message in call.messages]
+
+
+def told(call: ClientCall) -> list[tuple[str, bool | None]]:
+    """(id, triton_final_response) of each response; None where it has no such parameter."""
+    found = []
+    for response in responses(call):
+        parameters = response.infer_response.parameters
+        found.append((response.infer_response.id, parameters["triton_final_response"].bool_param if parameters else None))
+    return found
+
+
+async def stream(rig: Rig, *messages: ModelInferRequest, metadata: dict[str, str] | None = None, end: bool = True) -> ClientCall:
+    call = rig.open("ModelStreamInfer", metadata)
+    for message in messages:
+        rig.send(call, message.SerializeToString())
+    if end:
+        rig.half_close(call)
+    await rig.settle()
+    return call
+
+
+class TestOrder:
+    async def test_plain_models_answer_in_request_order(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"), add_sub("b"), one("held", "c"))
+        assert told(call) == []
+        rig.core.held[1].answer()
+        await rig.settle()
+        assert told(call) == []
+        rig.core.held[0].answer()
+        await rig.settle()
+        assert told(call) == [("a", True), ("b", True), ("c", True)]
+        assert call.status == 0
+
+    async def test_decoupled_models_do_not_wait(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"), repeat(2, "r"), add_sub("b"))
+        assert told(call) == [("r", False), ("r", False)]
+        rig.core.held[0].answer()
+        await rig.settle()
+        assert told(call) == [("r", False), ("r", False), ("a", True), ("b", True)]
+        assert call.status == 0
+
+    async def test_an_error_keeps_its_place(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"), one("nothing", "b"), one("faulty", "c"))
+        assert told(call) == []
+        rig.core.held[0].answer()
+        await rig.settle()
+        assert told(call) == [("a", True), ("b", None), ("c", True)]
+
+    async def test_the_stream_stays_open_until_the_client_ends_it(self, rig: Rig) -> None:
+        call = await stream(rig, add_sub("a"), end=False)
+        assert told(call) == [("a", True)]
+        assert call.status is None
+        rig.send(call, add_sub("b").SerializeToString())
+        await rig.settle()
+        assert told(call)[-1] == ("b", True)
+        rig.half_close(call)
+        await rig.settle()
+        assert call.status == 0
+
+
+class TestFinalFlag:
+    async def test_alone_it_is_not_sent(self, rig: Rig) -> None:
+        call = await stream(rig, repeat(2, "r"), repeat(0, "s"))
+        assert told(call) == [("r", False), ("r", False)]
+        assert call.status == 0
+
+    async def test_unless_it_is_asked_for(self, rig: Rig) -> None:
+        call = await stream(rig, repeat(1, "r", empty_final=True), repeat(0, "s", empty_final=True))
+        assert told(call) == [("r", False), ("r", True), ("s", True)]
+        empty = responses(call)[-1].infer_response
+        assert (empty.model_name, empty.model_version, len(empty.outputs)) == ("repeat", "", 0)
+
+    async def test_plain_models_always_have_it_with_their_response(self, rig: Rig) -> None:
+        message = add_sub("a")
+        message.parameters["triton_enable_empty_final_response"].bool_param = True
+        assert told(await stream(rig, message)) == [("a", True)]
+
+
+class TestErrors:
+    async def test_of_requests_that_reached_no_model(self, rig: Rig) -> None:
+        call = await stream(rig, one("nothing", "x"), add_sub("y"))
+        first, second = responses(call)
+        assert first.error_message == "Request for unknown model: 'nothing' is not found"
+        assert (first.infer_response.id, first.infer_response.model_name) == ("x", "")
+        assert not first.infer_response.parameters
+        assert second.error_message == ""
+        assert call.status == 0
+
+    async def test_of_models(self, rig: Rig) -> None:
+        call = await stream(rig, one("faulty", "x"), add_sub("y"))
+        first, second = responses(call)
+        assert first.error_message == "the model does not like it"
+        assert (first.infer_response.id, first.infer_response.model_name, first.infer_response.model_version) == ("x", "faulty", "")
+        assert second.error_message == ""
+
+    async def test_more_than_one_response(self, rig: Rig) -> None:
+        call = await stream(rig, one("double", "x"))
+        assert responses(call)[0].error_message == "expected a single response, got 2"
+
+    async def test_triton_grpc_error_ends_the_stream(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"), one("faulty", "b"), end=False, metadata={"triton_grpc_error": "true"})
+        assert (call.status, call.message) == (3, "the model does not like it")
+        assert rig.core.held[0].is_cancelled
+
+    async def test_but_not_for_requests_that_reached_no_model(self, rig: Rig) -> None:
+        call = await stream(rig, one("nothing", "x"), add_sub("y"), metadata={"triton_grpc_error": "true"})
+        assert told(call) == [("x", None), ("y", True)]
+        assert call.status == 0
+
+    async def test_wrong_parameters(self, rig: Rig) -> None:
+        message = add_sub("x")
+        message.parameters["triton_x"].bool_param = True
+        call = await stream(rig, message)
+        assert responses(call)[0].error_message.startswith("parameter keys starting with 'triton_'")
+        assert told(call) == [("x", None)]
+
+    async def test_not_protobuf(self, rig: Rig) -> None:
+        call = rig.open("ModelStreamInfer")
+        rig.send(call, b"\xff\xff")
+        await rig.settle()
+        assert (call.status, call.message) == (13, "Unable to parse request")
+
+    async def test_nothing_at_all(self, rig: Rig) -> None:
+        call = await stream(rig)
+        assert (call.status, call.messages) == (0, [])
+
+
+class TestEnds:
+    async def test_cancelling_the_call_cancels_everything(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"), one("held", "b"), end=False)
+        rig.client.sender.reset(call.stream, ErrorCode.CANCEL)
+        await rig.settle()
+        assert [held.is_cancelled for held in rig.core.held] == [True, True]
+
+    async def test_losing_the_client_cancels_everything(self, rig: Rig) -> None:
+        await stream(rig, one("held", "a"))
+        rig.transport.close()
+        await asyncio.sleep(0)
+        assert rig.core.held[0].is_cancelled
+
+    async def test_deadline(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"), metadata={"grpc-timeout": "1m"})
+        while call.status is None:
+            await rig.settle()
+        assert call.status == 4
+        assert rig.core.held[0].is_cancelled
+
+    async def test_a_server_that_stops_finishes_what_it_has_and_takes_no_more(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"), end=False)
+        stopping = asyncio.create_task(rig.endpoint.stop(60))
+        await rig.settle()
+        rig.send(call, add_sub("b").SerializeToString())
+        await rig.settle()
+        rig.core.held[0].answer()
+        await rig.settle()
+        first, second = responses(call)
+        assert (first.infer_response.id, first.error_message) == ("a", "")
+        assert second.error_message == "GRPC server is shutting down and has stopped accepting new requests."
+        assert second.infer_response.id == "b"
+        rig.half_close(call)
+        await rig.settle()
+        await stopping
+        assert call.status == 0
+
+    async def test_a_reader_that_does_not_read_is_cancelled(self) -> None:
+        rig = Rig(GrpcOptions(http2=Http2Limits(max_stream_buffer_bytes=10_000)))
+        call = await stream(rig, one("held", "a"), end=False)
+        (server_stream,) = rig.protocol.connection.streams.values()
+        server_stream.send_window = 0
+        rig.send(call, repeat(1000, "r").SerializeToString())
+        await rig.settle()
+        assert call.reset_code == ErrorCode.ENHANCE_YOUR_CALM
+        assert rig.core.held[0].is_cancelled
+        assert rig.protocol.sender.pending_bytes == 0
+        await rig.close()
+
+
+class TestBackPressure:
+    async def test_too_many_requests_in_flight_stop_the_window(self) -> None:
+        rig = Rig(GrpcOptions(max_stream_requests_in_flight=4, http2=Http2Limits(stream_window_bytes=65_535)))
+        call = rig.open("ModelStreamInfer")
+        payload = b"\0" * 8_000
+        for i in range(30):
+            rig.send(call, one("held", str(i), payload).SerializeToString())
+        await rig.settle()
+        (server_stream,) = rig.protocol.connection.streams.values()
+        assert server_stream.is_paused
+        waiting = len(rig.core.held)
+        assert waiting < 16
+        answered = 0
+        while answered < 30:
+            rig.core.held[answered].answer()
+            answered += 1
+            await rig.settle()
+        assert [request_id for request_id, _ in told(call)] == [str(i) for i in range(30)]
+        rig.half_close(call)
+        await rig.settle()
+        assert call.status == 0
+        await rig.close()
