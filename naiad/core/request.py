@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 ParameterValue: TypeAlias = bool | int | float | str
 
 
+class RequestForm(msgspec.Struct):
+    """Shared by requests that differ in nothing but id and tensor data: clients repeat themselves. What was found out about one holds
+    for all: which check accepted the form, with which tensor sizes."""
+
+    accepted_by: object = None
+    sizes: list[int] = []
+    batch_size: int = 1
+
+
 class InferRequest(msgspec.Struct, eq=False):
     model_name: str
     inputs: list[Tensor]
@@ -36,6 +45,9 @@ class InferRequest(msgspec.Struct, eq=False):
     """The request's own queue timeout (Triton's `timeout` parameter); 0 means none."""
     deadline_ns: int = 0
     """When the caller stops waiting (grpc-timeout), on the monotonic clock; 0 means never."""
+
+    form: RequestForm | None = None
+    """Set by decoders that recognise a repeated request."""
 
     # Set by the core.
     start_ns: int = 0

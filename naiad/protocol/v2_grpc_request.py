@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from naiad.core.datatype import DATATYPES
-from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.request import InferRequest, ParameterValue, RequestForm
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, invalid_arg, unsupported
 from naiad.pb.grpc_service_pb2 import InferParameter, ModelInferRequest
@@ -54,6 +54,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     output_error: NaiadError | None
     is_plain: bool
     """Neither parameters nor typed contents nor a fault."""
+    form: RequestForm = msgspec.field(default_factory=RequestForm)
 
     def fill(self, request_id: str, raw: list[Buffer]) -> InferRequest:
         """Raises NaiadError in Triton's words, in Triton's order: inputs first, then outputs."""
@@ -70,6 +71,8 @@ class RequestTemplate(msgspec.Struct, frozen=True):
         request = InferRequest(
             prototype.model_name, tensors, prototype.model_version, prototype.id or request_id, list(prototype.requested_outputs)
         )
+        request.form = self.form
+        request.form = self.form
         if not self.is_plain:
             self._copy_parameters(request)
         return request

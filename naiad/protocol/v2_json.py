@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelSpec
-from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.request import InferRequest, ParameterValue, RequestForm
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError, invalid_arg
@@ -61,6 +61,41 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True):
 _DECODER = msgspec.json.Decoder(_Request)
 
 
+class _Template(msgspec.Struct, frozen=True):
+    """A header whose tensors are all binary: serves any number of requests that repeat it."""
+
+    inputs: list[tuple[str, str, list[int], int]]
+    """(name, datatype, shape, bytes)"""
+    binary_bytes: int
+    requested_outputs: list[str]
+    forms: OutputForms
+    form: RequestForm
+
+    def fill(self, binary: memoryview, model_name: str, model_version: str) -> InferRequest:
+        tensors: list[Tensor] = []
+        at = 0
+        for name, datatype, shape, size in self.inputs:
+            tensors.append(Tensor(name, datatype, shape, binary[at : at + size]))
+            at += size
+        return InferRequest(model_name, tensors, model_version, "", self.requested_outputs, form=self.form)
+
+
+_REPEATABLE = frozenset({"binary_data_output"})
+"""Parameters that say nothing but the form of the answer."""
+_MAX_TEMPLATES = 1024
+_MAX_TEMPLATE_BYTES = 4096
+_templates: dict[tuple[str, bytes], _Template] = {}
+"""By model and header: a client sends the same header again and again, only the tensors behind it differ."""
+
+
+def _remember(key: tuple[str, bytes], request: InferRequest, forms: OutputForms) -> None:
+    if len(_templates) >= _MAX_TEMPLATES:
+        _templates.clear()
+    inputs = [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.inputs]
+    request.form = RequestForm()
+    _templates[key] = _Template(inputs, sum(row[3] for row in inputs), request.requested_outputs, forms, request.form)
+
+
 def decode_request(
     body: Buffer, header_length: int | None, model_name: str, model_version: str, max_bytes: int
 ) -> tuple[InferRequest, OutputForms]:
@@ -69,6 +104,12 @@ def decode_request(
     if len(text) > max_bytes:
         raise invalid_arg(oversize_message(len(text), max_bytes))
     binary = memoryview(body)[header_length:] if header_length is not None else memoryview(b"")
+    key = None
+    if header_length is not None and header_length <= _MAX_TEMPLATE_BYTES:
+        key = (model_name, bytes(text))
+        template = _templates.get(key)
+        if template is not None and template.binary_bytes == len(binary):
+            return template.fill(binary, model_name, model_version), template.forms
     try:
         header = _DECODER.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -79,8 +120,15 @@ def decode_request(
     request = InferRequest(model_name, inputs, model_version, header.id)
     is_binary = bool(header.parameters) and apply_parameters(request, header.parameters)
     if header.outputs:
-        return request, _forms(request, header.outputs)
-    return request, OutputForms(BINARY_FORM) if is_binary else ALL_JSON
+        forms = _forms(request, header.outputs)
+    elif is_binary:
+        forms = OutputForms(BINARY_FORM)
+    else:
+        forms = ALL_JSON
+    # A header with an id of its own is not worth keeping: the next one will be another.
+    if key is not None and not header.id and header.parameters.keys() <= _REPEATABLE and all(i.data is UNSET for i in header.inputs):
+        _remember(key, request, forms)
+    return request, forms
 
 
 def oversize_message(num_bytes: int, max_bytes: int) -> str:

@@ -38,9 +38,24 @@ class RequestCheck:
         self._rules = {name: _rule(tensor) for name, tensor in spec.inputs.items()}
         self._num_required = sum(not tensor.is_optional for tensor in spec.inputs.values())
         self._is_batched = spec.max_batch_size > 0
+        self._has_strings = any(rule.element_bytes == 0 for rule in self._rules.values())
+        """Their data is looked at, so no form is accepted for good."""
 
     def check(self, request: InferRequest) -> None:
         """Sets `batch_size`. Raises NaiadError."""
+        form = request.form
+        if form is None:
+            self._check(request)
+        elif form.accepted_by is self and form.sizes == [len(tensor.data) for tensor in request.inputs]:
+            request.batch_size = form.batch_size
+        else:
+            self._check(request)
+            if not self._has_strings:
+                form.accepted_by = self
+                form.sizes = [len(tensor.data) for tensor in request.inputs]
+                form.batch_size = request.batch_size
+
+    def _check(self, request: InferRequest) -> None:
         if request.requested_outputs:
             self._check_outputs(request)
         inputs = request.inputs
