@@ -18,7 +18,7 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.protocol.json_access import as_string, mismatch
-from naiad.protocol.json_tensor import flatten, json_values, pack_values
+from naiad.protocol.json_tensor import json_values, pack_values
 from naiad.protocol.request_parameters import parameter_value
 from naiad.protocol.triton_json import parse
 from naiad.protocol.v2_json import encode_slowly
@@ -93,9 +93,9 @@ class _Conversion:
         self.inputs.append(self._tensor(tensor, value))
 
     def _tensor(self, tensor: TensorSpec, value: Any) -> Tensor:
-        values = flatten(value)
-        shape = _shape(tensor, len(values), is_batched=self._spec.max_batch_size > 0)
-        data = pack_values(values, tensor.datatype, prod(shape), tensor.name, self._max_bytes)
+        count = len(value) if isinstance(value, list) else 1  # of the outermost list: Triton does not look deeper here
+        shape = _shape(tensor, count, is_batched=self._spec.max_batch_size > 0)
+        data = pack_values(value, tensor.datatype, prod(shape), tensor.name, self._max_bytes)
         if self._num_bytes + len(data) > self._max_bytes:
             raise invalid_arg(
                 f"request size of {self._num_bytes} bytes with input '{tensor.name}' of size {len(data)} bytes exceeds the maximum "

@@ -15,11 +15,25 @@ JSON_FORM = OutputForm()
 BINARY_FORM = OutputForm(is_binary=True)
 
 
+class AnswerHead(msgspec.Struct, frozen=True):
+    """The JSON of an answer whose tensors are all binary."""
+
+    model_name: str
+    model_version: str
+    outputs: list[tuple[str, str, list[int], int]]
+    """(name, datatype, shape, bytes)"""
+    headers: bytes
+    text: bytes
+    size: int
+
+
 class OutputForms(msgspec.Struct):
     """`by_name` holds the requested outputs, in order; None means all outputs, each in the form `default`."""
 
     default: OutputForm = JSON_FORM
     by_name: dict[str, OutputForm] | None = None
+    last_answer: AnswerHead | None = None
+    """Of the last answer in these forms, when all of it but the tensors' data may come again."""
 
 
 ALL_JSON = OutputForms()
