@@ -98,6 +98,7 @@ WRONG_TYPE = "parameter '{}' has invalid type. It should be either 'int', 'bool'
         ({"text_input": 5}, Code.INTERNAL, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
         ({"text_input": {}}, Code.INTERNAL, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
         ({"max_tokens": "5"}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
+        ({"max_tokens": [[1, 2]]}, Code.INTERNAL, "Unable to parse 'data': Shape does not match true shape of 'data' field"),
         ({"stream": 1}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
         ({"id": 7}, Code.INTERNAL, "Unable to parse 'id': attempt to access JSON non-string as string"),
         ({"foo": None}, Code.INVALID_ARG, WRONG_TYPE.format("foo")),
