@@ -1,0 +1,182 @@
+"""A model.onnx and its config -> an onnxruntime session, with Triton's names for onnxruntime's options.
+
+In:  a file, a ServedConfig, the instance's device. Out: an InferenceSession; NaiadError when the file or an option is no good.
+"""
+
+from __future__ import annotations
+
+import os
+import onnxruntime
+
+from naiad.backends.served_config import Accelerator, ServedConfig, read_integer
+from naiad.core.work import LoadArguments
+from naiad.errors import NaiadError, internal, invalid_arg
+
+CPU_PROVIDER = "CPUExecutionProvider"
+CUDA_PROVIDER = "CUDAExecutionProvider"
+_LOG_ERRORS = 3
+
+Level = onnxruntime.GraphOptimizationLevel
+_GRAPH_LEVELS = {-1: Level.ORT_ENABLE_BASIC, 0: Level.ORT_ENABLE_ALL, 1: Level.ORT_ENABLE_EXTENDED, 2: Level.ORT_DISABLE_ALL}
+_CUDNN_SEARCH = {0: "EXHAUSTIVE", 1: "HEURISTIC", 2: "DEFAULT"}
+_ARENA_STRATEGY = {0: "kNextPowerOfTwo", 1: "kSameAsRequested"}
+_RUN_OPTION = "memory.enable_memory_arena_shrinkage"
+
+Provider = str | tuple[str, dict[str, str]]
+
+
+def model_path(arguments: LoadArguments) -> str:
+    """The file itself, or the one inside a folder of that name, where external data lies beside it."""
+    name = arguments.model_filename or "model.onnx"
+    path = os.path.join(arguments.model_dir, str(arguments.model_version), name)
+    inner = os.path.join(path, "model.onnx")
+    if os.path.isdir(path):
+        path = inner
+    if not os.path.isfile(path):
+        raise internal(
+            f"unable to find '{arguments.model_name}/{arguments.model_version}/{name}' for model '{arguments.model_name}': no such file"
+        )
+    return path
+
+
+def open_session(arguments: LoadArguments, config: ServedConfig, warnings: list[str]) -> onnxruntime.InferenceSession:
+    """Raises NaiadError."""
+    options = session_options(config, arguments)
+    providers = execution_providers(config, arguments, warnings)
+    path = model_path(arguments)
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=providers)
+    except NaiadError:
+        raise
+    except Exception as error:
+        raise internal(f"onnx runtime error: {_without_paths(str(error), arguments)}") from error
+
+
+def session_options(config: ServedConfig, arguments: LoadArguments) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _LOG_ERRORS
+    options.graph_optimization_level = _graph_level(config)
+    defaults = arguments.backend_config
+    intra = read_integer("intra_op_thread_count", defaults.get("intra_op_thread_count", ""), 0)
+    inter = read_integer("inter_op_thread_count", defaults.get("inter_op_thread_count", ""), 0)
+    options.intra_op_num_threads = config.integer("intra_op_thread_count", intra) or config.threads()
+    options.inter_op_num_threads = config.integer("inter_op_thread_count", inter)
+    mode = config.integer("execution_mode", 0)
+    if mode not in (0, 1):
+        raise invalid_arg(f"parameter 'execution_mode' of model '{config.name}' is '{mode}', expected 0 (sequential) or 1 (parallel)")
+    options.execution_mode = (onnxruntime.ExecutionMode.ORT_SEQUENTIAL, onnxruntime.ExecutionMode.ORT_PARALLEL)[mode]
+    options.enable_cpu_mem_arena = config.flag("enable_mem_arena", True)
+    options.enable_mem_pattern = config.flag("enable_mem_pattern", True)
+    for name, parameter in config.parameters.items():
+        if name.startswith(("session.", "optimization.", "ep.")):
+            options.add_session_config_entry(name, parameter.string_value)
+    if "session.intra_op.allow_spinning" not in config.parameters and config.num_cpu_instances > 1:
+        # Threads that spin while they wait take the core from the other instances.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for library in config.model_operations.op_library_filename:
+        _register_operators(options, library, arguments)
+    return options
+
+
+def _graph_level(config: ServedConfig) -> onnxruntime.GraphOptimizationLevel:
+    level = config.optimization.graph.level
+    if level not in _GRAPH_LEVELS:
+        raise invalid_arg(f"unexpected optimization.graph.level {level} for model '{config.name}', expected -1, 0, 1 or 2")
+    return _GRAPH_LEVELS[level]
+
+
+def _register_operators(options: onnxruntime.SessionOptions, library: str, arguments: LoadArguments) -> None:
+    beside = os.path.join(arguments.model_dir, str(arguments.model_version), library)
+    try:
+        options.register_custom_ops_library(beside if os.path.exists(beside) else library)
+    except Exception as error:
+        raise internal(f"failed to load custom operators '{library}': {_without_paths(str(error), arguments)}") from error
+
+
+def run_options(config: ServedConfig) -> onnxruntime.RunOptions | None:
+    if not config.text(_RUN_OPTION):
+        return None
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(_RUN_OPTION, config.text(_RUN_OPTION))
+    return options
+
+
+def execution_providers(config: ServedConfig, arguments: LoadArguments, warnings: list[str]) -> list[Provider]:
+    """In the order in which onnxruntime asks them; the CPU is last and always there."""
+    available = onnxruntime.get_available_providers()
+    accelerators = config.optimization.execution_accelerators
+    providers: list[Provider] = []
+    if arguments.instance_kind == "GPU":
+        if CUDA_PROVIDER in available:
+            cuda: dict[str, str] = {}
+            for accelerator in accelerators.gpu_execution_accelerator:
+                if accelerator.name == "cuda":
+                    cuda = dict(accelerator.parameters)
+                else:
+                    providers.append(_gpu_accelerator(accelerator, arguments.device_id, available))
+            providers.append((CUDA_PROVIDER, _cuda_options(config, arguments.device_id, cuda)))
+        else:
+            warnings.append(
+                f"model '{config.name}' is to run on a GPU, but this onnxruntime has none of {CUDA_PROVIDER}: it runs on the CPU. "
+                "Install onnxruntime-gpu instead of onnxruntime, or use KIND_CPU"
+            )
+    providers += [_cpu_accelerator(accelerator, available) for accelerator in accelerators.cpu_execution_accelerator]
+    return [*providers, CPU_PROVIDER]
+
+
+def _cuda_options(config: ServedConfig, device_id: int, given: dict[str, str]) -> dict[str, str]:
+    options = {
+        "cudnn_conv_algo_search": _choice(config, "cudnn_conv_algo_search", _CUDNN_SEARCH),
+        "arena_extend_strategy": _choice(config, "arena_extend_strategy", _ARENA_STRATEGY),
+        "do_copy_in_default_stream": config.text("do_copy_in_default_stream", "1"),
+    }
+    if config.has("gpu_mem_limit"):
+        options["gpu_mem_limit"] = config.text("gpu_mem_limit")
+    return {**options, **given, "device_id": str(device_id)}
+
+
+def _choice(config: ServedConfig, name: str, choices: dict[int, str]) -> str:
+    value = config.integer(name, 0)
+    if value not in choices:
+        raise invalid_arg(f"unsupported {name} value '{value}' is requested")
+    return choices[value]
+
+
+def _gpu_accelerator(accelerator: Accelerator, device_id: int, available: list[str]) -> Provider:
+    if accelerator.name != "tensorrt":
+        raise invalid_arg(f"unknown Execution Accelerator '{accelerator.name}' is requested")
+    _require(accelerator, "TensorrtExecutionProvider", available)
+    options: dict[str, str] = {"device_id": str(device_id)}
+    for key, value in accelerator.parameters.items():
+        if key == "precision_mode":
+            if value not in ("FP32", "FP16", "INT8"):
+                raise invalid_arg(f"unsupported precision mode '{value}' is requested")
+            options |= {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}[value]
+        elif key == "max_workspace_size_bytes":
+            options["trt_max_workspace_size"] = value
+        elif key.startswith("trt_"):
+            options[key] = value
+        else:
+            raise invalid_arg(f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator")
+    return "TensorrtExecutionProvider", options
+
+
+def _cpu_accelerator(accelerator: Accelerator, available: list[str]) -> Provider:
+    if accelerator.name != "openvino":
+        raise invalid_arg(f"unknown Execution Accelerator '{accelerator.name}' is requested")
+    _require(accelerator, "OpenVINOExecutionProvider", available)
+    return "OpenVINOExecutionProvider", {"device_type": "CPU", **accelerator.parameters}
+
+
+def _require(accelerator: Accelerator, provider: str, available: list[str]) -> None:
+    if provider not in available:
+        raise invalid_arg(
+            f"Execution Accelerator '{accelerator.name}' is requested, but this onnxruntime has no {provider}; "
+            f"it has {', '.join(available)}"
+        )
+
+
+def _without_paths(text: str, arguments: LoadArguments) -> str:
+    """Clients see load errors: where the repository lies is none of their business."""
+    root = os.path.dirname(os.path.abspath(arguments.model_dir))
+    return text.replace(root + os.sep, "")

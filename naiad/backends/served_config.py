@@ -1,0 +1,175 @@
+"""The part of a ModelConfig that framework backends read, and its `parameters` as numbers and switches.
+
+In:  `LoadArguments.model_config`, JSON. Out: typed structs. Names are those of config.pbtxt.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from naiad.core.datatype import BY_CONFIG_NAME
+from naiad.core.work import LoadArguments
+from naiad.errors import invalid_arg
+
+
+class Reshape(msgspec.Struct, frozen=True):
+    shape: list[int] = []
+
+
+class TensorConfig(msgspec.Struct, frozen=True):
+    name: str
+    data_type: str = "TYPE_INVALID"
+    dims: list[int] = []
+    reshape: Reshape | None = None
+    optional: bool = False
+    allow_ragged_batch: bool = False
+
+    @property
+    def datatype(self) -> str:
+        """Wire name, e.g. FP32."""
+        return BY_CONFIG_NAME[self.data_type].name
+
+    @property
+    def model_dims(self) -> list[int]:
+        """What the model itself sees, without the batch dimension."""
+        return self.dims if self.reshape is None else self.reshape.shape
+
+
+class BatchTensor(msgspec.Struct, frozen=True):
+    """A `batch_input` or `batch_output`."""
+
+    kind: str
+    target_name: list[str] = []
+    data_type: str = "TYPE_INVALID"
+    source_input: list[str] = []
+
+
+class ControlInput(msgspec.Struct, frozen=True):
+    name: str
+
+
+class StateTensor(msgspec.Struct, frozen=True):
+    input_name: str
+    output_name: str
+    data_type: str = "TYPE_INVALID"
+    dims: list[int] = []
+
+
+class SequenceBatching(msgspec.Struct, frozen=True):
+    control_input: list[ControlInput] = []
+    state: list[StateTensor] = []
+
+
+class Accelerator(msgspec.Struct, frozen=True):
+    name: str
+    parameters: dict[str, str] = {}
+
+
+class Accelerators(msgspec.Struct, frozen=True):
+    gpu_execution_accelerator: list[Accelerator] = []
+    cpu_execution_accelerator: list[Accelerator] = []
+
+
+class Graph(msgspec.Struct, frozen=True):
+    level: int = 0
+
+
+class Optimization(msgspec.Struct, frozen=True):
+    graph: Graph = Graph()
+    execution_accelerators: Accelerators = Accelerators()
+
+
+class InstanceGroup(msgspec.Struct, frozen=True):
+    kind: str = "KIND_AUTO"
+    count: int = 1
+
+
+class ModelOperations(msgspec.Struct, frozen=True):
+    op_library_filename: list[str] = []
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    string_value: str = ""
+
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+
+class ServedConfig(msgspec.Struct, frozen=True):
+    name: str
+    platform: str = ""
+    runtime: str = ""
+    max_batch_size: int = 0
+    input: list[TensorConfig] = []
+    output: list[TensorConfig] = []
+    batch_input: list[BatchTensor] = []
+    batch_output: list[BatchTensor] = []
+    parameters: dict[str, Parameter] = {}
+    optimization: Optimization = Optimization()
+    sequence_batching: SequenceBatching | None = None
+    dynamic_batching: dict[str, Any] | None = None
+    instance_group: list[InstanceGroup] = []
+    model_operations: ModelOperations = ModelOperations()
+
+    @property
+    def is_batched(self) -> bool:
+        return self.max_batch_size > 0
+
+    @property
+    def states(self) -> list[StateTensor]:
+        return self.sequence_batching.state if self.sequence_batching is not None else []
+
+    @property
+    def controls(self) -> list[str]:
+        return [control.name for control in self.sequence_batching.control_input] if self.sequence_batching is not None else []
+
+    @property
+    def num_cpu_instances(self) -> int:
+        return sum(max(group.count, 1) for group in self.instance_group if group.kind != "KIND_GPU") or 1
+
+    def has(self, name: str) -> bool:
+        return name in self.parameters
+
+    def text(self, name: str, default: str = "") -> str:
+        parameter = self.parameters.get(name)
+        return default if parameter is None else parameter.string_value
+
+    def integer(self, name: str, default: int) -> int:
+        return read_integer(name, self.text(name), default)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """true/false, yes/no, on/off, 1/0, in any case."""
+        text = self.text(name).strip().lower()
+        if not text:
+            return default
+        if text in _TRUE or text in _FALSE:
+            return text in _TRUE
+        raise invalid_arg(f"parameter '{name}' of model '{self.name}' is '{self.text(name)}', expected true or false")
+
+    def threads(self, *names: str) -> int:
+        """A thread count given by one of these parameters; by default the cores are shared out among the model's instances.
+
+        Each framework alone would take every core in each of its processes, and they would wait for each other.
+        """
+        for name in names:
+            count = self.integer(name, 0)
+            if count > 0:
+                return count
+        return max(len(os.sched_getaffinity(0)) // self.num_cpu_instances, 1)
+
+
+def read_config(arguments: LoadArguments) -> ServedConfig:
+    return msgspec.json.decode(arguments.model_config, type=ServedConfig)
+
+
+def read_integer(name: str, text: str, default: int) -> int:
+    if not text.strip():
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise invalid_arg(f"parameter '{name}' is '{text}', expected a whole number") from None

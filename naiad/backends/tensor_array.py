@@ -1,0 +1,66 @@
+"""Tensors of a request <-> numpy arrays as frameworks take them.
+
+BYTES are object arrays of bytes; BF16 travels as its uint16 bit patterns, and whoever hands it to a framework says so.
+Numbers are not copied, except where their address is no multiple of their size: frameworks may read them with aligned instructions.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from naiad.core.byte_strings import decode_byte_strings, encode_byte_strings
+from naiad.core.datatype import DATATYPES, from_numpy
+from naiad.core.tensor import Tensor
+from naiad.errors import internal
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_UINT16 = np.dtype(np.uint16)
+
+
+def array_dtype(datatype: str) -> np.dtype[Any]:
+    return DATATYPES[datatype].numpy or _UINT16
+
+
+def to_array(data: bytes | bytearray | memoryview, datatype: str, shape: list[int]) -> Array:
+    if datatype == "BYTES":
+        return decode_byte_strings(data).reshape(shape)
+    array = np.frombuffer(data, array_dtype(datatype)).reshape(shape)
+    return array if array.flags.aligned else array.copy()
+
+
+def to_tensor(name: str, array: Array, datatype: str, shape: list[int]) -> Tensor:
+    """`array` in C order; its memory is lent, not copied."""
+    if datatype == "BYTES":
+        return Tensor(name, datatype, shape, encode_byte_strings(array))
+    return Tensor(name, datatype, shape, flat_bytes(array))
+
+
+def flat_bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def require_type(name: str, array: Array, datatype: str) -> None:
+    """That a model returned what its config promises. Raises NaiadError."""
+    found = from_numpy(array.dtype)
+    if found is None or (found.name != datatype and not (datatype == "BF16" and array.dtype == _UINT16)):
+        shown = f"TYPE_{array.dtype}" if found is None else found.config_name
+        raise internal(f"unexpected datatype {shown} for inference output '{name}', expecting {DATATYPES[datatype].config_name}")
+
+
+def reshaped(shape: list[int], source: list[int], target: list[int], offset: int) -> list[int]:
+    """`shape` follows the pattern `source` (after `offset` leading dimensions): the same elements by the pattern `target`.
+
+    Both have the same number of -1, and those keep their sizes, in order. A shape that does not follow the pattern is left as it is.
+    """
+    tail = shape[offset:]
+    if len(tail) != len(source) or any(pattern not in (-1, dim) for dim, pattern in zip(tail, source, strict=True)):
+        return shape
+    variable = iter(dim for dim, pattern in zip(tail, source, strict=True) if pattern == -1)
+    result = [next(variable, -1) if pattern == -1 else pattern for pattern in target]
+    if prod(result) != prod(tail):
+        return shape
+    return [*shape[:offset], *result]
