@@ -32,6 +32,10 @@ class Runtime(Protocol):
 
     def is_cancelled(self, handle: int) -> bool: ...
 
+    def allocate(self, num_bytes: int) -> memoryview:
+        """Memory that the server can read: an output that lies in it is sent without a copy. Not cleared; freed with its last view."""
+        ...
+
     def call(self, request: CallRequest) -> Call:
         """Starts a BLS call; its handle is filled in here."""
         ...

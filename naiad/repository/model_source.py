@@ -18,7 +18,7 @@ from naiad.repository.config import ConfigOptions, ModelConfigFile, read_model_c
 from naiad.repository.scan import scan_repository, select_versions
 from naiad.repository.validate import require_valid
 
-CONFIGURING_BACKENDS = frozenset({"python"})
+CONFIGURING_BACKENDS = frozenset({"python", "onnxruntime", "openvino", "pytorch"})
 """Backends that can complete a config from the model."""
 
 

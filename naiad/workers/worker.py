@@ -60,7 +60,10 @@ from naiad.workers.worker_channel import WorkerChannel
 
 BACKENDS = {
     "identity": "naiad.backends.identity:IdentityBackend",
+    "onnxruntime": "naiad.backends.onnx:OnnxBackend",
+    "openvino": "naiad.backends.openvino:OpenvinoBackend",
     "python": "naiad.backends.python:PythonBackend",
+    "pytorch": "naiad.backends.pytorch:PytorchBackend",
 }
 """Backend name -> module:class. Imported only in templates and workers."""
 
@@ -329,6 +332,9 @@ class Worker:
         if handle not in self._cancelled and handle in self._open:
             self.channel.poll()
         return handle in self._cancelled
+
+    def allocate(self, num_bytes: int) -> memoryview:
+        return self.channel.link.arena.allocate(num_bytes)
 
     def call(self, request: CallRequest) -> RunningCall:
         number = self._next_number()

@@ -33,6 +33,7 @@ class FakeRuntime:
     def __init__(self) -> None:
         self.responses: dict[int, Events] = {}
         self.cancelled: set[int] = set()
+        self.allocated: list[int] = []
         self.logged: list[tuple[str, str, str, int]] = []
         self.called: list[CallRequest] = []
         self.calls: list[FakeCall] = []
@@ -51,6 +52,10 @@ class FakeRuntime:
 
     def is_cancelled(self, handle: int) -> bool:
         return handle in self.cancelled
+
+    def allocate(self, num_bytes: int) -> memoryview:
+        self.allocated.append(num_bytes)
+        return memoryview(bytearray(num_bytes))
 
     def call(self, request: CallRequest) -> FakeCall:
         self._refuse()
