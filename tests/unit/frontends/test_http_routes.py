@@ -1,0 +1,110 @@
+"""The route table and header forwarding, without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from naiad.errors import NaiadError
+from naiad.frontends.http_forward import build_header_forwarder
+from naiad.frontends.http_options import Restriction
+from naiad.frontends.http_routes import Entry, Names, RouteTable
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_head import Head, parse_head
+from naiad.transport.http1_limits import Http1Limits
+from naiad.transport.http1_route import Route
+
+
+def head(line: str, *fields: str) -> Head:
+    return parse_head("\r\n".join((line + " HTTP/1.1", *fields, "", "")).encode(), Http1Limits())
+
+
+class Table:
+    """Remembers which entry was built, with which names."""
+
+    def __init__(self, **restricted: Restriction) -> None:
+        self.built: list[tuple[str, Names]] = []
+        entries = [
+            Entry("GET", "/a/(?P<x>[^/]+)(?:/(?P<y>[0-9]+))?", "group", self._build("a")),
+            Entry("POST", "/a/(?P<x>[^/]+)", "", self._build("b")),
+        ]
+        self.table = RouteTable(entries, restricted)
+
+    def _build(self, name: str):
+        def build(_head: Head, names: Names) -> Route:
+            self.built.append((name, names))
+            return Route(lambda exchange: None)
+
+        return build
+
+    def status(self, request: Head) -> int:
+        """Of the refusal; 0 when an entry was built."""
+        before = len(self.built)
+        route = self.table(request)
+        if len(self.built) > before:
+            return 0
+        answered: list[int] = []
+
+        class Recorder(Exchange):
+            def __init__(self) -> None:
+                pass
+
+            def respond(self, status: int, headers: bytes, body: object = b"") -> None:
+                answered.append(status)
+
+        route.handle(Recorder())
+        return answered[0]
+
+
+def test_names_are_decoded_after_matching() -> None:
+    table = Table()
+    assert table.status(head("GET /a/b%2Fc%20d/7")) == 0
+    assert table.status(head("GET /a/%ff")) == 0
+    assert table.status(head("POST /a/x")) == 0
+    assert table.built == [("a", {"x": "b/c d", "y": "7"}), ("a", {"x": "\ufffd", "y": ""}), ("b", {"x": "x"})]
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("GET /a", 404),
+        ("GET /a/", 404),
+        ("GET /a/b/c", 404),
+        ("GET /a/b/7/", 404),
+        ("GET /A/b", 404),
+        ("GET /a/b/%37", 404),
+        ("GET /%61/b", 404),
+        ("GET /a/b/../c", 404),
+        ("PUT /a/b", 405),
+        ("POST /a/b/7", 405),
+        ("HEAD /a/b", 0),
+        ("GET /a/..", 0),
+    ],
+)
+def test_what_is_found(line: str, status: int) -> None:
+    assert Table().status(head(line)) == status
+
+
+def test_restriction() -> None:
+    table = Table(group=Restriction("X-Key", "secret"))
+    assert table.status(head("GET /a/b")) == 403
+    assert table.status(head("GET /a/b", "x-key: secretx")) == 403
+    assert table.status(head("GET /a/b", "x-key: secret")) == 0
+    assert table.status(head("POST /a/b")) == 0
+
+
+def test_forwarding() -> None:
+    forward = build_header_forwarder("^my_")
+    assert forward is not None
+    assert forward(head("GET /", "My_One: 1", "X-My_Two: 2", "my_three: a, b")) == {"My_One": "1", "my_three": "a, b"}
+    exact = build_header_forwarder("(?-i)^my_")
+    assert exact is not None
+    assert exact(head("GET /", "My_One: 1", "my_two: 2")) == {"my_two": "2"}
+    assert build_header_forwarder("") is None
+
+
+@pytest.mark.parametrize("name", ["triton_x", "sequence_id", "priority", "timeout", "headers", "binary_data_output"])
+def test_reserved_names_are_not_forwarded(name: str) -> None:
+    forward = build_header_forwarder(".")
+    assert forward is not None
+    with pytest.raises(NaiadError, match=f"^Header '{name}' is reserved for Triton usage and cannot be forwarded.$"):
+        forward(head("GET /", f"{name}: 1"))
