@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -200,7 +201,11 @@ def _bind(name: str, address: str, port: int, reuse_port: bool) -> socket.socket
         sock.bind((address, port))
     except OSError as error:
         sock.close()
-        raise NaiadError(Code.UNAVAILABLE, f"failed to start {name} at {address}:{port}: {os.strerror(error.errno or 0)}") from error
+        if error.errno == errno.EADDRINUSE:
+            reason = f"Socket '{address}:{port}' already in use "
+        else:
+            reason = f"Socket '{address}:{port}': {os.strerror(error.errno or 0)}"
+        raise NaiadError(Code.UNAVAILABLE, f"failed to start {name}: Unavailable - {reason}") from error
     sock.setblocking(False)
     return sock
 

@@ -20,10 +20,11 @@ from naiad.repository.loader import Loader, LoadOptions
 from naiad.repository.model_source import ModelSources
 from naiad.repository.operations import OperationOptions
 from naiad.repository.repository import Repository, RepositoryOptions
-from naiad.settings import Settings
+from naiad.settings import Settings, latency_metrics
 from naiad.transport.grpc_options import GrpcOptions
 from naiad.transport.http1_limits import Http1Limits
 from naiad.workers.calls import Services
+from naiad.workers.devices import gpu_ids
 from naiad.workers.restart import RestartPolicy
 from naiad.workers.template_process import Templates
 
@@ -94,6 +95,7 @@ def load_options(settings: Settings) -> LoadOptions:
         backend_directory=directory if directory.is_dir() else None,
         execution_timeout_s=settings.default_execution_timeout_secs,
         restarts=RestartPolicy(max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs),
+        latency=latency_metrics(settings.metrics_config),
     )
 
 
@@ -105,6 +107,7 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
     config_options = ConfigOptions(
         is_auto_complete_enabled=not (settings.disable_auto_complete_config or settings.strict_model_config),
         config_name=settings.model_config_name,
+        gpus=gpu_ids(),
         min_compute_capability=settings.min_supported_compute_capability,
     )
 

@@ -78,14 +78,18 @@ class SummaryStatistics(ModelStatistics):
         self.compute_infer_summary_us = SlidingSummary()
         self.compute_output_summary_us = SlidingSummary()
 
-    def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, times: BatchTimes) -> None:
-        super().record_success(batch_size, start_ns, queue_start_ns, times)
+    def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, compute_start_ns: int, end_ns: int) -> None:
+        super().record_success(batch_size, start_ns, queue_start_ns, compute_start_ns, end_ns)
+        self.request_summary_us.observe((end_ns - start_ns) // 1000, end_ns)
+        self.queue_summary_us.observe((compute_start_ns - queue_start_ns) // 1000, end_ns)
+
+    def record_compute(self, num_requests: int, times: BatchTimes) -> None:
+        super().record_compute(num_requests, times)
         now_ns = times.compute_end_ns
-        self.request_summary_us.observe((now_ns - start_ns) // 1000, now_ns)
-        self.queue_summary_us.observe((times.compute_start_ns - queue_start_ns) // 1000, now_ns)
-        self.compute_input_summary_us.observe((times.compute_input_end_ns - times.compute_start_ns) // 1000, now_ns)
-        self.compute_infer_summary_us.observe((times.compute_output_start_ns - times.compute_input_end_ns) // 1000, now_ns)
-        self.compute_output_summary_us.observe((now_ns - times.compute_output_start_ns) // 1000, now_ns)
+        for _ in range(num_requests):
+            self.compute_input_summary_us.observe((times.compute_input_end_ns - times.compute_start_ns) // 1000, now_ns)
+            self.compute_infer_summary_us.observe((times.compute_output_start_ns - times.compute_input_end_ns) // 1000, now_ns)
+            self.compute_output_summary_us.observe((now_ns - times.compute_output_start_ns) // 1000, now_ns)
 
 
 def build_statistics(name: str, version: int, latency: LatencyMetrics) -> ModelStatistics:

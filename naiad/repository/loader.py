@@ -16,15 +16,16 @@ import msgspec
 from naiad import log
 from naiad.core.clock import Clock
 from naiad.core.model_spec import ModelSpec
-from naiad.core.statistics import ModelStatistics
 from naiad.core.work import LoadArguments
 from naiad.errors import invalid_arg
+from naiad.metrics.summary import build_statistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config_json import config_to_json
 from naiad.repository.ensemble_fit import is_decoupled_ensemble, validate_ensemble
 from naiad.repository.model import Model, build_spec
 from naiad.repository.problem import InvalidConfigError
 from naiad.scheduling.build import build_ensemble, build_scheduler
+from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.workers.calls import Calls, Services
 from naiad.workers.instance import Instance, InstancePlan
@@ -43,6 +44,7 @@ class LoadOptions(msgspec.Struct, frozen=True):
     backend_directory: Path | None = None
     execution_timeout_s: float = 0.0
     restarts: RestartPolicy = RestartPolicy()
+    latency: LatencyMetrics = LatencyMetrics()
 
 
 class ConfiguredProcess(msgspec.Struct, eq=False):
@@ -91,7 +93,7 @@ class Loader:
         started_ns = time.monotonic_ns()
         backend = self._backend(config)
         spec = self._spec(config, version, versions, model_dir)
-        statistics = ModelStatistics(config.name, version)
+        statistics = build_statistics(config.name, version, self._options.latency)
         arena = configured.arena if configured is not None else Arena()
         plan = InstancePlan(
             backend,
@@ -125,7 +127,7 @@ class Loader:
         if fit.errors:
             raise InvalidConfigError(fit.errors)
         config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
-        statistics = ModelStatistics(config.name, version)
+        statistics = build_statistics(config.name, version, self._options.latency)
         scheduler = build_ensemble(config, version, models, self._services.infer, self._clock, statistics)
         return Model(self._spec(config, version, versions, model_dir), config, statistics, [], scheduler, Arena())
 

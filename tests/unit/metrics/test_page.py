@@ -95,7 +95,8 @@ def busy(name: str = "m", kind: Callable[[str, int], ModelStatistics] = ModelSta
     statistics = kind(name, 1)
     statistics.record_execution(4, TIMES)
     for _ in range(2):
-        statistics.record_success(2, 1_000_000, 2_000_000, TIMES)
+        statistics.record_compute(1, TIMES)
+        statistics.record_success(2, 1_000_000, 2_000_000, TIMES.compute_start_ns, TIMES.compute_end_ns)
         statistics.record_first_response(1_000_000, 9_000_000)
     statistics.record_failure(0, 1, "CANCELED")
     statistics.record_failure(0, 1, "BACKEND")

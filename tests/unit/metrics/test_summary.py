@@ -59,7 +59,8 @@ def test_statistics_keep_summaries_only_when_asked() -> None:
     assert type(build_statistics("m", 1, LatencyMetrics())) is ModelStatistics
     statistics = build_statistics("m", 1, LatencyMetrics(has_summaries=True))
     assert isinstance(statistics, SummaryStatistics)
-    statistics.record_success(2, 1_000_000, 2_000_000, BatchTimes(5_000_000, 6_000_000, 8_000_000, 9_000_000))
+    statistics.record_compute(1, BatchTimes(5_000_000, 6_000_000, 8_000_000, 9_000_000))
+    statistics.record_success(2, 1_000_000, 2_000_000, 5_000_000, 9_000_000)
     assert statistics.inference_count == 2
     totals = {
         name: getattr(statistics, f"{name}_summary_us").total
