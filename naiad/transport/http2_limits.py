@@ -30,8 +30,8 @@ class Http2Limits(msgspec.Struct, frozen=True):
     control_frame_burst: int = 4096
     """PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, frames on closed streams, unknown frames: all are paid from one purse."""
     control_frames_per_s: int = 1000
-    control_frames_per_stream: int = 8
-    """Added to the purse for each stream that was answered, so that a busy peer may also be a talkative one."""
+    control_frames_per_data_frame: int = 8
+    """Added to the purse for each DATA frame that we send: a peer that reads a lot has a lot to acknowledge."""
     reset_burst: int = 2048
     resets_per_s: int = 200
     """Streams that the peer opened and reset; those that ended normally are given back, so only abuse runs dry."""

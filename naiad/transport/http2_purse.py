@@ -1,6 +1,7 @@
 """What a peer may spend: every frame that costs us work and brings no request forward is paid for.
 
-Two purses per connection, refilled by time and by streams that were answered; an empty one ends the connection.
+Two purses per connection. Time refills both; what we sent refills the one for control frames, since it asks for acknowledgements, and
+streams that ended well the one for resets. An empty purse ends the connection.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from naiad.transport.http2_sender import Http2Sender
 
 
 class Purse:
-    __slots__ = ("_control", "_finished_seen", "_limits", "_resets", "_sender")
+    __slots__ = ("_control", "_finished_seen", "_frames_seen", "_limits", "_resets", "_sender")
 
     def __init__(self, limits: Http2Limits, sender: Http2Sender, clock_ns: Callable[[], int]) -> None:
         self._limits = limits
         self._sender = sender
         self._finished_seen = 0
+        self._frames_seen = 0
         self._control = FloodMeter(limits.control_frame_burst, limits.control_frames_per_s, clock_ns)
         self._resets = FloodMeter(limits.reset_burst, limits.resets_per_s, clock_ns)
 
@@ -38,7 +40,8 @@ class Purse:
                 raise too_much("rapid_reset", "too many streams were opened and reset")
 
     def _refund(self) -> None:
-        finished = self._sender.num_finished - self._finished_seen
-        self._finished_seen = self._sender.num_finished
-        self._control.give(finished * self._limits.control_frames_per_stream)
-        self._resets.give(finished)
+        sender = self._sender
+        self._control.give((sender.useful_frames - self._frames_seen) * self._limits.control_frames_per_data_frame)
+        self._resets.give(sender.num_finished - self._finished_seen)
+        self._frames_seen = sender.useful_frames
+        self._finished_seen = sender.num_finished

@@ -31,6 +31,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 QUANTUM_BYTES = 256 * KIB
 _TAKE_TARGET_BYTES = 1 * MIB
+_USEFUL_BYTES = 256
 _END_OF_RESPONSE = END_HEADERS | END_STREAM
 _pack = frame_header.pack
 
@@ -54,6 +55,7 @@ class Http2Sender:
         "reset_ids",
         "streams",
         "unread_control_bytes",
+        "useful_frames",
         "window",
     )
 
@@ -74,6 +76,8 @@ class Http2Sender:
         """The transport's buffer is full: set by the owner, which calls `pump` after clearing it."""
         self.activity = 0
         """Grows with every HEADERS and DATA frame, so that keepalive sees whether any were sent."""
+        self.useful_frames = 0
+        """DATA frames that a peer may have to acknowledge; not those that its own tiny window cut to pieces."""
         self.num_finished = 0
         """Streams that ended because both sides said so."""
         self.reset_ids: deque[int] = deque(maxlen=64)
@@ -117,6 +121,7 @@ class Http2Sender:
             self._out += pieces
             self.out_bytes += num_bytes + 9
             self.activity += 1
+            self.useful_frames += 1
             stream.send_window -= num_bytes
             self.window -= num_bytes
             if end_stream:
@@ -147,6 +152,7 @@ class Http2Sender:
         out.append(_pack(len(trailers) << 8 | HEADERS, _END_OF_RESPONSE, stream_id) + trailers)
         self.out_bytes += num_bytes + len(head) + len(trailers) + 27
         self.activity += 1
+        self.useful_frames += 1
         stream.send_window -= num_bytes
         self.window -= num_bytes
         self._sent_end(stream)
@@ -228,6 +234,8 @@ class Http2Sender:
         self._move(stream, num_bytes)
         self.out_bytes += num_bytes + 9
         self.activity += 1
+        if is_last or num_bytes >= _USEFUL_BYTES:
+            self.useful_frames += 1
         self.window -= num_bytes
         stream.send_window -= num_bytes
         stream.pending_bytes -= num_bytes

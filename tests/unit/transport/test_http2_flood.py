@@ -93,6 +93,25 @@ def test_answered_streams_pay_for_control_frames() -> None:
         assert connection.receive(frame(WINDOW, 0, 0, u32(1)) * 4) == []
 
 
+def test_a_long_stream_pays_for_its_window_updates() -> None:
+    """One call, many messages: grpcio acknowledges each of them, on the stream and on the connection."""
+    connection = server(LIMITS, Clock())
+    (opened,) = connection.receive(request(1, end=False))
+    connection.sender.headers(opened.stream, RESPONSE)
+    for _ in range(2000):
+        connection.sender.data(opened.stream, [b"x" * 10], 10)
+        assert connection.receive(frame(WINDOW, 0, 0, u32(10)) + frame(WINDOW, 0, 1, u32(10))) == []
+
+
+def test_a_peer_that_opens_its_window_by_single_bytes_is_an_attacker() -> None:
+    connection = server(LIMITS, Clock())
+    connection.receive(frame(SETTINGS, 0, 0, setting(4, 0)))
+    (opened,) = connection.receive(request(1))
+    connection.sender.response(opened.stream, RESPONSE, [b"x" * 100_000], 100_000, TRAILERS)
+    assert failure(connection.receive(frame(WINDOW, 0, 1, u32(1)) * 300)).code == ErrorCode.ENHANCE_YOUR_CALM
+    assert connection.counters.failures == {"window_update_flood": 1}
+
+
 class TestRapidReset:
     def attack(self, connection: Http2Connection, count: int) -> list[object]:
         data = b"".join(request(i, end=False) + frame(RST, 0, i, u32(8)) for i in range(1, 2 * count, 2))
