@@ -18,6 +18,8 @@ from naiad.protocol.triton_json_scan import MAX_DEPTH, JsonDepthError, JsonSynta
 
 _MAX_SCANNED_BYTES = 64 * 1024
 _DECODER = msgspec.json.Decoder()
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_BRACKETS = bytes(octet for octet in range(256) if octet not in b"[{]}")
 
 
 def parse(data: Buffer) -> Any:
@@ -59,12 +61,11 @@ def _syntax_error(words: str, text: str, at: int) -> NaiadError:
 
 def _check_depth(data: Buffer, value: Any) -> None:
     """Brackets are counted first, also those in strings; only a suspicious body is walked."""
-    if len(data) <= MAX_DEPTH:
+    brackets = bytes(data).translate(_STEPS, _NO_BRACKETS)
+    if len(brackets) <= MAX_DEPTH:
         return
-    octets = np.frombuffer(data, np.uint8)
-    letters = octets | 32  # '[' and '{' differ in this bit, ']' and '}' too
-    steps = (letters == ord("{")).astype(np.int32) - (letters == ord("}"))
-    if int(np.cumsum(steps).max()) > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    heights = np.cumsum(np.frombuffer(brackets, np.int8), dtype=np.int32)
+    if int(heights.max()) > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise depth_error()
 
 

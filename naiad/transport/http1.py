@@ -69,13 +69,15 @@ class Http1Endpoint:
 
     # Connections.
 
-    def admit(self, connection: Http1Connection) -> bool:
-        """False: it is over the limit and must be told so."""
+    def admit(self, connection: Http1Connection) -> str | None:
+        """Why it cannot be served, for it to be told; None when it is welcome."""
         self.connections.add(connection)
         self.num_connections += 1
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
-        return len(self.connections) <= self.limits.max_connections and not self._is_stopping
+        if self._is_stopping:
+            return "the server is shutting down"
+        return "maximum number of connections reached" if len(self.connections) > self.limits.max_connections else None
 
     @property
     def is_flooded(self) -> bool:

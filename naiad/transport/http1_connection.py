@@ -83,11 +83,12 @@ class Http1Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._answers = AnswerQueue(self, self._transport, self._endpoint.turn, self._limits.max_stream_buffer_bytes)
-        if not self._endpoint.admit(self):
+        reason = self._endpoint.admit(self)
+        if reason is not None:
             if self._endpoint.is_flooded:
                 self.abort()
             else:
-                self._refuse(503, "maximum number of connections reached", _RETRY_SOON)
+                self._refuse(503, reason, _RETRY_SOON)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._body = self._fixed_body = None
