@@ -67,9 +67,8 @@ def main() -> int:
     small, large = small_request(), large_request(MIB)
     small_message = grpc_request("add_sub", [1, 16], ["INPUT0", "INPUT1"])
     large_message = grpc_request("identity_fp32", [MIB // 4], ["INPUT0"])
-    print(
-        "| requests | count | PSS after 1/10 | PSS top | PSS end | RSS after 1/10 | RSS end | flat |\n|---|---:|---:|---:|---:|---:|---:|---|"
-    )
+    print("| requests | count | PSS after 1/10 | PSS top | PSS end | RSS after 1/10 | RSS end | flat |")
+    print("|---|---:|---:|---:|---:|---:|---:|---|")
     with naiad([REPOSITORY]) as server:
         results = [
             soak(server, "HTTP JSON, small", chosen.small * 8 // 10, lambda n: send_many(server.http_port, small, n)),

@@ -1,4 +1,4 @@
-"""Never returns from initialize. It tells its process id in the file that $NAIAD_TEST_STATE holds, if there is one."""
+"""Never returns from initialize. Once there, it writes its process id to the FIFO `initializing` in $NAIAD_TEST_STATE, if there is one."""
 
 import os
 import threading
@@ -6,11 +6,10 @@ import threading
 
 class TritonPythonModel:
     def initialize(self, args):
-        folder = os.environ.get("NAIAD_TEST_STATE")
-        if folder:
-            with open(os.path.join(folder, "initializing"), "w") as file:
-                file.write(str(os.getpid()))
-        print("initialize has begun", flush=True)
+        path = os.path.join(os.environ.get("NAIAD_TEST_STATE", ""), "initializing")
+        if os.path.exists(path):
+            with open(path, "w") as fifo:
+                fifo.write(str(os.getpid()))
         threading.Event().wait()
 
     def execute(self, requests):

@@ -1,0 +1,151 @@
+"""FIFOs through which a test holds a model's execute and lets it go, and calls that run while the test looks on.
+
+A FIFO tells exactly when the other side has come: opening one waits for the other end, end of file means that it was closed.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.server.harness import Endpoints
+
+LIMIT_S = 20.0
+_numbers = itertools.count()
+
+
+class Gate:
+    """What a model of the `gates` repository reads from: `wait_entered` returns when it has begun, `open` lets it go on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"gate{next(_numbers)}"
+        os.mkfifo(self.path)
+        self._writer = -1
+
+    def wait_entered(self) -> None:
+        opened = threading.Event()
+
+        def open_writer() -> None:
+            self._writer = os.open(self.path, os.O_WRONLY)
+            opened.set()
+
+        threading.Thread(target=open_writer, daemon=True).start()
+        if not opened.wait(LIMIT_S):
+            raise AssertionError(f"no model came to {self.path}")
+
+    def open(self) -> None:
+        os.close(self._writer)
+        self._writer = -1
+
+    def is_waited_at(self) -> bool:
+        """Whether a model stands at this gate now."""
+        try:
+            os.close(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+
+
+class Report:
+    """What a model writes to: read with a limit, and up to its end."""
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        self.path = folder / (name or f"report{next(_numbers)}")
+        os.mkfifo(self.path)
+        self._reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def read(self, until: bytes = b"") -> bytes:
+        """Up to and including `until`, or to the end of the writer."""
+        found = b""
+        while not (until and until in found):
+            if not select.select([self._reader], [], [], LIMIT_S)[0]:
+                raise AssertionError(f"nothing more than {found!r} was reported")
+            data = os.read(self._reader, 4096)
+            if not data:
+                break
+            found += data
+        return found
+
+    def close(self) -> None:
+        os.close(self._reader)
+
+
+class HttpCall:
+    """One request on a connection of its own, which the test may wait for or hang up."""
+
+    def __init__(self, server: Endpoints, path: str, body: object) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=LIMIT_S)
+        self.connection.request("POST", path, json.dumps(body))
+
+    def answer(self) -> tuple[int, dict[str, str], Any]:
+        try:
+            response = self.connection.getresponse()
+            body = response.read()
+        finally:
+            self.connection.close()
+        return response.status, dict(response.headers), json.loads(body) if body else None
+
+    def hang_up(self) -> None:
+        self.connection.close()
+
+    def has_answer(self) -> bool:
+        return bool(select.select([self.connection.sock], [], [], 0)[0])
+
+
+def text(name: str, *values: str, is_batched: bool = True) -> dict[str, Any]:
+    shape = [1, len(values)] if is_batched else [len(values)]
+    return {"name": name, "datatype": "BYTES", "shape": shape, "data": list(values)}
+
+
+def call_gate(server: Endpoints, gate: Gate | None, model: str = "gate", **parameters: Any) -> HttpCall:
+    """A request that waits at the gate, or passes at once when there is none."""
+    is_batched = model not in ("gate_plain", "gate_async")
+    body = {"inputs": [text("GO", str(gate.path) if gate else "", is_batched=is_batched)], "parameters": parameters}
+    return HttpCall(server, f"/v2/models/{model}/infer", body)
+
+
+def number(answer: tuple[int, dict[str, str], Any]) -> int:
+    status, _, body = answer
+    assert status == 200, body
+    return int(body["outputs"][0]["data"][0])
+
+
+def eventually(is_true: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
+    """For what only polling can tell, such as a metric or a model's readiness."""
+    end = time.monotonic() + limit_s
+    while not is_true():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {limit_s} s: {what}")
+        time.sleep(0.005)
+
+
+def pending(server: Endpoints, model: str) -> int:
+    """Requests that wait in the model's queue, as the metrics tell it."""
+    page = server.get("/metrics", "metrics")[1].decode()
+    lines = [line for line in page.splitlines() if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line]
+    return int(float(lines[0].split()[-1])) if lines else 0
+
+
+def in_thread(action: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+    """Runs beside the test; its result or exception is in the future."""
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def run() -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            try:
+                future.set_result(action())
+            except BaseException as error:
+                future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

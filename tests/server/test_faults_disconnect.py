@@ -1,0 +1,114 @@
+"""Clients that go away: what they asked for is stopped, queued or running, on every transport, and others do not notice."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import tritonclient.grpc as grpc_client
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.server.client_data import text_input
+from tests.server.gates import Gate, HttpCall, Report, call_gate, eventually, number, pending, text
+from tests.server.harness import Server, naiad
+
+
+@pytest.fixture(scope="module")
+def server(repositories: Path) -> Iterator[Server]:
+    with naiad([str(repositories / "gates")]) as one:
+        yield one
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Iterator[Report]:
+    one = Report(tmp_path)
+    yield one
+    one.close()
+
+
+def begun_message(model: str, report: Report) -> Any:
+    path = str(report.path).encode()
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="BEGUN", datatype="BYTES", shape=[1])
+    return service_pb2.ModelInferRequest(model_name=model, inputs=[tensor], raw_input_contents=[len(path).to_bytes(4, "little") + path])
+
+
+def assert_still_serving(server: Server) -> None:
+    assert number(call_gate(server, None).answer()) == 1
+
+
+def test_http_disconnect_cancels_a_running_request(server: Server, report: Report) -> None:
+    call = HttpCall(server, "/v2/models/until_cancelled/infer", {"inputs": [text("BEGUN", str(report.path), is_batched=False)]})
+    assert report.read(until=b"begun") == b"begun"
+    call.hang_up()
+    assert report.read() == b" cancelled"
+    assert_still_serving(server)
+
+
+def test_http_reset_cancels_a_running_request(server: Server, report: Report) -> None:
+    call = HttpCall(server, "/v2/models/until_cancelled/infer", {"inputs": [text("BEGUN", str(report.path), is_batched=False)]})
+    assert report.read(until=b"begun") == b"begun"
+    call.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    call.hang_up()
+    assert report.read() == b" cancelled"
+
+
+def test_http_disconnect_removes_a_queued_request(server: Server, tmp_path: Path) -> None:
+    first, never = Gate(tmp_path), Gate(tmp_path)
+    running = call_gate(server, first)
+    first.wait_entered()
+    queued = call_gate(server, never)
+    eventually(lambda: pending(server, "gate") == 1, "a request waits")
+    queued.hang_up()
+    eventually(lambda: pending(server, "gate") == 0, "the request has left the queue")
+    first.open()
+    assert number(running.answer()) == 1
+    assert number(call_gate(server, None).answer()) == 1
+    assert not never.is_waited_at()
+
+
+def test_grpc_cancel_reaches_a_running_request(server: Server, report: Report) -> None:
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(begun_message("until_cancelled", report))
+        assert report.read(until=b"begun") == b"begun"
+        call.cancel()
+        assert report.read() == b" cancelled"
+
+
+def test_grpc_deadline_reaches_a_running_request(server: Server, report: Report) -> None:
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(begun_message("until_cancelled", report), timeout=0.5)
+        assert report.read() == b"begun cancelled"
+        assert call.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_grpc_disconnect_cancels_a_running_request(server: Server, report: Report) -> None:
+    channel = grpc.insecure_channel(server.grpc)
+    call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(begun_message("until_cancelled", report))
+    assert report.read(until=b"begun") == b"begun"
+    channel.close()
+    assert report.read() == b" cancelled"
+    assert call.done()
+
+
+def test_a_closed_event_stream_ends_the_model(server: Server, report: Report) -> None:
+    call = HttpCall(server, "/v2/models/endless/generate_stream", {"BEGUN": str(report.path)})
+    response = call.connection.getresponse()
+    assert response.readline().startswith(b"data: ")
+    response.close()
+    call.hang_up()
+    assert report.read() == b"begun cancelled"
+
+
+def test_a_cancelled_grpc_stream_ends_the_model(server: Server, report: Report) -> None:
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with grpc_client.InferenceServerClient(server.grpc) as client:
+        client.start_stream(callback=lambda result, error: found.put((result, error)))
+        client.async_stream_infer("endless", [text_input(grpc_client, "BEGUN", str(report.path))])
+        assert found.get(timeout=20)[1] is None
+        client.stop_stream(cancel_requests=True)
+        assert report.read() == b"begun cancelled"

@@ -1,0 +1,244 @@
+"""Starts and ends that go wrong: initialize and finalize, crash loops, signals, a parent that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.gates import Gate, HttpCall, Report, call_gate, eventually, in_thread, number
+from tests.server.harness import Server, launch_naiad, naiad, process_tree, wait_gone
+
+EXPLICIT = ("--model-control-mode=explicit",)
+
+
+@pytest.fixture
+def faults(repositories: Path) -> list[str]:
+    return [str(repositories / "faults")]
+
+
+@pytest.fixture
+def gates(repositories: Path) -> list[str]:
+    return [str(repositories / "gates")]
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def server(repositories: Path, state: Path) -> Iterator[Server]:
+    flags = [*EXPLICIT, "--load-model=bystander", "--exit-timeout-secs=5"]
+    with naiad([str(repositories / "faults")], flags, {"NAIAD_TEST_STATE": str(state)}) as one:
+        yield one
+
+
+@pytest.fixture
+def launched() -> Iterator[list[Server]]:
+    """Servers that a test starts by itself; whatever happens, nothing of them is left."""
+    started: list[Server] = []
+    yield started
+    for one in started:
+        one.signal(signal.SIGKILL) if one.process.poll() is None else None
+        one.stop()
+
+
+def load(server: Server, model: str, timeout_s: float = 30) -> tuple[int, bytes]:
+    return server.post(f"/v2/repository/models/{model}/load", {}, timeout_s)
+
+
+def unload(server: Server, model: str) -> int:
+    return server.post(f"/v2/repository/models/{model}/unload", {})[0]
+
+
+def index(server: Server, model: str) -> dict[str, Any]:
+    models = json.loads(server.post("/v2/repository/index", {})[1])
+    return next(entry for entry in models if entry["name"] == model)
+
+
+def answers(server: Server, model: str = "bystander") -> bool:
+    call = HttpCall(server, f"/v2/models/{model}/infer", {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]})
+    return call.answer()[0] == 200
+
+
+# initialize
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [("initialize_raises", "no weights here"), ("initialize_exits", "exit"), ("initialize_segfaults", "SIGSEGV")]
+)
+def test_a_model_that_fails_in_initialize(server: Server, model: str, words: str) -> None:
+    before = process_tree(server.pid)
+    status, body = load(server, model)
+    assert status == 400
+    assert f"load failed for model '{model}'" in body.decode()
+    assert words in body.decode()
+    assert index(server, model)["state"] == "UNAVAILABLE"
+    assert not server.is_ready(f"/v2/models/{model}/ready")
+    assert answers(server)
+    assert not wait_gone([pid for pid in process_tree(server.pid) if pid not in before])
+
+
+def test_a_model_that_never_returns_from_initialize(server: Server, state: Path) -> None:
+    report = Report(state, "initializing")
+    loading = in_thread(lambda: load(server, "initialize_hangs", timeout_s=60))
+    pid = int(report.read())
+    assert answers(server)
+    assert index(server, "initialize_hangs").get("state") == "LOADING"
+    os.kill(pid, signal.SIGKILL)
+    status, body = loading.result(30)
+    assert (status, b"initialize_hangs" in body) == (400, True)
+    report.close()
+    report.path.unlink()
+
+
+def test_sigterm_while_a_model_initializes(faults: list[str], tmp_path: Path, launched: list[Server]) -> None:
+    report = Report(tmp_path, "initializing")
+    environment = {"NAIAD_TEST_STATE": str(tmp_path)}
+    launched.append(launch_naiad(faults, [*EXPLICIT, "--load-model=initialize_hangs", "--exit-timeout-secs=3"], environment))
+    worker = int(report.read())
+    launched[0].signal(signal.SIGTERM)
+    launched[0].wait_exit(20)
+    assert not wait_gone([worker])
+    report.close()
+
+
+def test_a_failed_model_ends_the_start_by_default(faults: list[str], launched: list[Server]) -> None:
+    launched.append(launch_naiad(faults, [*EXPLICIT, "--load-model=initialize_raises", "--load-model=bystander"]))
+    assert launched[0].wait_exit() != 0
+    assert any("no weights here" in line for line in launched[0].lines)
+    assert any("failed to load all models" in line for line in launched[0].lines)
+
+
+def test_a_failed_model_does_not_end_the_start_when_told_so(faults: list[str]) -> None:
+    flags = [*EXPLICIT, "--load-model=initialize_raises", "--load-model=bystander", "--exit-on-error=false"]
+    with naiad(faults, flags) as server:
+        assert answers(server)
+        assert not server.is_ready("/v2/models/initialize_raises/ready")
+
+
+# finalize
+
+
+def test_a_model_that_raises_in_finalize_is_unloaded(server: Server) -> None:
+    assert load(server, "finalize_raises")[0] == 200
+    assert answers(server, "finalize_raises")
+    assert unload(server, "finalize_raises") == 200
+    eventually(lambda: index(server, "finalize_raises")["state"] == "UNAVAILABLE", "unloaded")
+    assert load(server, "finalize_raises")[0] == 200
+    assert answers(server, "finalize_raises")
+
+
+def test_a_model_that_never_returns_from_finalize_does_not_keep_the_server(faults: list[str], launched: list[Server]) -> None:
+    launched.append(launch_naiad(faults, [*EXPLICIT, "--load-model=finalize_hangs", "--exit-timeout-secs=2"]).wait_started())
+    pids = process_tree(launched[0].pid)
+    launched[0].signal(signal.SIGTERM)
+    launched[0].wait_exit(20)
+    assert not wait_gone(pids)
+
+
+# crash loops and readiness
+
+
+def test_a_crash_loop_opens_the_breaker_and_says_so(server: Server, state: Path) -> None:
+    assert load(server, "crash_loop")[0] == 200
+    (state / "broken").touch()
+    try:
+        assert not answers(server, "crash_loop")
+        eventually(lambda: index(server, "crash_loop").get("state") == "UNAVAILABLE", "the breaker opens", 60)
+        assert index(server, "crash_loop")["reason"]
+        assert not server.is_ready("/v2/models/crash_loop/ready")
+        status, _, body = HttpCall(
+            server, "/v2/models/crash_loop/infer", {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]}
+        ).answer()
+        assert status >= 400, body
+        assert answers(server)
+    finally:
+        (state / "broken").unlink()
+    assert unload(server, "crash_loop") == 200
+    assert load(server, "crash_loop")[0] == 200
+    assert server.is_ready("/v2/models/crash_loop/ready")
+
+
+def test_the_is_ready_hook_feeds_readiness(server: Server, state: Path) -> None:
+    assert load(server, "not_ready")[0] == 200
+    assert server.is_ready("/v2/models/not_ready/ready")
+    (state / "unready").touch()
+    assert not server.is_ready("/v2/models/not_ready/ready")
+    assert answers(server, "not_ready")
+    (state / "unready").unlink()
+    assert server.is_ready("/v2/models/not_ready/ready")
+
+
+# signals
+
+
+def test_workers_die_with_a_killed_parent(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
+    launched.append(launch_naiad(gates).wait_started())
+    gate = Gate(tmp_path)
+    call = call_gate(launched[0], gate)
+    gate.wait_entered()
+    pids = process_tree(launched[0].pid)
+    assert len(pids) > 2
+    launched[0].signal(signal.SIGKILL)
+    assert not wait_gone(pids)
+    call.hang_up()
+
+
+@pytest.mark.parametrize("number_of_signal", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_requests_finish(gates: list[str], tmp_path: Path, launched: list[Server], number_of_signal: int) -> None:
+    launched.append(launch_naiad(gates).wait_started())
+    server, gate = launched[0], Gate(tmp_path)
+    running = call_gate(server, gate)
+    gate.wait_entered()
+    pids = process_tree(server.pid)
+    server.signal(number_of_signal)
+    server.wait_for_line("Waiting for in-flight requests to complete")
+    assert_refuses(server)
+    gate.open()
+    assert number(running.answer()) == 1
+    assert server.wait_exit() == 0
+    assert not wait_gone(pids)
+
+
+def assert_refuses(server: Server) -> None:
+    """A draining server is not ready and takes no new work, whether it still listens or not."""
+    try:
+        assert not server.is_ready()
+        status, _, _ = call_gate(server, None).answer()
+    except OSError:
+        return
+    assert status == 503
+
+
+def test_a_second_sigterm_forces(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
+    launched.append(launch_naiad(gates).wait_started())
+    server, gate = launched[0], Gate(tmp_path)
+    call = call_gate(server, gate)
+    gate.wait_entered()
+    pids = process_tree(server.pid)
+    server.signal(signal.SIGTERM)
+    server.wait_for_line("Waiting for in-flight requests to complete")
+    server.signal(signal.SIGTERM)
+    assert server.wait_exit(10) != 0
+    assert not wait_gone(pids)
+    call.hang_up()
+
+
+def test_the_exit_timeout_ends_a_drain(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
+    launched.append(launch_naiad(gates, ["--exit-timeout-secs=1"]).wait_started())
+    server, gate = launched[0], Gate(tmp_path)
+    call = call_gate(server, gate)
+    gate.wait_entered()
+    pids = process_tree(server.pid)
+    server.signal(signal.SIGTERM)
+    assert server.wait_exit(20) != 0
+    assert any("Exit timeout expired" in line for line in server.lines)
+    assert not wait_gone(pids)
+    call.hang_up()

@@ -1,0 +1,176 @@
+"""Workers that die, stand still or misbehave: their requests fail at once and clearly, they come back, nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tritonclient.grpc as grpc_client
+
+from tests.server.client_data import number_input
+from tests.server.gates import Gate, HttpCall, eventually, text
+from tests.server.harness import Server, naiad, process_tree, wait_gone
+
+
+@pytest.fixture
+def server(repositories: Path) -> Iterator[Server]:
+    """A new one for each test: many deaths within a minute are a crash loop, which is another test's matter."""
+    models = ("crasher", "bystander", "decoupled_crash", "never_final", "prints", "forks", "calls_itself")
+    flags = ["--model-control-mode=explicit", "--exit-timeout-secs=5", *(f"--load-model={model}" for model in models)]
+    with naiad([str(repositories / "faults")], flags) as one:
+        yield one
+
+
+def crash(server: Server, how: str) -> HttpCall:
+    return HttpCall(server, "/v2/models/crasher/infer", {"inputs": [text("HOW", how)]})
+
+
+def plain(server: Server, model: str) -> tuple[int, Any]:
+    call = HttpCall(server, f"/v2/models/{model}/infer", {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]})
+    status, _, body = call.answer()
+    return status, body
+
+
+@pytest.fixture
+def pid(server: Server) -> int:
+    """Of the crasher's worker."""
+    status, _, body = crash(server, "").answer()
+    assert status == 200, body
+    return int(body["outputs"][0]["data"][0])
+
+
+def assert_recovers(server: Server, old_pid: int) -> None:
+    assert not wait_gone([old_pid])
+    eventually(lambda: server.is_ready("/v2/models/crasher/ready"), "the crasher is back")
+    status, _, body = crash(server, "").answer()
+    assert status == 200, body
+    assert int(body["outputs"][0]["data"][0]) != old_pid
+    assert server.is_ready()
+    states = [Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()[0] for member in process_tree(server.pid)]
+    assert "Z" not in states
+
+
+def test_an_idle_worker_that_is_killed_comes_back(server: Server, pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    assert plain(server, "bystander")[0] == 200
+    assert_recovers(server, pid)
+
+
+def test_a_worker_killed_in_a_request_fails_it_at_once(server: Server, pid: int, tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    call = crash(server, f"gate:{gate.path}")
+    gate.wait_entered()
+    os.kill(pid, signal.SIGKILL)
+    status, _, body = call.answer()
+    assert status in (500, 503)
+    assert "crasher" in body["error"]
+    assert str(pid) not in body["error"]
+    assert "/" not in body["error"]
+    assert_recovers(server, pid)
+
+
+@pytest.mark.parametrize("how", ["exit", "kill", "segv", "abort"])
+def test_a_worker_that_dies_in_execute(server: Server, pid: int, how: str) -> None:
+    status, _, body = crash(server, how).answer()
+    assert status in (500, 503), body
+    assert plain(server, "bystander")[0] == 200
+    assert_recovers(server, pid)
+
+
+def test_requests_that_waited_behind_a_crash_are_answered(server: Server, pid: int, tmp_path: Path) -> None:
+    """They were never given to the dead worker: the next one takes them, or they are refused with a hint to come again."""
+    gate = Gate(tmp_path)
+    doomed = crash(server, f"gate:{gate.path}")
+    gate.wait_entered()
+    waiting = [crash(server, "") for _ in range(4)]
+    os.kill(pid, signal.SIGKILL)
+    assert doomed.answer()[0] in (500, 503)
+    assert {call.answer()[0] for call in waiting} <= {200, 503}
+    assert_recovers(server, pid)
+
+
+@pytest.mark.parametrize("how", ["system exit", "keyboard interrupt"])
+def test_exceptions_that_usually_end_a_process_are_errors(server: Server, pid: int, how: str) -> None:
+    status, _, body = crash(server, how).answer()
+    assert status in (500, 503), body
+    eventually(lambda: server.is_ready("/v2/models/crasher/ready"), "the crasher is ready")
+    assert crash(server, "").answer()[0] == 200
+
+
+def test_a_stopped_worker_is_busy_not_dead(server: Server, pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        call = crash(server, "")
+        assert plain(server, "bystander")[0] == 200
+        assert server.is_ready("/v2/health/live")
+        assert not call.has_answer()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    status, _, body = call.answer()
+    assert (status, int(body["outputs"][0]["data"][0])) == (200, pid)
+
+
+def test_a_worker_that_stops_itself_can_be_unloaded(server: Server, pid: int) -> None:
+    call = crash(server, "stop")
+    eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "the worker has stopped")
+    call.hang_up()
+    assert server.post("/v2/repository/models/crasher/unload", {})[0] == 200
+    assert not wait_gone([pid], 40)
+    assert server.post("/v2/repository/models/crasher/load", {})[0] == 200
+    assert crash(server, "").answer()[0] == 200
+
+
+def test_closed_output_does_not_matter(server: Server, pid: int) -> None:
+    assert crash(server, "close stdout").answer()[0] == 200
+    assert crash(server, "").answer()[0] == 200
+
+
+def test_a_stream_whose_worker_dies_gets_an_error_and_stays_open(server: Server) -> None:
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with grpc_client.InferenceServerClient(server.grpc) as client:
+        client.start_stream(callback=lambda result, error: found.put((result, error)))
+        client.async_stream_infer("decoupled_crash", [number_input(grpc_client, "ANY", 0)])
+        answers = [found.get(timeout=20) for _ in range(3)]
+        assert [int(result.as_numpy("OUT")[0]) for result, _ in answers[:2]] == [0, 1]
+        assert "decoupled_crash" in str(answers[2][1])
+        client.async_stream_infer("bystander", [number_input(grpc_client, "ANY", 0)])
+        result, error = found.get(timeout=20)
+        assert error is None
+        assert int(result.as_numpy("OUT")[0]) == 1
+        client.stop_stream()
+
+
+def test_an_event_stream_whose_worker_dies_ends_with_an_error(server: Server) -> None:
+    eventually(lambda: server.is_ready("/v2/models/decoupled_crash/ready"), "the model is ready")
+    call = HttpCall(server, "/v2/models/decoupled_crash/generate_stream", {"ANY": 0})
+    events = call.connection.getresponse().read().decode().split("\n\n")
+    call.hang_up()
+    assert '"OUT":0' in events[0].replace(" ", "")
+    assert '"error"' in events[-2]
+
+
+def test_a_decoupled_model_that_forgets_the_final_flag(server: Server) -> None:
+    """Its sender is gone, so nothing can follow: the request ends instead of waiting for ever."""
+    call = HttpCall(server, "/v2/models/never_final/generate_stream", {"ANY": 0})
+    body = call.connection.getresponse().read().decode()
+    call.hang_up()
+    assert body.startswith('data: {"model_name"')
+
+
+def test_a_flood_of_output(server: Server) -> None:
+    assert [plain(server, "prints")[0] for _ in range(5)] == [200] * 5
+
+
+def test_a_model_that_forks(server: Server) -> None:
+    assert [plain(server, "forks")[0] for _ in range(5)] == [200] * 5
+
+
+def test_a_model_that_calls_itself_gets_an_error_not_a_hang(server: Server) -> None:
+    status, body = plain(server, "calls_itself")
+    assert status != 200
+    assert "calls_itself" in body["error"]
