@@ -22,6 +22,9 @@ from naiad.errors import Code, NaiadError, internal
 Run: TypeAlias = Callable[[dict[str, Array], list[str]], list[Array]]
 """(inputs by name, names of the outputs that are wanted) -> those outputs, in that order."""
 
+Words: TypeAlias = Callable[[Exception], str]
+"""What a client is told of an exception that the framework raised: no paths, no traceback."""
+
 
 class _Output:
     """How one output of the model becomes tensors."""
@@ -37,12 +40,12 @@ class _Output:
 
 
 class BatchExecution:
-    def __init__(self, config: ServedConfig, run: Run, error_prefix: str, scalar_inputs: frozenset[str] = frozenset()) -> None:
+    def __init__(self, config: ServedConfig, run: Run, words: Words, scalar_inputs: frozenset[str] = frozenset()) -> None:
         """`scalar_inputs`: the model takes a shape without dimensions where a config can only say [ 1 ]."""
         self._config = config
+        self._words = words
         self._scalar_inputs = scalar_inputs
         self._run = run
-        self._error_prefix = error_prefix
         self._is_batched = config.is_batched
         self._inputs = {tensor.name: tensor for tensor in config.input}
         self._ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
@@ -70,8 +73,7 @@ class BatchExecution:
         except NaiadError as error:
             return WorkResponse(error=WorkError(error.code.name, error.message))
         except Exception as error:
-            words = str(error) or type(error).__name__
-            return WorkResponse(error=WorkError(Code.INTERNAL.name, f"{self._error_prefix}{words}"))
+            return WorkResponse(error=WorkError(Code.INTERNAL.name, self._words(error)))
 
     def _execute(self, requests: list[WorkRequest]) -> list[WorkResponse]:
         wanted = self._wanted(requests)

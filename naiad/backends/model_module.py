@@ -28,9 +28,9 @@ def version_dir(arguments: LoadArguments) -> str:
 def import_model_class(arguments: LoadArguments) -> type[Any]:
     """Raises NaiadError where there is no such file or class, and whatever the model's code raises."""
     directory, filename = _find(arguments)
-    _extend_path([version_dir(arguments), arguments.model_dir, directory, MODULES_DIR])
+    extend_path([version_dir(arguments), arguments.model_dir, directory, MODULES_DIR])
     package = str(arguments.model_version)
-    module = _import(package, directory, filename)
+    module = import_file(package, directory, filename)
     model_class = getattr(module, MODEL_CLASS, None)
     if model_class is None:
         raise internal(f"AttributeError: module '{module.__name__}' has no attribute '{MODEL_CLASS}'")
@@ -54,13 +54,13 @@ def _not_found(arguments: LoadArguments, filename: str) -> NaiadError:
     return internal(f"Python model file not found in {places}")
 
 
-def _extend_path(directories: list[str]) -> None:
+def extend_path(directories: list[str]) -> None:
     for directory in directories:
         if directory not in sys.path:
             sys.path.append(directory)
 
 
-def _import(package: str, directory: str, filename: str) -> ModuleType:
+def import_file(package: str, directory: str, filename: str) -> ModuleType:
     parent = ModuleType(package)
     parent.__path__ = [directory]
     sys.modules[package] = parent

@@ -71,7 +71,7 @@ class OnnxBackend:
             runtime.log("WARNING", note, "onnx.py", 0)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         run = _Runner(session, config, signature, runtime)
-        self._execution = BatchExecution(config, run, "onnx runtime error: ", scalars)
+        self._execution = BatchExecution(config, run, _words, scalars)
 
     def _open(self, arguments: LoadArguments, config: ServedConfig) -> onnxruntime.InferenceSession:
         """Once per process: what completing a config adds to it makes no difference to the session."""
@@ -173,6 +173,10 @@ class _Runner:
             array: Array = value.numpy()
             return array
         return _bf16_bits(value)
+
+
+def _words(error: Exception) -> str:
+    return f"onnx runtime error: {str(error).strip() or type(error).__name__}"
 
 
 def _item_bytes(tensor: TensorSignature, is_batched: bool) -> int:

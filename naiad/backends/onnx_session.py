@@ -6,6 +6,7 @@ In:  a file, a ServedConfig, the instance's device. Out: an InferenceSession; Na
 from __future__ import annotations
 
 import os
+
 import onnxruntime
 
 from naiad.backends.served_config import Accelerator, ServedConfig, read_integer

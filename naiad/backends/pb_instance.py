@@ -31,6 +31,9 @@ class DetachedRuntime:
     def is_cancelled(self, handle: int) -> bool:
         return False
 
+    def allocate(self, num_bytes: int) -> memoryview:
+        return memoryview(bytearray(num_bytes))
+
     def call(self, request: CallRequest) -> NoReturn:
         self._refuse()
 
