@@ -151,10 +151,11 @@ def _tree_names(spec: Any, count: int) -> list[str]:
 
 
 def _load_aot(path: str, device: Any) -> Program:
-    from torch._inductor import aoti_load_package
+    from torch.export.pt2_archive._package import AOTICompiledModel
 
     index = device.index if device is not None and device.type == "cuda" else -1
-    package = aoti_load_package(path, device_index=index)
+    # What aoti_load_package does, without compiling a program to see whether this CPU is the one it was compiled for.
+    package = AOTICompiledModel(torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, index))
     in_spec, out_spec = (json.loads(text)[1] for text in package.loader.get_call_spec())
     positional, keywords = in_spec["children_spec"]
     arguments = [Argument(f"ARGS[{at}]") for at in range(len(positional["children_spec"]))]

@@ -64,6 +64,9 @@ def fill_backend(config: ModelConfig, model_name: str, version_files: Collection
 def _recognise(config: ModelConfig, version_files: Collection[str]) -> Framework | None:
     if config.backend:
         rows = [row for row in _FRAMEWORKS if row.backend == config.backend]
+        if not config.platform and not config.default_model_filename:
+            present = [row for row in rows if row.file_name in version_files]
+            rows = present or rows
         return next((row for row in rows if row.platform == config.platform), rows[0] if rows else None)
     if config.platform or config.default_model_filename:
         return next(

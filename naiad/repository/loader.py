@@ -140,7 +140,8 @@ class Loader:
     def _backend(self, config: ModelConfig) -> str:
         backend: str = config.backend
         if backend in BACKENDS:
-            return backend
+            # The same backend from a template that has imported more.
+            return config.platform if config.platform in BACKENDS else backend
         if self._backend_dir(backend) is not None:
             return "python"
         raise invalid_arg(f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration.")

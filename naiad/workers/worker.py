@@ -64,6 +64,7 @@ BACKENDS = {
     "openvino": "naiad.backends.openvino:OpenvinoBackend",
     "python": "naiad.backends.python:PythonBackend",
     "pytorch": "naiad.backends.pytorch:PytorchBackend",
+    "torch_aoti": "naiad.backends.torch_exported:PytorchBackend",
 }
 """Backend name -> module:class. Imported only in templates and workers."""
 
