@@ -82,11 +82,6 @@ def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int)
     return _pack_numbers(values, datatype)
 
 
-def check_json_size(datatype: str, count: int, name: str, max_bytes: int) -> None:
-    """Before values are unpacked: a short JSON list may claim a shape of any size."""
-    _check_size(count * DATATYPES[datatype].byte_size, name, max_bytes)
-
-
 def flatten(data: Any) -> list[Any]:
     if not isinstance(data, list):
         return [data]

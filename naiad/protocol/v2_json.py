@@ -25,15 +25,16 @@ from naiad.protocol.classification import classify
 from naiad.protocol.json_tensor import json_values, pack_json
 from naiad.protocol.output_form import ALL_JSON, BINARY_FORM, JSON_FORM, AnswerHead, OutputForm, OutputForms
 from naiad.protocol.request_parameters import apply_parameters
+from naiad.protocol.v2_json_checked import repeated_output, unexpected_data, unexpected_size
 
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class _InputParameters(msgspec.Struct, forbid_unknown_fields=True):
+class _InputParameters(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     binary_data_size: Size
 
 
-class _Input(msgspec.Struct, forbid_unknown_fields=True):
+class _Input(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     name: str
     datatype: str
     shape: list[Size]
@@ -41,17 +42,17 @@ class _Input(msgspec.Struct, forbid_unknown_fields=True):
     parameters: _InputParameters | UnsetType = UNSET
 
 
-class _OutputParameters(msgspec.Struct, forbid_unknown_fields=True):
+class _OutputParameters(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     binary_data: bool = False
     classification: Size = 0
 
 
-class _Output(msgspec.Struct, forbid_unknown_fields=True):
+class _Output(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     name: str
     parameters: _OutputParameters | UnsetType = UNSET
 
 
-class _Request(msgspec.Struct, forbid_unknown_fields=True):
+class _Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     inputs: list[_Input]
     outputs: list[_Output] = []
     id: str = ""
@@ -59,6 +60,7 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _DECODER = msgspec.json.Decoder(_Request)
+_NO_BINARY = memoryview(b"")
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -103,7 +105,7 @@ def decode_request(
     text = body if header_length is None else memoryview(body)[:header_length]
     if len(text) > max_bytes:
         raise invalid_arg(oversize_message(len(text), max_bytes))
-    binary = memoryview(body)[header_length:] if header_length is not None else memoryview(b"")
+    binary = _NO_BINARY if header_length is None else memoryview(body)[header_length:]
     key = None
     if header_length is not None and header_length <= _MAX_TEMPLATE_BYTES:
         key = (model_name, bytes(text))
@@ -165,15 +167,11 @@ def _inputs(inputs: list[_Input], binary: memoryview, model_name: str, max_bytes
     return tensors
 
 
-unexpected_size = v2_json_checked.unexpected_size
-unexpected_data = v2_json_checked.unexpected_data
-
-
 def _forms(request: InferRequest, outputs: list[_Output]) -> OutputForms:
     forms: dict[str, OutputForm] = {}
     for output in outputs:
         if output.name in forms:
-            raise v2_json_checked.repeated_output(output.name, request.id)
+            raise repeated_output(output.name, request.id)
         wanted = output.parameters
         if wanted is UNSET:
             forms[output.name] = JSON_FORM
@@ -193,25 +191,25 @@ class EncodedResponse(NamedTuple):
     """Of the JSON at the beginning; 0 when there is nothing but JSON."""
 
 
-class _BinarySize(msgspec.Struct):
+class _BinarySize(msgspec.Struct, gc=False):
     binary_data_size: int
 
 
-class _JsonTensor(msgspec.Struct):
+class _JsonTensor(msgspec.Struct, gc=False):
     name: str
     datatype: str
     shape: list[int]
     data: Any
 
 
-class _BinaryTensor(msgspec.Struct):
+class _BinaryTensor(msgspec.Struct, gc=False):
     name: str
     datatype: str
     shape: list[int]
     parameters: _BinarySize
 
 
-class _Response(msgspec.Struct, omit_defaults=True):
+class _Response(msgspec.Struct, omit_defaults=True, gc=False):
     id: str = ""
     model_name: str = ""
     model_version: str = ""
