@@ -211,6 +211,9 @@ class FakeCore:
     def is_model_ready(self, name: str, version: str = "") -> bool:
         return name in self.models and version in ("", "1")
 
+    def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None:
+        answer(self.is_model_ready(name, version))
+
     def model(self, name: str, version: str = "") -> FakeModel:
         if name not in self.models:
             raise not_found(f"Request for unknown model: '{name}' is not found")
