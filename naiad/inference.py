@@ -7,6 +7,7 @@ Rule: no wire format above this line, no scheduling decision here; lookups, vali
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +16,7 @@ from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
-from naiad.errors import unavailable
+from naiad.errors import NaiadError, unavailable
 
 if TYPE_CHECKING:
     from naiad.pb.model_config_pb2 import ModelConfig
@@ -50,6 +51,17 @@ class InferenceCore:
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """False for an unknown model: Triton's ready probes never fail. Raises for a version that is no number."""
         return self.repository.is_model_ready(name, version)
+
+    def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None:
+        """The same, when a model with an `is_ready` of its own may be asked first; `answer` may be called before this returns."""
+        try:
+            model = self.model(name, version)
+        except NaiadError:
+            model = None
+        if model is None or model.parts:
+            answer(self.is_model_ready(name, version))
+        else:
+            model.ask_ready(answer)
 
     # What there is.
 

@@ -62,7 +62,7 @@ class GrpcFrontend:
         health = Health(core)
         reflection = Reflection()
         plain = {
-            **Information(core).handlers(),
+            **Information(core, self._slow).handlers(),
             **RepositoryControl(core, self._slow).handlers(),
             **grpc_extension.handlers(),
         }

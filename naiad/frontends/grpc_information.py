@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from naiad.core.model_spec import TensorSpec
 from naiad.core.statistics import Duration, ModelStatistics
-from naiad.frontends.grpc_unary import unary
+from naiad.frontends.grpc_unary import SlowCalls, unary
 from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.transport.grpc_method import UnaryHandler
 
 
 class Information:
-    def __init__(self, core: InferenceCore) -> None:
+    def __init__(self, core: InferenceCore, slow: SlowCalls) -> None:
         self._core = core
+        self._slow = slow
 
     def handlers(self) -> dict[str, UnaryHandler]:
         return {
             "ServerLive": unary(pb.ServerLiveRequest, self._server_live),
             "ServerReady": unary(pb.ServerReadyRequest, self._server_ready),
-            "ModelReady": unary(pb.ModelReadyRequest, self._model_ready),
+            "ModelReady": self._slow.unary(pb.ModelReadyRequest, self._model_ready),
             "ServerMetadata": unary(pb.ServerMetadataRequest, self._server_metadata),
             "ModelMetadata": unary(pb.ModelMetadataRequest, self._model_metadata),
             "ModelConfig": unary(pb.ModelConfigRequest, self._model_config),
@@ -31,8 +34,10 @@ class Information:
     def _server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
         return pb.ServerReadyResponse(ready=self._core.is_ready())
 
-    def _model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        return pb.ModelReadyResponse(ready=self._core.is_model_ready(request.name, request.version))
+    async def _model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+        ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._core.ask_model_ready(request.name, request.version, ready.set_result)
+        return pb.ModelReadyResponse(ready=await ready)
 
     def _server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         metadata = self._core.metadata

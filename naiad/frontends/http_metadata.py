@@ -27,15 +27,16 @@ class MetadataRoutes:
         answer_empty(exchange, 200 if self._core.is_ready() else 400)
 
     def model_ready(self, exchange: Exchange, names: Names) -> None:
+        def answer(is_ready: bool) -> None:
+            if is_ready:
+                answer_empty(exchange)
+            else:
+                exchange.respond_error(400, "Model version not ready")
+
         try:
-            is_ready = self._core.is_model_ready(names["model"], names["version"])
+            self._core.ask_model_ready(names["model"], names["version"], answer)
         except NaiadError as error:
             answer_error(exchange, error)
-            return
-        if is_ready:
-            answer_empty(exchange)
-        else:
-            exchange.respond_error(400, "Model version not ready")
 
     def server(self, exchange: Exchange, _names: Names) -> None:
         answer_json(exchange, encode_server_metadata(self._core.metadata))

@@ -6,6 +6,7 @@ In:  built by loader.py when every instance is ready. Out: what InferenceCore ha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from naiad.core.datatype import BY_CONFIG_NUMBER
@@ -59,6 +60,21 @@ class Model:
     def is_healthy(self) -> bool:
         """Truthful readiness: at least one instance answers its heartbeat and says that it is ready."""
         return any(instance.is_healthy for instance in self.instances) or not self.instances
+
+    @property
+    def breakdown(self) -> str:
+        """Why it cannot serve although it is loaded: every instance crashes in a loop. Empty otherwise."""
+        if not self.instances or not all(instance.is_broken and not instance.is_serving for instance in self.instances):
+            return ""
+        return f"Internal: worker of '{self.instances[0].name}' crashes in a loop: it {self.instances[0].last_end}"
+
+    def ask_ready(self, answer: Callable[[bool], None]) -> None:
+        """`answer` gets what the first instance says whose model has an opinion; at once where none has."""
+        for instance in self.instances:
+            if instance.has_ready_hook and instance.is_serving:
+                instance.ask_ready(answer)
+                return
+        answer(self.is_healthy)
 
     @property
     def parts(self) -> set[str]:

@@ -47,6 +47,8 @@ ASYNC_MAX_BATCHES = 64
 """How many batches an instance with a coroutine `execute` works on at once."""
 HEARTBEAT_NS = 2_000_000_000
 UNRESPONSIVE_NS = 10_000_000_000
+READY_HOOK_NS = 6_000_000_000
+"""A bit more than the 5 s that the worker gives the hook."""
 
 
 class State(enum.Enum):
@@ -116,6 +118,8 @@ class Instance:
         self._process: WorkerProcess | None = None
         self._calls: Calls | None = None
         self._open: dict[int, OpenRequest] = {}
+        self._abandoned: set[int] = set()
+        """Handles of open requests whose caller is gone: they end when the model ends them, and nothing waits for that."""
         self._batches: dict[int, Batch] = {}
         self._handle = 0
         self._restarts = Restarts(plan.restarts)
@@ -125,6 +129,9 @@ class Instance:
         self._is_responsive = True
         self._says_ready = True
         self._has_ready_hook = False
+        self._ready_askers: list[Callable[[bool], None]] = []
+        self.last_end = ""
+        """How its process ended the last time, in words."""
 
     # Life.
 
@@ -148,7 +155,12 @@ class Instance:
 
     @property
     def inflight(self) -> int:
-        return len(self._open)
+        """Requests whose answer somebody still waits for."""
+        return len(self._open) - len(self._abandoned)
+
+    @property
+    def has_ready_hook(self) -> bool:
+        return self._has_ready_hook
 
     @property
     def pid(self) -> int:
@@ -216,6 +228,8 @@ class Instance:
 
     def _fail_open(self, error: NaiadError) -> None:
         open_requests, self._open = self._open, {}
+        self._abandoned.clear()
+        self._settle_ready(False)
         for batch in self._batches.values():
             if batch.deadline is not None:
                 batch.deadline.cancel()
@@ -232,6 +246,9 @@ class Instance:
         reason = describe_status(await ended.exited) if ended.pid else "ended"
         while self.state is State.DOWN:
             delay_s = self._restarts.next_delay_s(self._clock.now_ns())
+            self.last_end = reason
+            if self._restarts.is_broken:
+                self._tell_state()
             log.error(f"worker of '{self.name}' {reason}; restarting in {delay_s:g} s")
             await asyncio.sleep(delay_s)
             self._statistics.worker_restarts += 1
@@ -300,6 +317,7 @@ class Instance:
         self.num_batches -= 1
         for handle in batch.handles:
             request = self._open.pop(handle).request
+            self._abandoned.discard(handle)
             self._statistics.record_failure(request.start_ns, self._clock.now_ns(), "OTHER")
             self._stream(request).fail(internal(reason), self._plan.model_name, self._plan.model_version, request.id)
         self.on_idle(self)
@@ -310,8 +328,15 @@ class Instance:
             self._process.kill_now()
 
     def _cancel(self, handle: int) -> None:
-        if self._process is not None:
+        if handle in self._open and self._process is not None:
+            self._abandoned.add(handle)
             self._process.channel.send(Cancel([handle]))
+            if not self.inflight:
+                self.on_idle(self)
+
+    def _pop_open(self, handle: int) -> OpenRequest | None:
+        self._abandoned.discard(handle)
+        return self._open.pop(handle, None)
 
     def _set_paused(self, handle: int, is_paused: bool) -> None:
         if self._process is not None:
@@ -345,12 +370,12 @@ class Instance:
         num_answered = 0
         for handle, response in zip(batch.handles, message.responses, strict=True):
             if response is not None:
-                entry = self._open.pop(handle, None)
+                entry = self._pop_open(handle)
                 if entry is not None:
                     num_answered += self._answer(entry.request, response, times)
         if num_answered:
             self._statistics.record_compute(num_answered, times)
-        if not self._open:
+        if not self.inflight:
             self.on_idle(self)
 
     def _answer(self, request: InferRequest, response: WorkResponse, times: BatchTimes) -> bool:
@@ -373,7 +398,7 @@ class Instance:
 
     def _on_response(self, message: Response) -> None:
         """From a response sender."""
-        entry = self._open.pop(message.handle, None) if message.is_final else self._open.get(message.handle)
+        entry = self._pop_open(message.handle) if message.is_final else self._open.get(message.handle)
         if entry is None:
             return
         request, response = entry.request, message.response
@@ -390,7 +415,7 @@ class Instance:
             self._count_request(entry, error, now_ns)
         answer = None if response is None else self._to_response(request, response, error)
         self._stream(request).put(answer, message.is_final)
-        if not self._open:
+        if not self.inflight:
             self.on_idle(self)
 
     def _count_response(self, entry: OpenRequest, response: WorkResponse | None, now_ns: int) -> None:
@@ -448,8 +473,25 @@ class Instance:
         was_healthy = self.is_healthy
         self._is_responsive = True
         self._says_ready = message.is_ready
+        self._settle_ready(self.is_healthy)
         if self.is_healthy != was_healthy:
             self._tell_state()
+
+    def ask_ready(self, answer: Callable[[bool], None]) -> None:
+        """Asks the model's own `is_ready` now, unless it is busy: then what is known has to do."""
+        if not self._has_ready_hook or self.state is not State.READY or self.num_batches or self._process is None:
+            answer(self.is_healthy)
+            return
+        self._ready_askers.append(answer)
+        self._clock.call_at(self._clock.now_ns() + READY_HOOK_NS, lambda: self._settle_ready(False))
+        self._ping += 1
+        self._ping_sent_ns = self._clock.now_ns()
+        self._process.channel.send(Ping(self._ping))
+
+    def _settle_ready(self, is_ready: bool) -> None:
+        askers, self._ready_askers = self._ready_askers, []
+        for answer in askers:
+            answer(is_ready)
 
     def drop_slots(self, ids: list[int]) -> None:
         if self._process is not None and ids:

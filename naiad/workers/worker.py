@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from naiad.backends.backend import Backend
+from naiad.backends.custom_package import installed_backends
 from naiad.core.tensor import Tensor
 from naiad.core.work import (
     CallRequest,
@@ -74,8 +75,16 @@ CALL_LOW_WATER = 8
 """Responses to a BLS call that wait here for the model to take them, before the called model is held back."""
 
 
+def find_backend(name: str) -> str | None:
+    """module:class of a backend of ours or of an installed package."""
+    return BACKENDS.get(name) or installed_backends().get(name)
+
+
 def import_backend(name: str) -> type[Backend]:
-    module, _, attribute = BACKENDS[name].partition(":")
+    target = find_backend(name)
+    if target is None:
+        raise LookupError(f"no backend '{name}'")
+    module, _, attribute = target.partition(":")
     backend: type[Backend] = getattr(importlib.import_module(module), attribute)
     return backend
 

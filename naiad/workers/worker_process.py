@@ -21,6 +21,7 @@ from naiad.workers.channel import Channel
 from naiad.workers.messages import Configure, Configured, Failed, Load, Loaded, Message, Started, ToServer, Unload
 from naiad.workers.template_process import TemplateProcess
 
+REAP_LIMIT_S = 2.0
 _DECODER: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)
 
 
@@ -142,7 +143,10 @@ class WorkerProcess:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-        self._settle(internal(f"worker of '{self.name}' ended unexpectedly ({reason})"))
+        if self._answer is not None and not self._answer.done():
+            # How it ended is known when its parent has reaped it, a moment later.
+            self.exited.add_done_callback(lambda done: self._settle(internal(f"its worker process {describe_status(done.result())}")))
+            self._loop.call_later(REAP_LIMIT_S, self._settle, internal(f"its worker process ended ({reason})"))
         self.on_end()
 
     def _signal(self, number: signal.Signals) -> None:

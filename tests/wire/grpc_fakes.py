@@ -6,6 +6,7 @@ Models: `add_sub` (2 x FP32[16], batching), `identity` (any datatype), `classes`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,9 @@ class FakeCore:
     def is_ready(self) -> bool:
         return self.ready
 
+    def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None:
+        answer(self.is_model_ready(name, version))
+
     def is_model_ready(self, name: str, version: str = "") -> bool:
         return name in self.models
 
@@ -122,7 +126,8 @@ class FakeCore:
         if model_name != "identity":
             return None
         buffer = np.empty(num_bytes, np.uint8).data
-        self.buffers.append(buffer)
+        if self.keeps_requests:
+            self.buffers.append(buffer)
         return buffer
 
     def infer(self, request: InferRequest) -> ResponseStream:
