@@ -208,9 +208,6 @@ class FakeCore:
     def is_ready(self) -> bool:
         return self.ready
 
-    def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None:
-        answer(self.is_model_ready(name, version))
-
     def is_model_ready(self, name: str, version: str = "") -> bool:
         return name in self.models and version in ("", "1")
 
