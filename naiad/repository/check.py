@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from naiad.backends.custom_package import installed_backends
 from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.check_files import check_data_files, check_model_files, check_versions
@@ -115,7 +116,7 @@ class _Check:
 
     def _check_backend(self, file: ModelConfigFile) -> list[Problem]:
         backend = file.config.backend
-        if not backend or backend in self._backends:
+        if not backend or backend in self._backends or backend in installed_backends():
             return []
         found = ProblemList(file.lines)
         near = nearest(backend, self._backends)

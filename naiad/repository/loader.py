@@ -32,7 +32,7 @@ from naiad.workers.instance import Instance, InstancePlan
 from naiad.workers.messages import CallFlow, CancelCall, Control, LogLine, Metric, StartCall, ToServer
 from naiad.workers.restart import RestartPolicy
 from naiad.workers.template_process import Templates
-from naiad.workers.worker import BACKENDS
+from naiad.workers.worker import BACKENDS, find_backend
 from naiad.workers.worker_process import WorkerProcess
 
 EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
@@ -144,6 +144,8 @@ class Loader:
             return config.platform if config.platform in BACKENDS else backend
         if self._backend_dir(backend) is not None:
             return "python"
+        if find_backend(backend) is not None:
+            return backend
         raise invalid_arg(f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration.")
 
     def _backend_dir(self, backend: str) -> Path | None:
