@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from naiad import log
 from naiad.transport.grpc_compression import INLINE_BYTES, MIN_COMPRESSED_BYTES, compress_gzip, decompress
 from naiad.transport.grpc_message import PREFIX_BYTES, Buffer, Message, MessageReader
-from naiad.transport.grpc_method import MessageStream, RequestHead
+from naiad.transport.grpc_method import MessageStream, Method, RequestHead
 from naiad.transport.grpc_ordered_work import OrderedWork
 from naiad.transport.grpc_status import (
     GZIP_RESPONSE_HEADERS,
@@ -49,16 +49,18 @@ class Call:
         "handler",
         "head",
         "is_done",
+        "method",
         "on_cancel",
         "reader",
         "seen_bytes",
         "seen_ns",
     )
 
-    def __init__(self, protocol: GrpcProtocol, stream: Stream, head: RequestHead) -> None:
+    def __init__(self, protocol: GrpcProtocol, stream: Stream, head: RequestHead, method: Method) -> None:
         self._protocol = protocol
         self._stream = stream
         self.head = head
+        self.method = method
         self.is_done = False
         self.deadline_ns = 0
         """On the monotonic clock; 0 means none."""
@@ -77,13 +79,12 @@ class Call:
 
     def start(self, now_ns: int) -> None:
         """Only for calls that have a deadline or stream their requests."""
-        method, timeout_ns = self.head.method, self.head.timeout_ns
-        assert method is not None
+        timeout_ns = self.head.timeout_ns
         if timeout_ns >= 0:
             self.deadline_ns = now_ns + timeout_ns
             self._timer = self._protocol.loop.call_later(timeout_ns / 1e9, self._expire)
-        if method.stream is not None:
-            self.handler = method.stream(self)
+        if self.method.stream is not None:
+            self.handler = self.method.stream(self)
             self.on_cancel = self.handler.on_cancel
 
     # Requests in: called by the protocol.
@@ -115,8 +116,9 @@ class Call:
                 self.finish(Status.INTERNAL, "more than one message was sent to a method that takes one")
             else:
                 self._is_received = True
-                unary = self.head.method.unary  # type: ignore[union-attr]
-                unary(self, message)  # type: ignore[misc]
+                unary = self.method.unary
+                assert unary is not None
+                unary(self, message)
         except GrpcError as error:
             self.finish(error.status, error.message)
         except Exception:
@@ -139,7 +141,7 @@ class Call:
             self._broken()
 
     def _broken(self) -> None:
-        log.error(f"gRPC: the handler of {self.head.method and self.head.method.path} failed: {format_exc()}")
+        log.error(f"gRPC: the handler of {self.method.path} failed: {format_exc()}")
         self.finish(Status.INTERNAL, "internal error")
 
     def _decompress(self, message: Buffer) -> None:
@@ -206,9 +208,11 @@ class Call:
             self._finish(status, message)
 
     def _gzip_level(self, num_bytes: int) -> int:
-        head = self.head
         level = self._protocol.gzip_level
-        return level if level and num_bytes >= MIN_COMPRESSED_BYTES and head.accepts_gzip and head.method.is_compressed else 0  # type: ignore[union-attr]
+        return level if level and num_bytes >= MIN_COMPRESSED_BYTES and self._may_compress() else 0
+
+    def _may_compress(self) -> bool:
+        return self.head.accepts_gzip and self.method.is_compressed
 
     def _send_compressed(self, data: bytes) -> None:
         self._send_message(1, [data], len(data))
@@ -219,7 +223,7 @@ class Call:
         sender = self._protocol.sender
         if not self._has_sent_headers:
             self._has_sent_headers = True
-            is_gzip = self._protocol.gzip_level and self.head.accepts_gzip
+            is_gzip = self._protocol.gzip_level and self._may_compress()
             sender.headers(self._stream, GZIP_RESPONSE_HEADERS if is_gzip else RESPONSE_HEADERS)
         try:
             sender.data(self._stream, [_prefix(flag, num_bytes), *pieces], num_bytes + PREFIX_BYTES)

@@ -19,7 +19,7 @@ from naiad.transport.grpc_status import Status
 from naiad.transport.http2_limits import KIB, Http2Counters
 
 TICK_S = 1.0
-_READ_BYTES = 256 * KIB
+_READ_BYTES = 64 * KIB
 
 
 class GrpcEndpoint:
@@ -76,7 +76,7 @@ class GrpcEndpoint:
         self._timer = self.loop.call_later(TICK_S, self._tick)
         now_ns = self.clock_ns()
         for connection in list(self.connections):
-            connection.tick(now_ns)
+            connection.patience.tick(now_ns)
 
     # The end.
 

@@ -1,6 +1,6 @@
 """One client connection of the gRPC endpoint: the asyncio protocol around Http2Connection.
 
-In:  bytes from the transport, one `tick` per second from the endpoint. Out: calls to method handlers; bytes to the transport.
+In:  bytes from the transport. Out: calls to method handlers; bytes to the transport. What takes too long is Patience's.
 Rule: everything that is sent within one turn of the event loop leaves in one write. Data goes to the transport only while it
 takes it; the rest waits in the streams, within the limits of http2_limits.py.
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_keepalive import Due, Keepalive
 from naiad.transport.grpc_message import PREFIX_BYTES, MessageReader
 from naiad.transport.grpc_method import RequestHead
+from naiad.transport.grpc_patience import Patience
 from naiad.transport.grpc_status import GrpcError, Status
 from naiad.transport.http2_connection import Http2Connection
 from naiad.transport.http2_event import (
@@ -69,17 +69,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._is_direct = False
         self._is_receiving = False
         self._is_flush_due = False
-        self._has_received = False
-        self._is_draining = False
+        self._is_lost = False
         self._is_drain_final = False
-        self._made_ns = endpoint.clock_ns()
-        self._closing_ns = 0
-        self._drain_ns = 0
-        self._keepalive = Keepalive(self.options, self._made_ns)
-        self._partial: set[Call] = set()
-        """Calls of which a message has arrived in part."""
-        self._progress: tuple[int, int] = (0, 0)
-        self._progress_ns = self._made_ns
+        self.patience = Patience(self, self.options, endpoint.clock_ns())
         self._handlers: dict[type, Callable[[Any], None]] = {
             HeadersReceived: self._on_headers,
             DataReceived: self._on_data,
@@ -101,7 +93,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
         ssl_object = transport.get_extra_info("ssl_object")
         if ssl_object is not None and ssl_object.selected_alpn_protocol() != "h2":
-            self.endpoint.counters.failures["alpn"] += 1
+            self.count("alpn")
             transport.abort()
             return
         refusal = self.endpoint.admit(self)
@@ -113,12 +105,10 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         self.endpoint.forget(self)
         self.connection.is_closed = True
-        for stream in list(self.connection.streams.values()):
-            if stream.context is not None:
-                stream.context.cancel()
-            self.sender.forget(stream)
+        self._cancel_calls()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         sink = self.connection.receive_buffer()
@@ -130,7 +120,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection
-        self._has_received = True
+        self.patience.has_received = True
         self._is_receiving = True
         try:
             events = connection.received_into_buffer(nbytes) if self._is_direct else connection.receive(bytes(self._read_view[:nbytes]))
@@ -142,8 +132,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.flush()
 
     def eof_received(self) -> bool:
-        """A client that only half-closes its socket still gets its answers."""
-        if not self.connection.streams:
+        """A client that only half-closes its socket still gets its answers. TLS has no such thing."""
+        if not self.connection.streams or self._transport.get_extra_info("ssl_object") is not None:
             return False
         self.drain()
         return True
@@ -161,12 +151,14 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def flush_soon(self) -> None:
         """At the end of this turn of the loop: whatever is answered until then shares one write."""
-        if not self._is_receiving and not self._is_flush_due:
+        if not (self._is_receiving or self._is_flush_due or self._is_lost):
             self._is_flush_due = True
             self.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         self._is_flush_due = False
+        if self._is_lost:
+            return
         sender = self.sender
         transport = self._transport
         while sender.has_output():
@@ -182,9 +174,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             self.close()
 
     def close(self) -> None:
-        """After what is already written; `tick` aborts a transport that cannot finish that."""
-        if not self._closing_ns:
-            self._closing_ns = self.endpoint.clock_ns()
+        """After what is already written; Patience aborts a transport that cannot finish that."""
+        if not self.patience.closing_ns:
+            self.patience.closing_ns = self.endpoint.clock_ns()
             self.connection.is_closed = True
             self._transport.close()
 
@@ -202,7 +194,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             else:
                 self.sender.headers(stream, head.rejection, end_stream=True)
             return
-        call = stream.context = Call(self, stream, head)
+        call = stream.context = Call(self, stream, head, method)
         if head.timeout_ns >= 0 or method.stream is not None:
             call.start(self.endpoint.clock_ns())
         if event.end_stream:
@@ -224,8 +216,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             ):
                 call.take(data[PREFIX_BYTES:])
                 return
-            method = call.head.method
-            call.reader = MessageReader(self.options.max_message_bytes, self.endpoint.budget, method.allocate if method else None)
+            call.reader = MessageReader(self.options.max_message_bytes, self.endpoint.budget, call.method.allocate)
         try:
             messages = call.reader.feed(data)
         except GrpcError as error:
@@ -251,9 +242,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         assert reader is not None
         stream.sink = reader.sink()
         if reader.is_empty:
-            self._partial.discard(call)
+            self.patience.partial.discard(call)
         else:
-            self._partial.add(call)
+            self.patience.partial.add(call)
 
     def _on_trailers(self, event: TrailersReceived) -> None:
         call: Call | None = event.stream.context
@@ -266,17 +257,14 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             call.cancel()
 
     def _on_ping(self, event: PingReceived) -> None:
-        is_abuse = self._keepalive.on_ping(
-            self.endpoint.clock_ns(), has_calls=bool(self.connection.streams), activity=self.sender.activity
-        )
-        if is_abuse:
-            self.endpoint.counters.failures["too_many_pings"] += 1
+        if self.patience.is_ping_abuse(self.endpoint.clock_ns()):
+            self.count("too_many_pings")
             self.connection.goaway(self.connection.last_peer_stream_id, ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
             self._end_all()
 
     def _on_ping_acknowledged(self, event: PingAcknowledged) -> None:
-        if event.payload == _DRAIN_PING and self._is_draining:
-            self._finish_drain()
+        if event.payload == _DRAIN_PING and self.patience.drain_ns:
+            self.finish_drain()
 
     def _on_failed(self, event: ConnectionFailed) -> None:
         if self.connection.last_peer_stream_id == 0 and event.reason.startswith("not HTTP/2"):
@@ -286,12 +274,15 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def _end_all(self) -> None:
         """The connection is over: its calls are cancelled, what is already in the output is still written."""
+        self._cancel_calls()
+        self.flush()
+        self.close()
+
+    def _cancel_calls(self) -> None:
         for stream in list(self.connection.streams.values()):
             if stream.context is not None:
                 stream.context.cancel()
             self.sender.forget(stream)
-        self.flush()
-        self.close()
 
     def _ignore(self, event: Event) -> None:
         pass
@@ -304,16 +295,15 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         """No new calls: the client is told, may finish those under way, and the connection closes after the last one."""
-        if self._is_draining or self._closing_ns:
+        if self.patience.drain_ns or self.patience.closing_ns:
             return
-        self._is_draining = True
-        self._drain_ns = self.endpoint.clock_ns()
+        self.patience.drain_ns = self.endpoint.clock_ns()
         # The first GOAWAY refuses nothing: calls that are on their way must not fail. The ping's answer shows that none are left.
         self.connection.goaway(MAX_STREAM_ID)
         self.connection.ping(_DRAIN_PING)
         self.flush_soon()
 
-    def _finish_drain(self) -> None:
+    def finish_drain(self) -> None:
         if not self._is_drain_final:
             self._is_drain_final = True
             self.connection.goaway(self.connection.last_peer_stream_id)
@@ -324,70 +314,22 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         for stream in list(self.connection.streams.values()):
             if stream.context is not None:
                 stream.context.abort(status, message)
-        self._is_draining = True
-        self._finish_drain()
+        self.finish_drain()
         self.flush()
         self.close()
 
     def abort(self) -> None:
         self._transport.abort()
 
-    # Time.
+    # For Patience.
 
-    def tick(self, now_ns: int) -> None:
-        """Once per second: everything that happens because nothing happens."""
-        if self._closing_ns:
-            if now_ns - self._closing_ns > 5_000_000_000:
-                self._transport.abort()
-            return
-        has_received, self._has_received = self._has_received, False
-        if self.connection.last_peer_stream_id == 0 and now_ns - self._made_ns > self.options.first_request_timeout_s * 1e9:
-            self._give_up("first_request_timeout", "no request came in time")
-            return
-        due = self._keepalive.tick(
-            now_ns, has_received=has_received, has_calls=bool(self.connection.streams), activity=self.sender.activity
-        )
-        if due is Due.CLOSE:
-            self._give_up("keepalive_timeout", "keepalive ping was not answered")
-            return
-        if due is Due.PING:
-            self.connection.ping(b"keepaliv")
-        self._tick_age(now_ns)
-        self._tick_stalls(now_ns)
-        self.sender.reset_answered()
-        if self._is_draining and now_ns - self._drain_ns > 1_000_000_000:
-            self._finish_drain()
-        self.flush()
-
-    def _tick_age(self, now_ns: int) -> None:
-        options = self.options
-        if not options.max_connection_age_ms:
-            return
-        if now_ns - self._made_ns >= options.max_connection_age_ms * 1_000_000:
-            self.drain()
-            grace_ms = options.max_connection_age_grace_ms
-            if grace_ms and now_ns - self._drain_ns >= grace_ms * 1_000_000:
-                self._give_up("max_age", "max_age")
-
-    def _tick_stalls(self, now_ns: int) -> None:
-        for call in list(self._partial):
-            reader = call.reader
-            if call.is_done or reader is None:
-                self._partial.discard(call)
-            elif call.seen_bytes != reader.received_bytes or not call.seen_ns:
-                call.seen_bytes, call.seen_ns = reader.received_bytes, now_ns
-            elif now_ns - call.seen_ns > self.options.receive_stall_timeout_s * 1e9:
-                self.endpoint.counters.failures["receive_stall"] += 1
-                call.abort(Status.DEADLINE_EXCEEDED, "the rest of the request did not arrive in time")
-        waiting = self.sender.pending_bytes + self._transport.get_write_buffer_size()
-        progress = (self.sender.activity, waiting)
-        if not waiting or progress != self._progress:
-            self._progress, self._progress_ns = progress, now_ns
-        elif now_ns - self._progress_ns > self.options.send_stall_timeout_s * 1e9:
-            self.endpoint.counters.failures["send_stall"] += 1
-            self._transport.abort()
-
-    def _give_up(self, cause: str, reason: str) -> None:
-        self.endpoint.counters.failures[cause] += 1
+    def give_up(self, cause: str, reason: str) -> None:
+        self.count(cause)
         self.connection.goaway(self.connection.last_peer_stream_id, ErrorCode.NO_ERROR, reason.encode())
         self._end_all()
+
+    def count(self, cause: str) -> None:
+        self.endpoint.counters.failures[cause] += 1
+
+    def write_buffer_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()

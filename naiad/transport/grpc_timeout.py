@@ -11,6 +11,9 @@ _UNITS_NS = {
     ord("n"): 1,
 }
 
+MAX_TIMEOUT_NS = 10**18
+"""Three decades. Some clients write `never` as 99999999 hours, which no clock can be set to."""
+
 
 def parse_timeout_ns(value: bytes) -> int:
     """Raises ValueError for anything that is not a timeout."""
@@ -18,4 +21,4 @@ def parse_timeout_ns(value: bytes) -> int:
     digits = value[:-1]
     if unit_ns is None or not digits.isdigit() or len(digits) > 8:
         raise ValueError(f"bad grpc-timeout {value!r}")
-    return int(digits) * unit_ns
+    return min(int(digits) * unit_ns, MAX_TIMEOUT_NS)

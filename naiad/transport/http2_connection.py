@@ -12,14 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from naiad.transport.hpack import HeaderBlocks, HeaderList, HpackDecoder
+from naiad.transport.http2_control import ControlFrames, FrameHandler
 from naiad.transport.http2_event import (
     ConnectionFailed,
     Event,
-    GoAwayReceived,
     HeadersReceived,
-    PingAcknowledged,
-    PingReceived,
-    SettingsReceived,
     StreamEnded,
     TrailersReceived,
 )
@@ -30,21 +27,15 @@ from naiad.transport.http2_frame import (
     DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
-    GOAWAY,
     HEADER_BYTES,
     HEADERS,
-    MAX_MAX_FRAME_BYTES,
     MAX_STREAM_ID,
     MAX_WINDOW,
-    MIN_MAX_FRAME_BYTES,
     PADDED,
-    PING,
     PREFACE,
-    PRIORITY,
     PRIORITY_FLAG,
     RST_STREAM,
     SETTINGS,
-    SETTINGS_ACK,
     SETTINGS_ENABLE_PUSH,
     SETTINGS_INITIAL_WINDOW_SIZE,
     SETTINGS_MAX_CONCURRENT_STREAMS,
@@ -54,7 +45,6 @@ from naiad.transport.http2_frame import (
     ErrorCode,
     frame_header,
     goaway_frame,
-    parse_settings,
     ping_frame,
     settings_frame,
     u32,
@@ -89,7 +79,6 @@ class Http2Connection:
         self.sender = Http2Sender(self.streams, limits)
         self.is_closed = False
         self.last_peer_stream_id = 0
-        self.peer_max_concurrent_streams = MAX_STREAM_ID
         self.goaway_last_stream_id = MAX_STREAM_ID
         """Of the GOAWAY that we sent: streams above it are refused."""
 
@@ -97,6 +86,7 @@ class Http2Connection:
         self._headers = HeaderBlocks(HpackDecoder(limits.max_header_list_bytes), make_head)
         self._purse = Purse(limits, self.sender, clock_ns)
         self._data = IncomingData(limits, self.sender, self._purse, is_server=is_server)
+        self._control = ControlFrames(limits, self.sender, self._purse, is_server=is_server)
         self._block: IncomingBlock | None = None
         self._held = b""
         self._skip_left = 0
@@ -104,14 +94,12 @@ class Http2Connection:
         self._is_settings_due = True
         self._is_plain = False
         """The peer's SETTINGS were seen and no header block is in progress: DATA and HEADERS need no further checks."""
-        self._handlers: dict[int, Callable[[bytes, int, int, list[Event]], None]] = {
-            kind: handler
-            for kind, handler in enumerate((
-                None, None, self._on_priority, self._on_rst_stream, self._on_settings, None,
-                self._on_ping, self._on_goaway, self._on_window_update, self._on_continuation,
-            ))
-            if handler is not None
-        }  # fmt: skip
+        self._handlers: dict[int, FrameHandler] = {
+            **self._control.handlers(),
+            RST_STREAM: self._on_rst_stream,
+            WINDOW_UPDATE: self._on_window_update,
+            CONTINUATION: self._on_continuation,
+        }
         self._send_preface()
 
     def _send_preface(self) -> None:
@@ -129,6 +117,10 @@ class Http2Connection:
         self.sender.control(settings_frame(settings))
         if limits.connection_window_bytes > DEFAULT_WINDOW:
             self.sender.control(window_update_frame(0, limits.connection_window_bytes - DEFAULT_WINDOW))
+
+    @property
+    def peer_max_concurrent_streams(self) -> int:
+        return self._control.peer_max_concurrent_streams
 
     # Commands. Those that concern an open stream are methods of `sender`.
 
@@ -257,6 +249,9 @@ class Http2Connection:
         if frame_end > len(data):
             return -1
         self._handlers[kind](data[payload:frame_end], flags, stream_id, events)
+        if self._is_settings_due:
+            self._is_settings_due = False
+            self._is_plain = True
         return frame_end
 
     # DATA.
@@ -383,37 +378,7 @@ class Http2Connection:
         else:
             self._purse.pay_reset()
 
-    # Connection frames.
-
-    def _on_settings(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
-        self._purse.pay(SETTINGS)
-        if flags & ACK:
-            return
-        self._is_settings_due = False
-        self._is_plain = True
-        settings = parse_settings(payload)
-        if len(settings) > self.limits.max_settings_per_frame:
-            raise too_much("settings_flood", f"more than {self.limits.max_settings_per_frame} settings in one frame")
-        for key, value in settings:
-            self._on_setting(key, value)
-        self.sender.control(SETTINGS_ACK)
-        events.append(SettingsReceived())
-
-    def _on_setting(self, key: int, value: int) -> None:
-        if key == SETTINGS_INITIAL_WINDOW_SIZE:
-            if value > MAX_WINDOW:
-                raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "SETTINGS_INITIAL_WINDOW_SIZE above 2^31-1")
-            if value != self.sender.initial_window:
-                self._purse.pay(SETTINGS, 1 + len(self.streams) // 8)
-                self.sender.change_initial_window(value)
-        elif key == SETTINGS_MAX_FRAME_SIZE:
-            if not MIN_MAX_FRAME_BYTES <= value <= MAX_MAX_FRAME_BYTES:
-                raise protocol_error(f"SETTINGS_MAX_FRAME_SIZE {value} is out of range")
-            self.sender.max_frame_bytes = value
-        elif key == SETTINGS_MAX_CONCURRENT_STREAMS:
-            self.peer_max_concurrent_streams = value
-        elif key == SETTINGS_ENABLE_PUSH and (value > 1 or (value and not self.is_server)):
-            raise protocol_error(f"SETTINGS_ENABLE_PUSH {value}")
+    # Windows.
 
     def _on_window_update(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
         self._purse.pay(WINDOW_UPDATE)
@@ -435,20 +400,3 @@ class Http2Connection:
             self.sender.open_stream_window(stream, increment)
         except Http2StreamError as fault:
             self._reset(stream, fault.code, events)
-
-    def _on_ping(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
-        self._purse.pay(PING)
-        if flags & ACK:
-            events.append(PingAcknowledged(payload))
-            return
-        self.sender.control(ping_frame(payload, is_ack=True))
-        events.append(PingReceived())
-
-    def _on_goaway(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
-        self._purse.pay(GOAWAY)
-        last_stream_id = u32.unpack_from(payload, 0)[0] & MAX_STREAM_ID
-        events.append(GoAwayReceived(last_stream_id, u32.unpack_from(payload, 4)[0], payload[8:]))
-
-    def _on_priority(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
-        """Ignored, as RFC 9113 allows."""
-        self._purse.pay(PRIORITY)

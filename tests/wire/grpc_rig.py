@@ -202,7 +202,7 @@ class Rig:
     def tick(self, seconds: float = 1.0) -> None:
         self.clock.now_ns += int(seconds * 1e9)
         if not self.transport.is_closed:
-            self.protocol.tick(self.clock.now_ns)
+            self.protocol.patience.tick(self.clock.now_ns)
 
     async def close(self) -> None:
         """Nothing may be left behind."""

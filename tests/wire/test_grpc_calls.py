@@ -246,6 +246,14 @@ class TestCancellation:
         rig.protocol.connection_lost(ConnectionResetError())
         assert len(handlers.cancelled) == 4
 
+    async def test_an_answer_that_meets_a_lost_connection_is_dropped(self, rig: Rig, handlers: Handlers) -> None:
+        await rig.unary(HELD, b"x")
+        writes = rig.transport.writes
+        handlers.held[0].reply([b"late"], 4)
+        rig.protocol.connection_lost(None)
+        await asyncio.sleep(0)
+        assert rig.transport.writes == writes
+
     async def test_by_a_broken_connection(self, rig: Rig, handlers: Handlers) -> None:
         await rig.unary(HELD, b"x")
         rig.feed(b"\0\0\x04\x08\0\0\0\0\0\0\0\0\0")

@@ -302,7 +302,7 @@ class TestStalls:
         rig.protocol.close()
         for _ in range(6):
             rig.clock.now_ns += 1_000_000_000
-            rig.protocol.tick(rig.clock.now_ns)
+            rig.protocol.patience.tick(rig.clock.now_ns)
         assert rig.transport.is_aborted
 
 
