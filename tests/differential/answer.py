@@ -19,7 +19,7 @@ MAPS = {"parameters", "metric_tags"}
 TIMES = {"ns", "last_inference"}
 COUNTS = {"ns", "last_inference", "count", "inference_count", "execution_count"}
 FAMILIES = re.compile(
-    r"^(nv_inference_(?!.*(histogram|summary))\w+|nv_cpu_\w+|observed_\w+|nv_model_load_duration_secs|nv_pinned_memory_pool_\w+)$"
+    r"^(nv_inference_(?!.*(histogram|summary))\w+|nv_cpu_\w+|observed_\w+|nv_pinned_memory_pool_\w+)$"
 )
 
 

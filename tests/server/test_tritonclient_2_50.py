@@ -38,6 +38,17 @@ def test_the_client_tests_pass_with_an_old_client(old_python: str, main_server: 
         return f"{server.http_port},{server.grpc_port},{server.metrics_port}"
 
     environment = {**os.environ, "NAIAD_TEST_MAIN": ports(main_server), "NAIAD_TEST_CONTROL": ports(control_server)}
-    command = [old_python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", *(str(HERE / name) for name in SUITE)]
+    command = [
+        old_python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "default",
+        f"--confcutdir={HERE}",
+        *(str(HERE / name) for name in SUITE),
+    ]
     done = subprocess.run(command, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
