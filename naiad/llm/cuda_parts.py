@@ -24,9 +24,11 @@ def build_planner(config: DecoderConfig, device: torch.device) -> ChunkPlanner:
 
 
 def build_operations(config: DecoderConfig, cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner) -> TritonOperations:
-    max_items = planner.num_slots(table.num_slots + 1)
-    attention = DecodeAttention(max_items, config.num_heads, config.head_dim, table.device)
-    return TritonOperations(cos, sin, table.next_tokens, attention, GemmPlan(_num_sms(table.device)))
+    max_rows = table.num_slots + 1
+    attention = DecodeAttention(
+        max_rows, planner.max_chunks(max_rows), config.num_heads, config.num_kv_heads, config.head_dim, table.device
+    )
+    return TritonOperations(cos, sin, table.next_tokens, attention, GemmPlan())
 
 
 def build_sampler(table: SlotTable) -> TritonSampler:

@@ -28,12 +28,8 @@ class StepInput:
     slots: Tensor
     num_single: int
     segments: list[PromptSegment] = field(default_factory=list)
-    chunk_starts: Tensor | None = None
-    """int32 [num_single + 1]: running total of KV chunks, for the split decode attention."""
-    chunk_size: Tensor | None = None
-    """int32 [1]: tokens per chunk in this step."""
-    chunk_items: Tensor | None = None
-    """int32: the row of each chunk, -1 for programs without work."""
+    chunks: Tensor | None = None
+    """int32 [chunks, 8]: the records of chunk_plan.py, for the decode attention."""
     tiles: Tensor | None = None
     """int32 [tiles, 4]: first row, first position, tokens, slot, for the prompt attention."""
     sample_rows: Tensor | None = None

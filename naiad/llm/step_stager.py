@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from naiad.llm.chunk_plan import ChunkPlanner
+from naiad.llm.chunk_plan import RECORD_WIDTH, ChunkPlanner
 from naiad.llm.packed_staging import PackedStaging, words_for
 from naiad.llm.step_input import PromptSegment, StepInput
 from naiad.llm.token_scheduler import ScheduledRow, StepPlan
 
-TILE_TOKENS = 128
+TILE_TOKENS = 64
 """Query tokens per program of the prompt attention."""
 UNKNOWN_TOKEN = -1
 
@@ -25,8 +25,8 @@ class StepStager:
         self._num_slots = num_slots
         self._planner = planner
         self._packed = PackedStaging(8 * max_tokens + 64 * num_slots, device)
-        num_items = planner.num_slots(num_slots) if planner is not None else 0
-        self._single = PackedStaging(8 * words_for(num_slots + 1) + words_for(num_items), device)
+        num_chunks = planner.max_chunks(num_slots) if planner is not None else 0
+        self._single = PackedStaging(5 * words_for(num_slots) + words_for(num_chunks * RECORD_WIDTH), device)
 
     def stage(self, plan: StepPlan, mask_rows: dict[int, int]) -> StepInput:
         packed = self._packed
@@ -38,7 +38,7 @@ class StepStager:
         step = StepInput(device_ids, device_positions, device_slots, plan.num_single, segments=segments)
         self._stage_sampled(step, plan, mask_rows)
         if self._planner is not None:
-            self._stage_chunks(step, positions[: plan.num_single])
+            self._stage_chunks(step, slots[: plan.num_single], positions[: plan.num_single])
             self._stage_tiles(step)
         packed.send()
         return step
@@ -46,7 +46,7 @@ class StepStager:
     def stage_single(self, plan: StepPlan, size: int, mask_rows: dict[int, int]) -> StepInput:
         """Rows beyond the plan's are padding: the spare slot, position 0. Always the same places, whatever the plan."""
         host, step = self._single_sections(size)
-        token_ids, positions, slots, sample_positions, masks, starts, items, chunk = host
+        token_ids, positions, slots, sample_positions, masks, records = host
         count = len(plan.rows)
         _fill_singles(plan.rows, token_ids, positions, slots)
         token_ids[count:], positions[count:], slots[count:] = 0, 0, self._num_slots
@@ -55,7 +55,7 @@ class StepStager:
         for row, mask_row in mask_rows.items():
             masks[row] = mask_row
         assert self._planner is not None
-        chunk[0] = self._planner.plan(positions + 1, starts, items)
+        self._planner.plan(slots, sample_positions, records)
         self._single.send()
         return step
 
@@ -67,33 +67,28 @@ class StepStager:
         """Each section is as long as the largest graph's, so that all graphs read the same places."""
         self._single.begin()
         pairs = [self._single.section(self._num_slots) for _ in range(5)]
-        starts, device_starts = self._single.section(self._num_slots + 1)
-        chunk, device_chunk = self._single.section(1)
         assert self._planner is not None
-        items, device_items = self._single.section(self._planner.num_slots(self._num_slots))
-        num_items = self._planner.num_slots(size)
-        host = [view[:size] for view, _ in pairs]
+        records, device_records = self._single.section(self._planner.max_chunks(self._num_slots) * RECORD_WIDTH)
+        num_words = self._planner.max_chunks(size) * RECORD_WIDTH
         ids, positions, slots, sample_positions, masks = (tensor[:size] for _, tensor in pairs)
         step = StepInput(
             ids,
             positions,
             slots,
             size,
-            chunk_starts=device_starts[: size + 1],
-            chunk_size=device_chunk,
-            chunk_items=device_items[:num_items],
+            chunks=device_records[:num_words].view(-1, RECORD_WIDTH),
             sample_slots=slots,
             sample_positions=sample_positions,
             mask_rows=masks,
         )
-        return [*host, starts[: size + 1], items[:num_items], chunk], step
+        return [*(view[:size] for view, _ in pairs), records[:num_words]], step
 
     def _num_words(self, plan: StepPlan) -> int:
         num_tiles = sum(-(-row.count // TILE_TOKENS) for row in plan.rows)
-        return 3 * words_for(plan.num_tokens) + 6 * words_for(len(plan.rows) + 1) + words_for(4 * num_tiles) + self._num_item_words(plan.num_single)
+        return 3 * words_for(plan.num_tokens) + 4 * words_for(len(plan.rows)) + words_for(4 * num_tiles) + self._num_record_words(plan.num_single)
 
-    def _num_item_words(self, num_single: int) -> int:
-        return 64 if self._planner is None else 64 + words_for(self._planner.num_slots(num_single))
+    def _num_record_words(self, num_single: int) -> int:
+        return 0 if self._planner is None else self._planner.max_chunks(num_single) * RECORD_WIDTH
 
     def _stage_sampled(self, step: StepInput, plan: StepPlan, mask_rows: dict[int, int]) -> None:
         count = sum(row.is_sampled for row in plan.rows)
@@ -108,13 +103,11 @@ class StepStager:
                 masks[index] = mask_rows.get(index, -1)
                 index += 1
 
-    def _stage_chunks(self, step: StepInput, positions: NDArray[np.int32]) -> None:
+    def _stage_chunks(self, step: StepInput, slots: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
         assert self._planner is not None
-        starts, step.chunk_starts = self._packed.section(step.num_single + 1)
-        chunk, step.chunk_size = self._packed.section(1)
-        items, device_items = self._packed.section(self._planner.num_slots(step.num_single))
-        chunk[0] = self._planner.plan(positions + 1, starts, items)
-        step.chunk_items = device_items[: int(starts[-1])]
+        records, device_records = self._packed.section(self._planner.max_chunks(step.num_single) * RECORD_WIDTH)
+        count = self._planner.plan(slots, positions + 1, records)
+        step.chunks = device_records.view(-1, RECORD_WIDTH)[:count]
 
     def _stage_tiles(self, step: StepInput) -> None:
         """The tiles with the most keys come first, so that the last ones to run are short."""

@@ -72,7 +72,8 @@ class TokenScheduler:
         admitted: list[Sequence] = []
         num_preemptions = self.num_preemptions
         budget = self._plan_singles(singles, self.max_num_batched_tokens)
-        budget = self._plan_prompts(singles, prompts, budget)
+        if len(singles) < len(self.running):
+            budget = self._plan_prompts(singles, prompts, budget)
         if self.num_preemptions == num_preemptions:
             self._admit(singles, prompts, admitted, budget)
         return self._commit(singles, prompts, admitted)

@@ -1,7 +1,8 @@
 """Paged attention of one-token rows: the query heads that share a KV head are packed into one tile, long rows are split into chunks.
 
-In:  rotated queries, the cache, and the chunk plan of the step. Out: [rows, heads * head_dim].
-A program takes one chunk of one row for one KV head. Rows with one chunk are written at once; the others' parts meet in the second kernel.
+In:  rotated queries, the cache, and the chunk records of the step. Out: [rows, heads * head_dim].
+A program takes one chunk of one row for one KV head. Rows with one chunk are written at once; of the others, each program leaves its part, and
+the one that comes last puts the parts together: a counter per row and KV head tells it, and is zero again when it is done.
 Rule: the grid depends on the number of rows only, so that captured graphs hold for any lengths; programs without work leave at once.
 """
 
@@ -14,29 +15,27 @@ from torch import Tensor
 
 from naiad.llm.kernels.launch import PDL, USE_PDL, next_power_of_2, wait_for_inputs
 
-LOG2_E = 1.4426950408889634
-
 
 @triton.jit
 def _decode_attention_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, tables_ptr, slots_ptr, positions_ptr, items_ptr, starts_ptr, chunk_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, counters_ptr, tables_ptr, records_ptr,
     table_width, scale, softcap, window,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr,
-    PAGE: tl.constexpr, TILE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_EXACT: tl.constexpr,
-    IS_DEPENDENT: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, GROUP_OUT: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    IS_EXACT: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
-    item = tl.program_id(1)
-    row = tl.load(items_ptr + item)
+    chunk = tl.program_id(1)
+    record = records_ptr + chunk * 8
+    row = tl.load(record)
     if row < 0:
         return
-    first_item = tl.load(starts_ptr + row)
-    num_chunks = tl.load(starts_ptr + row + 1) - first_item
-    chunk = tl.load(chunk_ptr)
-    length = tl.load(positions_ptr + row) + 1
-    table = tables_ptr + tl.load(slots_ptr + row).to(tl.int64) * table_width
-    begin = (item - first_item) * chunk
-    end = tl.minimum(begin + chunk, length)
+    table = tables_ptr + tl.load(record + 1).to(tl.int64) * table_width
+    begin = tl.load(record + 2)
+    end = tl.load(record + 3)
+    length = tl.load(record + 4)
+    first_chunk = tl.load(record + 5)
+    num_chunks = tl.load(record + 6)
     first = begin
     if HAS_WINDOW:
         first = tl.maximum(begin, (length - window) // TILE * TILE)
@@ -84,70 +83,84 @@ def _decode_attention_kernel(
     if num_chunks == 1:
         tl.store(out_ptr + q_at, acc.to(out_ptr.dtype.element_ty), mask=q_mask)
     else:
-        part = (item.to(tl.int64) * NUM_KV_HEADS * GROUP + heads)
+        part = chunk.to(tl.int64) * NUM_KV_HEADS * GROUP + heads
         tl.store(part_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=q_mask)
         lse = tl.where(total == 0.0, float("-inf"), best + tl.log2(total))
         tl.store(lse_ptr + part, lse, mask=group < GROUP)
+        tl.debug_barrier()  # all threads have stored before the one that counts says so
+        counter = counters_ptr + row * NUM_KV_HEADS + kv_head
+        if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == num_chunks - 1:
+            tl.store(counter, 0)
+            _combine(
+                part_ptr, lse_ptr, out_ptr, row, kv_head, first_chunk, num_chunks,
+                NUM_KV_HEADS, GROUP, GROUP_OUT, HEAD_DIM, DIM_PAD, 16 // GROUP_OUT if GROUP_OUT < 16 else 1,
+            )  # fmt: skip
 
 
 @triton.jit
-def _combine_kernel(
-    part_ptr, lse_ptr, out_ptr, starts_ptr,
-    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, PARTS: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+def _combine(
+    part_ptr, lse_ptr, out_ptr, row, kv_head, first_chunk, num_chunks,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_OUT: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
-    head = tl.program_id(1)
-    first = tl.load(starts_ptr + row)
-    count = tl.load(starts_ptr + row + 1) - first
-    wait_for_inputs(IS_DEPENDENT)
-    if count == 1:
-        return
+    """Past the L1 cache: the parts come from other SMs."""
+    group = tl.arange(0, GROUP_OUT)
     dims = tl.arange(0, DIM_PAD)
-    in_dims = dims < HEAD_DIM
-    best = -float("inf")
-    total = 0.0
-    acc = tl.zeros((DIM_PAD,), tl.float32)
-    for start in range(0, count, PARTS):
+    in_group = group < GROUP
+    heads = kv_head * GROUP + group
+    mask = in_group[:, None] & (dims < HEAD_DIM)[None, :]
+    best = tl.full((GROUP_OUT,), float("-inf"), tl.float32)
+    total = tl.zeros((GROUP_OUT,), tl.float32)
+    acc = tl.zeros((GROUP_OUT, DIM_PAD), tl.float32)
+    for start in range(0, num_chunks, PARTS):
         parts = start + tl.arange(0, PARTS)
-        is_valid = parts < count
-        at = (first + parts).to(tl.int64) * NUM_HEADS + head
-        lse = tl.load(lse_ptr + at, mask=is_valid, other=float("-inf"))
+        is_valid = parts < num_chunks
+        at = (first_chunk + parts).to(tl.int64)[:, None] * (NUM_KV_HEADS * GROUP) + heads[None, :]
+        lse = tl.load(lse_ptr + at, mask=is_valid[:, None] & in_group[None, :], other=float("-inf"), cache_modifier=".cg")
+        values = tl.load(
+            part_ptr + at[:, :, None] * HEAD_DIM + dims[None, None, :], mask=is_valid[:, None, None] & mask[None, :, :], other=0.0,
+            cache_modifier=".cg",
+        )  # fmt: skip
         new_best = tl.maximum(best, tl.max(lse, axis=0))
         safe_best = tl.where(new_best == float("-inf"), 0.0, new_best)
-        weights = tl.exp2(lse - safe_best)
+        weights = tl.exp2(lse - safe_best[None, :])
         rescale = tl.exp2(best - safe_best)
-        values = tl.load(part_ptr + at[:, None] * HEAD_DIM + dims[None, :], mask=is_valid[:, None] & in_dims[None, :], other=0.0)
         total = total * rescale + tl.sum(weights, axis=0)
-        acc = acc * rescale + tl.sum(values * weights[:, None], axis=0)
+        acc = acc * rescale[:, None] + tl.sum(values * weights[:, :, None], axis=0)
         best = new_best
-    out_at = (row.to(tl.int64) * NUM_HEADS + head) * HEAD_DIM + dims
-    tl.store(out_ptr + out_at, (acc / total).to(out_ptr.dtype.element_ty), mask=in_dims)
+    out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    out_at = (row.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads)[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 class DecodeAttention:
-    """Holds the scratch for parts; one per engine, sized for its largest batch."""
+    """Holds the scratch for parts, and the counters; one per engine, sized for its largest batch."""
 
-    def __init__(self, max_items: int, num_heads: int, head_dim: int, device: torch.device) -> None:
-        self._parts = torch.empty((max_items, num_heads, head_dim), dtype=torch.float32, device=device)
-        self._lse = torch.empty((max_items, num_heads), dtype=torch.float32, device=device)
+    def __init__(self, max_rows: int, max_chunks: int, num_heads: int, num_kv_heads: int, head_dim: int, device: torch.device) -> None:
+        self._parts = torch.empty((max_chunks, num_heads, head_dim), dtype=torch.float32, device=device)
+        self._lse = torch.empty((max_chunks, num_heads), dtype=torch.float32, device=device)
+        self._counters = torch.zeros(max_rows * num_kv_heads, dtype=torch.int32, device=device)
 
     def __call__(
-        self, query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, slots: Tensor, positions: Tensor,
-        items: Tensor, starts: Tensor, chunk: Tensor, scale: float, softcap: float, window: int,
-        tile: int = 64, num_warps: int = 4, num_stages: int = 3,
+        self, query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, chunks: Tensor, scale: float, softcap: float,
+        window: int, tile: int = 0, num_warps: int = 4, num_stages: int = 3,
     ) -> None:  # fmt: skip
-        num_rows = starts.shape[0] - 1
+        """`chunks` are the records of chunk_plan.py. Configurations measured on an H200."""
         _, num_kv_heads, page, head_dim = keys.shape
         num_heads = query.shape[1] // head_dim
         group, dim_pad = num_heads // num_kv_heads, next_power_of_2(head_dim)
-        _decode_attention_kernel[(num_kv_heads, items.shape[0])](
-            query, keys, values, out, self._parts, self._lse, tables, slots, positions, items, starts, chunk,
-            tables.shape[1], scale, softcap, window,
-            NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=max(16, next_power_of_2(group)), HEAD_DIM=head_dim, DIM_PAD=dim_pad,
-            PAGE=page, TILE=tile, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0, IS_EXACT=query.dtype == torch.float32,
-            IS_DEPENDENT=USE_PDL, num_warps=num_warps, num_stages=num_stages, **PDL,
+        if tile == 0:
+            tile, num_warps, num_stages = choose_tile(query.shape[0], group, head_dim, query.dtype)
+        _decode_attention_kernel[(num_kv_heads, chunks.shape[0])](
+            query, keys, values, out, self._parts, self._lse, self._counters, tables, chunks, tables.shape[1], scale, softcap, window,
+            NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=max(16, next_power_of_2(group)), GROUP_OUT=next_power_of_2(group),
+            HEAD_DIM=head_dim, DIM_PAD=dim_pad, PAGE=page, TILE=tile, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
+            IS_EXACT=query.dtype == torch.float32, IS_DEPENDENT=USE_PDL, num_warps=num_warps, num_stages=num_stages, **PDL,
         )  # fmt: skip
-        _combine_kernel[(num_rows, num_heads)](
-            self._parts, self._lse, out, starts,
-            NUM_HEADS=num_heads, HEAD_DIM=head_dim, DIM_PAD=dim_pad, PARTS=16, IS_DEPENDENT=USE_PDL, num_warps=4, **PDL,
-        )  # fmt: skip
+
+
+def choose_tile(num_rows: int, group: int, head_dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Keys per tile, warps, pipeline stages."""
+    if dtype == torch.float32 or head_dim > 128 or group > 16:
+        return (32, 4, 3)
+    return (128, 4, 3) if num_rows <= 32 else (64, 2, 5)

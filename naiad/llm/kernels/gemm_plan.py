@@ -11,29 +11,36 @@ from torch import Tensor
 Choice = tuple[int, int, int, int, int]
 """num_splits, block_n, block_k, num_warps, num_stages."""
 
+BLOCK_N = 64
 BLOCK_K = 128
+MAX_ROWS = 16
+MAX_ROWS_ADDED = 64
+"""cuBLAS adds a residual with a copy or a reduction of its own; parts are added by the norm that follows."""
 
 
 class GemmPlan:
-    def __init__(self, num_sms: int, max_skinny_rows: int = 16, use_gemv: bool = True) -> None:
-        self.num_sms = num_sms
-        self.max_skinny_rows = max_skinny_rows
+    def __init__(self, max_rows: int = MAX_ROWS, max_rows_added: int = MAX_ROWS_ADDED, use_gemv: bool = True) -> None:
+        self.max_rows = max_rows
+        self.max_rows_added = max_rows_added
         self.use_gemv = use_gemv
 
     def uses_gemv(self, weight: Tensor) -> bool:
         return self.use_gemv and weight.dtype in (torch.bfloat16, torch.float16)
 
     def skinny(self, x: Tensor, weight: Tensor) -> Choice | None:
-        num_rows, num_inputs = x.shape
-        if not 1 < num_rows <= self.max_skinny_rows or weight.dtype not in (torch.bfloat16, torch.float16) or num_inputs % BLOCK_K:
-            return None
-        return (self._num_splits(weight.shape[0], num_inputs), 64, BLOCK_K, 4, 4)
+        return _choose(x, weight) if 1 < x.shape[0] <= self.max_rows else None
 
-    def _num_splits(self, num_outputs: int, num_inputs: int) -> int:
-        """About three programs per SM: enough to hide latency, few enough to keep the parts small."""
-        tiles = -(-num_outputs // 64)
-        best = 1
-        for splits in (2, 4, 8):
-            if num_inputs % (splits * BLOCK_K) == 0 and tiles * best < 3 * self.num_sms:
-                best = splits
-        return best
+    def skinny_add(self, x: Tensor, weight: Tensor) -> Choice | None:
+        return _choose(x, weight) if 1 < x.shape[0] <= self.max_rows_added else None
+
+
+def _choose(x: Tensor, weight: Tensor) -> Choice | None:
+    num_outputs, num_inputs = weight.shape
+    if weight.dtype not in (torch.bfloat16, torch.float16) or num_inputs % BLOCK_K:
+        return None
+    tiles = -(-num_outputs // BLOCK_N)
+    wanted = 256 if x.shape[0] <= 16 else 128
+    splits = 1
+    while tiles * splits < wanted and splits < 8 and num_inputs % (2 * splits * BLOCK_K) == 0:
+        splits *= 2
+    return (splits, BLOCK_N, BLOCK_K, 4, 4 if tiles * splits < 384 else 3)

@@ -183,23 +183,49 @@ def _race_kernel(
     slot = tl.load(slots_ptr + row)
     temperature = _row_float(rows_ptr, slot, 8)
     is_adjusted = _row_value(rows_ptr, slot, 0) != 0
-    tokens = tile * BLOCK + tl.arange(0, BLOCK)
+    cut = tl.full((), 0, tl.uint32)
+    low = _row_value(rows_ptr, slot, 2).to(tl.uint32, bitcast=True).to(tl.uint64)
+    high = _row_value(rows_ptr, slot, 3).to(tl.uint32, bitcast=True).to(tl.uint64)
+    position = tl.load(positions_ptr + row).to(tl.uint64)
+    seed = (low | (high << 32)) + position * 0x9E3779B97F4A7C15
     wait_for_inputs(IS_DEPENDENT)
-    x = _load_logits(logits_ptr, adjusted_ptr, row, tokens, vocab_size, is_adjusted)
     if temperature > 0.0:
         cut = tl.load(cuts_ptr + row).to(tl.uint32, bitcast=True)
-        low = _row_value(rows_ptr, slot, 2).to(tl.uint32, bitcast=True).to(tl.uint64)
-        high = _row_value(rows_ptr, slot, 3).to(tl.uint32, bitcast=True).to(tl.uint64)
-        position = tl.load(positions_ptr + row).to(tl.uint64)
-        seed = (low | (high << 32)) + position * 0x9E3779B97F4A7C15
-        uniform = tl.rand(seed, tokens)
-        # -log(1 - u): exact near 0, where the winners are.
-        waiting = tl.where(uniform < 1e-4, uniform, -tl.log(1.0 - uniform))
-        noise = -tl.log(tl.maximum(waiting, 1e-30))
-        x = tl.where((_ordered(x) >= cut) & (x > float("-inf")), x / temperature + noise, float("-inf"))
-    value, index = tl.max(x, axis=0, return_indices=True, return_indices_tie_break_left=True)
+    # Philox gives four numbers at a time, so a tile is taken in quarters. Seven rounds pass every test that ten do.
+    QUARTER: tl.constexpr = BLOCK // 4
+    lane = tl.arange(0, QUARTER)
+    first = tile * BLOCK + lane
+    x0 = _load_logits(logits_ptr, adjusted_ptr, row, first, vocab_size, is_adjusted)
+    x1 = _load_logits(logits_ptr, adjusted_ptr, row, first + QUARTER, vocab_size, is_adjusted)
+    x2 = _load_logits(logits_ptr, adjusted_ptr, row, first + 2 * QUARTER, vocab_size, is_adjusted)
+    x3 = _load_logits(logits_ptr, adjusted_ptr, row, first + 3 * QUARTER, vocab_size, is_adjusted)
+    if temperature > 0.0:
+        u0, u1, u2, u3 = tl.rand4x(seed, tile * QUARTER + lane, n_rounds=7)
+        inverse = 1.0 / temperature
+        x0 = _add_noise(x0, u0, cut, inverse)
+        x1 = _add_noise(x1, u1, cut, inverse)
+        x2 = _add_noise(x2, u2, cut, inverse)
+        x3 = _add_noise(x3, u3, cut, inverse)
+    # Left wins ties: a later quarter must be strictly better.
+    token = first
+    token = tl.where(x1 > x0, first + QUARTER, token)
+    x0 = tl.maximum(x0, x1)
+    token = tl.where(x2 > x0, first + 2 * QUARTER, token)
+    x0 = tl.maximum(x0, x2)
+    token = tl.where(x3 > x0, first + 3 * QUARTER, token)
+    x0 = tl.maximum(x0, x3)
+    value = tl.max(x0, axis=0)
+    winner = tl.min(tl.where(x0 == value, token, 2147483647), axis=0)
     tl.store(best_values_ptr + row * num_tiles + tile, value)
-    tl.store(best_tokens_ptr + row * num_tiles + tile, tile * BLOCK + index)
+    tl.store(best_tokens_ptr + row * num_tiles + tile, winner)
+
+
+@triton.jit
+def _add_noise(x, uniform, cut, inverse_temperature):
+    """-log(1 - u) is exact near 0, where the winners are."""
+    waiting = tl.where(uniform < 1e-4, uniform, -tl.log(1.0 - uniform))
+    noise = -tl.log(tl.maximum(waiting, 1e-30))
+    return tl.where((_ordered(x) >= cut) & (x > float("-inf")), x * inverse_temperature + noise, float("-inf"))
 
 
 @triton.jit

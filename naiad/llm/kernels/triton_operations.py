@@ -58,13 +58,13 @@ class TritonOperations:
     def linear_add(self, x: Tensor, linear: Linear, stream: Stream) -> Stream:
         if x.shape[0] == 1 and self.plan.uses_gemv(linear.weight):
             return Stream(gemv(x, linear.weight, bias=linear.bias, residual=self._settled(stream)))
-        choice = self.plan.skinny(x, linear.weight)
+        choice = self.plan.skinny_add(x, linear.weight)
         if choice is not None:
             return Stream(self._settled(stream), skinny_gemm(x, linear.weight, *choice), linear.bias)
         value = self._settled(stream)
         if linear.bias is not None:
-            value = value + linear.bias
-        return Stream(torch.addmm(value, x, linear.weight.t()))
+            value += linear.bias
+        return Stream(value.addmm_(x, linear.weight.t()))
 
     def add(self, x: Tensor, stream: Stream) -> Stream:
         return Stream(self._settled(stream) + x)
@@ -103,13 +103,10 @@ class TritonOperations:
         )  # fmt: skip
         out = torch.empty_like(query)
         if step.num_single:
-            assert step.chunk_items is not None
-            assert step.chunk_starts is not None
-            assert step.chunk_size is not None
+            assert step.chunks is not None
             self.decode_attention(
-                query, out, cache.keys[index], cache.values[index], cache.block_tables, step.slots, step.positions,
-                step.chunk_items, step.chunk_starts, step.chunk_size, shape.scale, shape.softcap, shape.window,
-            )  # fmt: skip
+                query, out, cache.keys[index], cache.values[index], cache.block_tables, step.chunks, shape.scale, shape.softcap, shape.window
+            )
         if step.segments:
             assert step.tiles is not None
             prompt_attention(
