@@ -20,6 +20,7 @@ from naiad.repository.loader import Loader, LoadOptions
 from naiad.repository.model_source import ModelSources
 from naiad.repository.operations import OperationOptions
 from naiad.repository.repository import Repository, RepositoryOptions
+from naiad.repository.store import LocalStore
 from naiad.settings import Settings, latency_metrics
 from naiad.transport.grpc_options import GrpcOptions
 from naiad.transport.http1_limits import Http1Limits
@@ -119,7 +120,9 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
 
     services = Services(lambda request: core.infer(request), is_decoupled, custom.apply, custom.drop_owner, control)
     loader = Loader(LoopClock(loop), templates, services, load_options(settings))
-    sources = ModelSources([Path(path) for path in settings.model_repository], config_options)
+    sources = ModelSources(
+        [LocalStore(Path(path)) for path in settings.model_repository], config_options, is_namespacing=settings.model_namespacing
+    )
     repository = Repository(
         sources,
         loader,

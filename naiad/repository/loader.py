@@ -25,6 +25,7 @@ from naiad.repository.ensemble_fit import is_decoupled_ensemble, validate_ensemb
 from naiad.repository.model import Model, build_spec
 from naiad.repository.problem import InvalidConfigError
 from naiad.scheduling.build import build_ensemble, build_scheduler
+from naiad.scheduling.ensemble import Infer
 from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.workers.calls import Calls, Services
@@ -62,6 +63,11 @@ class Loader:
         self._templates = templates
         self._services = services
         self._options = options
+
+    @property
+    def infer(self) -> Infer:
+        """For the steps of ensembles."""
+        return self._services.infer
 
     async def configure(self, config: ModelConfig, version: int, model_dir: Path) -> ConfiguredProcess:
         """Asks the model to complete its config. Raises NaiadError. The process is the caller's to pass to `load` or to kill."""
@@ -119,7 +125,13 @@ class Loader:
         return Model(spec, config, statistics, instances, scheduler, arena)
 
     def load_ensemble(
-        self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, parts: Mapping[str, Model]
+        self,
+        config: ModelConfig,
+        version: int,
+        versions: list[int],
+        model_dir: Path,
+        parts: Mapping[str, Model],
+        infer: Infer | None = None,
     ) -> Model:
         """Needs no process: its steps are requests to other models. `parts` serve now. Raises NaiadError."""
         models = {name: part.config for name, part in parts.items()}
@@ -128,8 +140,12 @@ class Loader:
             raise InvalidConfigError(fit.errors)
         config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
         statistics = build_statistics(config.name, version, self._options.latency)
-        scheduler = build_ensemble(config, version, models, self._services.infer, self._clock, statistics)
+        scheduler = build_ensemble(config, version, models, infer or self._services.infer, self._clock, statistics)
         return Model(self._spec(config, version, versions, model_dir), config, statistics, [], scheduler, Arena())
+
+    async def resize(self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path) -> bool:
+        """Adds and removes instances of a model that serves. False when its scheduler cannot. Raises NaiadError; nothing changed then."""
+        return False
 
     def _spec(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:
         try:

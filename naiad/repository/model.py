@@ -9,12 +9,15 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.statistics import ModelStatistics
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config_json import config_to_json
 from naiad.repository.request_check import RequestCheck
+from naiad.scheduling.handover import Handover, SequenceKeeper
 from naiad.scheduling.scheduler import Scheduler
 from naiad.shm.arena import Arena
 from naiad.workers.instance import Instance
@@ -40,6 +43,8 @@ class Model:
         self.scheduler = scheduler
         self.arena = arena
         self.check = RequestCheck(spec).check
+        self.on_stopped: list[Callable[[], None]] = []
+        """What is given back when the copy is gone, such as the files that it was loaded from."""
         self.is_serving = True
         """Takes requests: at least one instance has a live worker. An ensemble's steps say so themselves."""
         for instance in instances:
@@ -87,16 +92,32 @@ class Model:
             instance.drop_slots(dropped)
             instance.heartbeat(now_ns)
 
+    def set_versions(self, versions: list[int]) -> None:
+        """Those that serve beside this one have changed."""
+        if self.spec.versions != versions:
+            self.spec = msgspec.structs.replace(self.spec, versions=versions)
+
+    def take_over(self, old: Model) -> None:
+        """From a copy that serves until now: sequences that it has begun stay with it until their end."""
+        if isinstance(old.scheduler, SequenceKeeper) and isinstance(self.scheduler, SequenceKeeper):
+            self.scheduler = Handover(self.scheduler, old.scheduler)
+
     async def stop(self, timeout_s: float) -> None:
         """Finishes what is in flight, then finalizes every instance and ends its worker."""
         await self.scheduler.stop()
         await asyncio.gather(*(instance.stop(timeout_s) for instance in self.instances))
-        self.arena.close()
+        self._close()
 
     async def kill(self) -> None:
         """Without waiting for anything: requests in flight are failed."""
         await asyncio.gather(*(instance.stop(0.0) for instance in self.instances))
+        self._close()
+
+    def _close(self) -> None:
         self.arena.close()
+        callbacks, self.on_stopped = self.on_stopped, []
+        for callback in callbacks:
+            callback()
 
 
 def build_spec(config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:

@@ -1,28 +1,33 @@
 """Loading, reloading and unloading: what changes the set of models that serve.
 
 In:  a model name, what a load request brought along. Out: entries with new copies of the model, old copies drained in the background.
-Rules: a load makes the new copy ready before the old one goes, and a failed load changes nothing that serves. Different models load
-side by side, up to a limit. An ensemble loads after its parts, is made anew when one of them was, and goes when one of them goes.
+Rules: a load makes the new copy ready before the old one goes, and a failed load changes nothing that serves. Related models take
+turns, others load side by side, up to a limit. An ensemble loads after its parts, is made anew when one of them was, and goes when
+one of them goes, to return with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from naiad import log
-from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.errors import NaiadError, invalid_arg, unavailable
+from naiad.repository.draining import Drains
 from naiad.repository.entry import Entry
-from naiad.repository.fingerprint import fingerprint
 from naiad.repository.lifecycle import State
-from naiad.repository.loader import ConfiguredProcess, Loader
+from naiad.repository.load_plan import LoadPlan, copy_of, is_unloaded_first, plan_load
+from naiad.repository.loader import Loader
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSource, ModelSources
-
-FINALIZE_TIMEOUT_S = 30.0
+from naiad.repository.namespace import Entries
+from naiad.repository.survey import Node, Survey
+from naiad.repository.turns import Turn, Turns
+from naiad.repository.version_load import Loaded, VersionLoads
 
 
 class OperationOptions(msgspec.Struct, frozen=True):
@@ -31,196 +36,293 @@ class OperationOptions(msgspec.Struct, frozen=True):
 
 
 class Operations:
-    def __init__(self, entries: dict[str, Entry], sources: ModelSources, loader: Loader, options: OperationOptions) -> None:
+    def __init__(self, entries: Entries, sources: ModelSources, loader: Loader, options: OperationOptions) -> None:
         self._entries = entries
         self._sources = sources
         self._loader = loader
-        self._options = options
+        self._survey = Survey(entries, sources)
+        self._loads = VersionLoads(sources, loader, retry_count=options.load_retry_count)
+        self._drains = Drains()
+        self._turns = Turns()
         self._slots = asyncio.Semaphore(max(options.max_concurrent_loads, 1))
-        self._background: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_stopping = False
 
-    # Several models.
+    # Several models: at start, and what polling found.
 
-    async def load_all(self, names: set[str]) -> dict[str, NaiadError]:
-        """Those that failed. Plain models first, side by side; then ensembles, each after the ensembles that it calls."""
-        failures: dict[str, NaiadError] = {}
-        for name in names:
-            self._entries.setdefault(name, Entry(name)).is_wanted = True
-        ensembles = {name: parts for name in sorted(names) if (parts := self._sources.ensemble_parts(name))}
-        await asyncio.gather(*(self._try_load(name, failures) for name in sorted(names - ensembles.keys())))
-        while ensembles:
-            due = [name for name, parts in ensembles.items() if parts.isdisjoint(ensembles)] or list(ensembles)
-            await asyncio.gather(*(self._try_load(name, failures) for name in due))
-            for name in due:
-                del ensembles[name]
-        return failures
+    async def load_all(self, names: Iterable[str]) -> dict[str, NaiadError]:
+        """Those that failed. Each ensemble waits for those of its parts that are among them; nothing waits for anything else."""
+        wanted = set(names)
+        parts = await asyncio.to_thread(self._survey.parts_of, wanted)
+        tasks: dict[str, asyncio.Task[NaiadError | None]] = {}
 
-    async def _try_load(self, name: str, failures: dict[str, NaiadError]) -> None:
+        async def load(name: str) -> NaiadError | None:
+            earlier = [tasks[part] for part in parts[name] if part in tasks]
+            if earlier:
+                await asyncio.wait(earlier)
+            try:
+                await self._load(name, {}, "", should_load_parts=False)
+            except NaiadError as error:
+                return error
+            return None
+
+        for name in sorted(wanted):
+            tasks[name] = asyncio.ensure_future(load(name))
         try:
-            await self.load(name, {})
-        except NaiadError as error:
-            failures[name] = error
+            results = await asyncio.gather(*tasks.values())
+        except BaseException:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            raise
+        return {name: error for name, error in zip(tasks, results, strict=True) if error is not None}
 
     # One model.
 
-    async def load(self, name: str, parameters: dict[str, str | bytes]) -> None:
-        """Returns when the new copy serves. Raises NaiadError."""
-        for part in sorted(self._sources.ensemble_parts(name, parameters)):
-            entry = self._entries.get(part)
-            if part != name and (entry is None or entry.latest is None):
-                await self._load_part(name, part)
-        await self._load_one(name, parameters)
-        await self._renew_ensembles(name)
+    async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
+        """Returns when the new copy serves. Raises NaiadError. `caller` is the model whose code asked for it, if one did."""
+        await self._owned(self._load(name, parameters, caller))
 
-    async def _load_part(self, ensemble: str, part: str) -> None:
+    async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
+        """Returns when the model takes no more requests; it goes when those in flight are done."""
+        await self._owned(self._unload(name, unload_dependents, caller))
+
+    async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
+        """A caller that goes away does not undo its request; the end of the server does."""
+        if self._is_stopping:
+            work.close()
+            raise unavailable("Server exiting")
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
-            await self.load(part, {})
-        except NaiadError as error:
-            log.error(f"model '{part}', which ensemble '{ensemble}' calls, could not be loaded: {error.message}")
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise unavailable("Server exiting") from None
+            raise
 
-    async def _renew_ensembles(self, part: str) -> None:
-        """Their plan holds what they know about the part."""
-        for entry in list(self._entries.values()):
-            if entry.name != part and part in entry.parts:
-                try:
-                    await self._load_one(entry.name, {}, is_forced=True)
-                except NaiadError as error:
-                    log.error(f"ensemble '{entry.name}' does not fit its model '{part}' any more: {error.message}")
+    # Loading.
 
-    async def _load_one(self, name: str, parameters: dict[str, str | bytes], *, is_forced: bool = False) -> None:
-        entry = self._entries.setdefault(name, Entry(name))
-        async with entry.lock:
-            try:
-                source = self._sources.read(name, parameters)
-            except NaiadError as error:
-                self._on_unreadable(entry, error)
-                raise internal(f"failed to load '{name}', failed to poll from model repository") from error
-            seen = None if parameters else fingerprint(source.directory)
-            if entry.models and seen is not None and seen == entry.fingerprint and not is_forced:
-                return
-            entry.is_wanted = True
-            async with self._slots:
-                await self._load_source(entry, source)
-            entry.fingerprint = seen
+    async def _load(self, name: str, parameters: dict[str, str | bytes], caller: str, *, should_load_parts: bool = True) -> None:
+        await asyncio.to_thread(self._sources.refresh, [name])
+        override = await asyncio.to_thread(self._sources.override, name, parameters)
+        nodes: list[Node] = []
+
+        async def survey() -> set[str]:
+            nodes[:] = await asyncio.to_thread(self._survey.nodes, name, override, should_load_parts)
+            return self._survey.related(nodes)
+
+        try:
+            async with self._turns.take(survey, caller) as turn:
+                await self._load_nodes(nodes, turn)
+        finally:
+            if override.folder is not None:
+                override.folder.drop_if_unheld()
+
+    async def _load_nodes(self, nodes: list[Node], turn: Turn) -> None:
+        """Parts first; those of the same depth side by side. Raises what went wrong with the models that were asked for."""
+        failures: list[NaiadError] = []
+        for depth in sorted({node.depth for node in nodes}):
+            due = [node for node in nodes if node.depth == depth]
+            results = await asyncio.gather(*(self._load_node(node, turn) for node in due), return_exceptions=True)
+            for node, result in zip(due, results, strict=True):
+                if isinstance(result, NaiadError):
+                    log.error(f"'{node.key}': {result.message}")
+                    failures += [result] if node.is_asked else []
+                elif isinstance(result, BaseException):
+                    raise result
+        if failures:
+            raise failures[0]
+
+    async def _load_node(self, node: Node, turn: Turn) -> None:
+        entry = self._entries.add(node.key, node.name, node.namespace)
+        if node.is_asked:
+            entry.is_explicit = True
+        if node.source is None:
+            assert node.error is not None
+            self._on_unreadable(entry, node.error)
+            raise node.error
+        if await self._load_source(entry, node.source, turn):
+            await self._renew_ensembles(entry, turn)
 
     def _on_unreadable(self, entry: Entry, error: NaiadError) -> None:
-        log.error(f"Poll failed for model directory '{entry.name}': {error.message}")
-        entry.failure = error.message
-        if not entry.models and not entry.statuses and not self._sources.has(entry.name):
-            del self._entries[entry.name]
+        entry.failure = str(error.__cause__ or error.message)
+        if not entry.models and not entry.statuses and not self._sources.places(entry.name):
+            self._entries.remove(entry.key)
 
-    async def _load_source(self, entry: Entry, source: ModelSource) -> None:
-        configured: ConfiguredProcess | None = None
-        for version in source.versions:
+    async def _load_source(self, entry: Entry, source: ModelSource, turn: Turn, *, is_forced: bool = False) -> bool:
+        """False when nothing had to be done. Raises NaiadError."""
+        plan = plan_load(entry.origins if entry.models else {}, source, is_forced=is_forced)
+        if plan.is_empty:
+            return False
+        entry.is_wanted = True
+        if source.config.HasField("ensemble_scheduling"):
+            self._load_ensemble(entry, source, plan)
+            return True
+        if turn.parent is not None:  # its parent holds a slot and waits for it
+            await self._load_plan(entry, source, plan, turn)
+        else:
+            async with self._slots:
+                await self._load_plan(entry, source, plan, turn)
+        return True
+
+    async def _load_plan(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
+        await self._unload_first(entry, source, plan)
+        for version in plan.load:
             log.info(f"loading: {entry.name}:{version}")
             status = entry.status(version)
             if status.state is not State.READY:
                 status.become(State.LOADING)
+        turn.starting.add(entry.name)
         try:
-            if source.should_configure:
-                configured = await self._loader.configure(source.config, max(source.versions), source.directory)
-                source = self._sources.complete(source, configured.config_json)
-            loaded = await self._load_versions(source, configured)
-        except NaiadError as error:
-            if configured is not None:
-                await configured.process.kill()
-            loaded = dict.fromkeys(source.versions, error)
+            loaded: Loaded = await self._loads.load(source, plan.load) if plan.load else {}
+            if plan.resize and not _failures(loaded):
+                loaded |= await self._resize(entry, source, plan.resize)
         except BaseException:
-            if configured is not None:
-                await configured.process.kill()
+            for version in plan.load:
+                if entry.status(version).state is State.LOADING:
+                    entry.status(version).become(State.UNAVAILABLE, "unloaded")
             raise
-        self._switch(entry, loaded)
+        finally:
+            turn.starting.discard(entry.name)
+        self._switch(entry, source, plan, loaded)
 
-    async def _load_versions(self, source: ModelSource, configured: ConfiguredProcess | None) -> dict[int, Model | NaiadError]:
-        async def one(version: int) -> Model | NaiadError:
-            process = configured if configured is not None and configured.version == version else None
-            error: NaiadError = internal("not tried")
-            for _ in range(self._options.load_retry_count + 1):
-                try:
-                    return await self._load_version(source, version, process)
-                except NaiadError as failure:
-                    error, process = failure, None
-            return error
+    async def _unload_first(self, entry: Entry, source: ModelSource, plan: LoadPlan) -> None:
+        """Of a model that says that two copies have no room."""
+        old = {version: model for version, model in entry.models.items() if version in plan.load}
+        if old and is_unloaded_first(source.config, *(model.config for model in old.values())):
+            await asyncio.gather(*self._retire(entry, set(old)))
 
-        results = await asyncio.gather(*(one(version) for version in source.versions))
-        return dict(zip(source.versions, results, strict=True))
+    async def _resize(self, entry: Entry, source: ModelSource, versions: list[int]) -> Loaded:
+        """More or fewer instances, in place; where the scheduler cannot, the version is loaded anew."""
+        result: Loaded = {}
+        for version in versions:
+            model = entry.models[version]
+            try:
+                if not await self._loader.resize(model, list(source.config.instance_group), source.directory):
+                    result |= await self._loads.load(source, [version])
+            except NaiadError as error:
+                result[version] = error
+        return result
 
-    async def _load_version(self, source: ModelSource, version: int, process: ConfiguredProcess | None) -> Model:
-        if not source.config.HasField("ensemble_scheduling"):
-            return await self._loader.load(source.config, version, source.versions, source.directory, process)
-        parts: dict[str, Model] = {}
-        for step in source.config.ensemble_scheduling.step:
-            parts[step.model_name] = self._part(source.name, step.model_name, step.model_version)
-        return self._loader.load_ensemble(source.config, version, source.versions, source.directory, parts)
+    def _load_ensemble(self, entry: Entry, source: ModelSource, plan: LoadPlan) -> None:
+        """An ensemble that does not fit its parts was never a model, under Triton: it has no state, only a reason."""
+        entry.part_keys = self._survey.part_keys(source)
+        entry.source = source
+        try:
+            parts = self._survey.parts(source)
+            infer = self._survey.infer_in(source, self._loader.infer)
+            loaded: Loaded = {
+                version: self._loader.load_ensemble(copy_of(source.config), version, source.versions, source.directory, parts, infer)
+                for version in plan.load
+            }
+        except NaiadError as error:
+            entry.failure = error.message
+            entry.returns_with_parts = True
+            raise invalid_arg(f"load failed for model '{entry.name}': {error.message}\n") from error
+        entry.returns_with_parts = False
+        for version in loaded:
+            if entry.status(version).state is not State.READY:
+                entry.status(version).become(State.LOADING)
+        self._switch(entry, source, plan, loaded)
 
-    def _part(self, ensemble: str, name: str, version: int) -> Model:
-        entry = self._entries.get(name)
-        if entry is None or entry.latest is None:
-            reason = "" if entry is None else entry.failure or "; ".join(s.reason for s in entry.statuses.values() if s.reason)
-            words = f" Model '{name}' loading failed with error: {reason};" if reason else ""
-            raise invalid_arg(f"ensemble '{ensemble}' depends on '{name}' which has no loaded version.{words}")
-        if version > 0 and version not in entry.models:
-            raise invalid_arg(f"ensemble '{ensemble}' depends on '{name}' whose required version {version} is not loaded.")
-        return entry.models[version] if version > 0 else entry.latest
-
-    def _switch(self, entry: Entry, loaded: dict[int, Model | NaiadError]) -> None:
+    def _switch(self, entry: Entry, source: ModelSource, plan: LoadPlan, loaded: Loaded) -> None:
         """The new copies serve from here on; the old ones finish what they have. All of it in one turn of the loop."""
-        failures = {version: result for version, result in loaded.items() if isinstance(result, NaiadError)}
-        models = {version: result for version, result in loaded.items() if isinstance(result, Model)}
+        failures = _failures(loaded)
         for version, error in failures.items():
             log.error(f"failed to load '{entry.name}' version {version}: {error.code}: {error.message}")
             if entry.status(version).state is State.LOADING:
                 entry.status(version).become(State.UNAVAILABLE, f"{error.code}: {error.message}")
-        if failures and entry.models:
-            # A failed reload keeps what serves: the copies that did load are not needed.
-            for version, model in models.items():
+        fresh = {version: result for version, result in loaded.items() if isinstance(result, Model)}
+        if failures:
+            # All versions or none: what serves is kept, and what did load is not needed.
+            for version, model in fresh.items():
                 if entry.status(version).state is State.LOADING:
                     entry.status(version).become(State.UNAVAILABLE, "unloaded")
-                self.in_background(model.stop(FINALIZE_TIMEOUT_S))
-        else:
-            self._replace(entry, models)
-        if failures:
+                self._drains.start(model)
             words = "".join(f"version {version} is at UNAVAILABLE state: {e.code}: {e.message};\n" for version, e in failures.items())
             raise invalid_arg(f"load failed for model '{entry.name}': {words}")
+        self._replace(entry, source, plan, fresh)
 
-    def _replace(self, entry: Entry, models: dict[int, Model]) -> None:
+    def _replace(self, entry: Entry, source: ModelSource, plan: LoadPlan, fresh: dict[int, Model]) -> None:
         old = entry.models
-        for version in models:
-            log.info(f"successfully loaded '{entry.name}' version {version}")
+        models = {version: fresh.get(version) or old[version] for version in source.versions}
+        for version, model in models.items():
+            if version in fresh:
+                log.info(f"successfully loaded '{entry.name}' version {version}")
+                if version in old:
+                    model.take_over(old[version])
             entry.status(version).become(State.READY)
-        for version in old.keys() - models.keys():
+            model.set_versions(source.versions)
+        for version in plan.drop:
             entry.status(version).become(State.UNLOADING)
-        entry.failure = ""
+        entry.failure, entry.source, entry.origins = "", source, plan.origins
         entry.set_models(models)
         for version, model in old.items():
-            self.in_background(self._drain(entry, version, model))
+            if models.get(version) is not model:
+                self._drains.start(model, partial(self._on_gone, entry, version))
 
-    async def unload(self, name: str, *, unload_dependents: bool) -> None:
-        """Returns when the model takes no more requests; it goes when those in flight are done."""
-        entry = self._entries.get(name)
-        if entry is None or not entry.models:
-            return
-        parts = entry.parts
-        await self._unload_one(entry)
-        for other in list(self._entries.values()):
-            if name in other.parts:
-                await self._unload_one(other)
-        if unload_dependents:
-            for part in parts:
-                await self.unload(part, unload_dependents=True)
+    # Ensembles follow their parts.
 
-    async def _unload_one(self, entry: Entry) -> None:
-        async with entry.lock:
-            old = entry.models
-            entry.is_wanted = False
-            entry.fingerprint = None
-            entry.set_models({})
-            for version, model in old.items():
+    async def _renew_ensembles(self, part: Entry, turn: Turn) -> None:
+        """Their plan holds what they know about the part; and some were waiting for it."""
+        for entry in self._entries:
+            if part.key in entry.part_keys and entry is not part and (entry.models or entry.returns_with_parts):
+                assert entry.source is not None
+                try:
+                    await self._load_source(entry, entry.source, turn, is_forced=True)
+                except NaiadError as error:
+                    log.error(f"ensemble '{entry.name}' does not fit its model '{part.name}': {error.message}")
+                else:
+                    await self._renew_ensembles(entry, turn)
+
+    # Unloading.
+
+    async def _unload(self, name: str, unload_dependents: bool, caller: str) -> None:
+        async def survey() -> set[str]:
+            return self._survey.unload_keys(name, unload_dependents) or {name}
+
+        async with self._turns.take(survey, caller):
+            for entry in self._entries.named(name):
+                self._unload_entry(entry)
+                if unload_dependents:
+                    self._unload_parts(entry)
+
+    def _unload_entry(self, entry: Entry) -> None:
+        entry.is_wanted = entry.is_explicit = entry.returns_with_parts = False
+        self._retire(entry, set(entry.models))
+        for other in self._entries:
+            if entry.key in other.part_keys and other.models:
+                is_explicit = other.is_explicit
+                self._unload_entry(other)
+                other.is_explicit, other.returns_with_parts = is_explicit, True
+
+    def _unload_parts(self, ensemble: Entry) -> None:
+        """Those that nobody asked for by name and that no other ensemble needs."""
+        for key in ensemble.part_keys:
+            part = self._entries.by_key.get(key)
+            is_needed = any(key in other.part_keys and other.models for other in self._entries)
+            if part is not None and not part.is_explicit and not is_needed:
+                self._unload_entry(part)
+                self._unload_parts(part)
+
+    def forget(self, key: str) -> None:
+        """The model's directory is gone."""
+        entry = self._entries.by_key.get(key)
+        if entry is not None:
+            self._unload_entry(entry)
+
+    def _retire(self, entry: Entry, versions: set[int]) -> list[asyncio.Task[None]]:
+        """From here on these copies get no new requests."""
+        old = entry.models
+        entry.set_models({version: model for version, model in old.items() if version not in versions})
+        for version in versions:
+            if entry.status(version).state is State.READY:
                 entry.status(version).become(State.UNLOADING)
-                self.in_background(self._drain(entry, version, model))
+        return [self._drains.start(old[version], partial(self._on_gone, entry, version)) for version in versions]
 
-    async def _drain(self, entry: Entry, version: int, model: Model) -> None:
-        await model.stop(FINALIZE_TIMEOUT_S)
+    def _on_gone(self, entry: Entry, version: int) -> None:
         status = entry.status(version)
         if status.state is State.UNLOADING and version not in entry.models:
             status.become(State.UNAVAILABLE, "unloaded")
@@ -228,18 +330,20 @@ class Operations:
 
     # The end.
 
-    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
     async def stop(self) -> None:
-        """Finalizes every copy, ensembles before the models that they call."""
-        models = [model for entry in self._entries.values() for model in entry.models.values()]
-        for entry in self._entries.values():
-            entry.is_wanted = False
-            entry.set_models({})
-        for group in ([m for m in models if m.parts], [m for m in models if not m.parts]):
-            await asyncio.gather(*(model.stop(FINALIZE_TIMEOUT_S) for model in group))
-        if self._background:
-            await asyncio.wait(self._background)
+        """Gives up what is loading, then finalizes every copy, ensembles before the models that they call."""
+        self._is_stopping = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for is_ensemble in (True, False):
+            for entry in self._entries:
+                entry.is_wanted = False
+                if bool(entry.part_keys) == is_ensemble:
+                    self._retire(entry, set(entry.models))
+            await self._drains.finish()
+
+
+def _failures(loaded: Loaded) -> dict[int, NaiadError]:
+    return {version: result for version, result in loaded.items() if isinstance(result, NaiadError)}

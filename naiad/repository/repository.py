@@ -6,6 +6,7 @@ Rule: looks up and answers; what changes the set of models is in operations.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import msgspec
@@ -13,12 +14,14 @@ import msgspec
 from naiad import log
 from naiad.core.model_spec import ModelIndex
 from naiad.core.statistics import ModelStatistics
-from naiad.errors import NaiadError, internal, invalid_arg, not_found, unavailable
+from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
 from naiad.repository.entry import Entry
-from naiad.repository.lifecycle import State
+from naiad.repository.file_override import remove_leftovers
+from naiad.repository.index import build_index, status_rows
 from naiad.repository.loader import Loader
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
+from naiad.repository.namespace import Entries
 from naiad.repository.operations import OperationOptions, Operations
 from naiad.shm.arena import INLINE_MAX_BYTES
 
@@ -39,14 +42,14 @@ class Repository:
     def __init__(self, sources: ModelSources, loader: Loader, options: RepositoryOptions) -> None:
         self._sources = sources
         self._options = options
-        self._entries: dict[str, Entry] = {}
+        self._entries = Entries(is_namespacing=sources.is_namespacing)
         self._operations = Operations(self._entries, sources, loader, options.operations)
 
     # For every request.
 
     def ready_model(self, name: str, version: str = LATEST) -> Model:
         """The version that serves. Raises Triton's `Request for unknown model` errors."""
-        entry = self._entries.get(name)
+        entry = self._entries.by_key.get(name) or self._entries.find(name)
         if entry is not None:
             model = entry.latest if version == LATEST else entry.models.get(parse_version(version))
             if model is not None and model.is_serving:
@@ -67,7 +70,7 @@ class Repository:
         return not_found(f"{prefix} has no available versions")
 
     def input_buffer(self, name: str, num_bytes: int) -> memoryview | None:
-        entry = self._entries.get(name)
+        entry = self._entries.by_key.get(name)
         if num_bytes <= INLINE_MAX_BYTES or entry is None or entry.latest is None:
             return None
         return entry.latest.arena.allocate(num_bytes)
@@ -75,24 +78,28 @@ class Repository:
     # State.
 
     def models(self) -> Iterable[Model]:
-        for entry in self._entries.values():
+        for entry in self._entries.by_key.values():
             yield from entry.models.values()
 
     def is_ready(self) -> bool:
         """Every model that should serve does, with workers that answer."""
-        return all(entry.is_ready for entry in self._entries.values() if entry.is_wanted)
+        return all(entry.is_ready for entry in self._entries.by_key.values() if entry.is_wanted)
 
     def is_model_ready(self, name: str, version: str = LATEST) -> bool:
-        entry = self._entries.get(name)
+        number = LATEST if version == LATEST else parse_version(version)
+        try:
+            entry = self._entries.find(name)
+        except NaiadError:  # several models have this name: none of them can be asked for by it
+            return False
         if entry is None:
             return False
-        model = entry.latest if version == LATEST else entry.models.get(parse_version(version))
-        return model is not None and model.is_healthy and all(self.is_model_ready(part) for part in model.parts)
+        model = entry.latest if isinstance(number, str) else entry.models.get(number)
+        return model is not None and model.is_healthy and all(self.is_model_ready(part) for part in entry.part_keys)
 
     def statistics(self, name: str = "", version: str = LATEST) -> list[ModelStatistics]:
         if not name:
             return [model.statistics for model in sorted(self.models(), key=lambda model: (model.name, model.version))]
-        entry = self._entries.get(name)
+        entry = self._entries.find(name)
         if entry is None or not entry.models:
             raise invalid_arg(f"requested model '{name}' is not available")
         if version == LATEST:
@@ -103,53 +110,37 @@ class Repository:
         return [entry.models[number].statistics]
 
     def index(self, *, ready_only: bool) -> list[ModelIndex]:
-        rows: list[ModelIndex] = []
-        for name in sorted(self._entries.keys() | self._sources.names()):
-            entry = self._entries.get(name)
-            if entry is None or not entry.statuses:
-                if not ready_only:
-                    rows.append(ModelIndex(name))
-                continue
-            for version in sorted(entry.statuses):
-                status = entry.statuses[version]
-                if status.state is State.READY or not ready_only:
-                    rows.append(ModelIndex(name, str(version), status.state.value, status.reason))
-        return rows
+        return build_index(self._entries, self._sources, ready_only=ready_only)
 
     def status_rows(self) -> list[tuple[str, str, str]]:
         """(model, version, status) for the table that is printed at start."""
-        rows: list[tuple[str, str, str]] = []
-        for name in sorted(self._entries):
-            entry = self._entries[name]
-            if not entry.statuses:
-                rows.append((name, "-", f"Not loaded: {entry.failure or 'No model version was found'}"))
-            for version, status in sorted(entry.statuses.items()):
-                rows.append((name, str(version), f"{status.state}: {status.reason}" if status.reason else status.state.value))
-        return rows
+        return status_rows(self._entries)
 
     # Changes.
 
     async def start(self) -> bool:
         """Loads what the control mode says; True when all of it serves. One model's failure is not another's."""
-        names = self._sources.names()
-        if self._options.is_explicit and self._options.startup_models != ["*"]:
-            names = set(self._options.startup_models)
-        failures = await self._operations.load_all(names)
+        remove_leftovers()
+        is_listed = self._options.is_explicit and self._options.startup_models != ["*"]
+        wanted = set(self._options.startup_models) if is_listed else None
+        await asyncio.to_thread(self._sources.refresh, wanted)
+        found = await asyncio.to_thread(self._sources.names)
+        failures = await self._operations.load_all(set(found) if wanted is None else wanted)
         for name in sorted(failures):
             log.error(f"failed to load '{name}': {failures[name].message}")
         return not failures
 
-    async def load(self, name: str, parameters: dict[str, str | bytes]) -> None:
+    async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
+        """`caller`: the model whose code asks for it, if one does."""
         self._require_explicit()
         check_model_name(name)
-        await self._operations.load(name, parameters)
+        await self._operations.load(name, parameters, caller)
 
-    async def unload(self, name: str, *, unload_dependents: bool) -> None:
+    async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
+        """Of a model that is not loaded, or not there at all, is no error: it is as it was asked for."""
         self._require_explicit()
         check_model_name(name)
-        if name not in self._entries and not self._sources.has(name):
-            raise internal(f"failed to unload '{name}', versions that are still available: ")
-        await self._operations.unload(name, unload_dependents=unload_dependents)
+        await self._operations.unload(name, unload_dependents=unload_dependents, caller=caller)
 
     def _require_explicit(self) -> None:
         if not self._options.is_explicit:

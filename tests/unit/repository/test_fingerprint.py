@@ -22,7 +22,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def changed(before: Fingerprint, after: Fingerprint) -> tuple[bool, bool]:
-    return before.config != after.config, before.files != after.files
+    return before.config != after.config, (before.shared, before.versions) != (after.shared, after.versions)
 
 
 def test_nothing_changes_by_looking(model: Path) -> None:
@@ -57,7 +57,7 @@ def test_new_gone_and_renamed_files(model: Path) -> None:
     (model / "1" / "new").rename(model / "1" / "newer")
     seen.append(fingerprint(model))
     (model / "1" / "newer").unlink()
-    assert len({print_.files for print_ in seen}) == 3
+    assert len({tuple(print_.versions.items()) for print_ in seen}) == 3
     assert fingerprint(model) == seen[0]
 
 
@@ -81,3 +81,26 @@ def test_loops_and_dangling_links_end(model: Path) -> None:
 
 def test_a_model_that_is_gone_is_no_error(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "gone") == fingerprint(tmp_path / "gone too")
+
+
+def test_every_version_counts_for_itself(model: Path) -> None:
+    before = fingerprint(model)
+    (model / "2").mkdir()
+    (model / "2" / "model.py").touch()
+    after = fingerprint(model)
+    assert set(after.versions) == {"1", "2"}
+    assert before.of_version(1) == after.of_version(1)
+    assert after.of_version(1) != after.of_version(2)
+
+
+def test_shared_files_count_for_every_version(model: Path) -> None:
+    before = fingerprint(model)
+    (model / "labels.txt").write_text("other labels")
+    assert fingerprint(model).of_version(1) != before.of_version(1)
+
+
+def test_what_an_import_writes_is_no_change(model: Path) -> None:
+    before = fingerprint(model)
+    (model / "1" / "__pycache__").mkdir()
+    (model / "1" / "__pycache__" / "model.cpython-311.pyc").touch()
+    assert fingerprint(model) == before

@@ -1,0 +1,63 @@
+"""Which model a name means. Without --model-namespacing a name is a model; with it, a repository and a name are.
+
+In:  a name as clients, ensembles and other models write it. Out: the entry of one model, or Triton's words about why not.
+A key is the name itself, or `<repository>::<name>` with namespacing; clients may write either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from naiad.errors import invalid_arg
+from naiad.repository.entry import Entry
+
+SEPARATOR = "::"
+
+
+def model_key(namespace: str, name: str) -> str:
+    return f"{namespace}{SEPARATOR}{name}"
+
+
+class Entries:
+    def __init__(self, *, is_namespacing: bool = False) -> None:
+        self.is_namespacing = is_namespacing
+        self.by_key: dict[str, Entry] = {}
+        """Without namespacing the only thing that a request looks at."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self.by_key.values()))
+
+    def add(self, key: str, name: str, namespace: str = "") -> Entry:
+        """The one that is there, or a new one."""
+        entry = self.by_key.get(key)
+        if entry is None:
+            entry = self.by_key[key] = Entry(key, name, namespace)
+        return entry
+
+    def remove(self, key: str) -> None:
+        self.by_key.pop(key, None)
+
+    def find(self, name: str) -> Entry | None:
+        """Raises NaiadError when several models could be meant."""
+        entry = self.by_key.get(name)
+        if entry is not None or not self.is_namespacing:
+            return entry
+        found = self.named(name)
+        wanted = [entry for entry in found if entry.is_wanted or entry.models] or found
+        if len(wanted) > 1:
+            raise invalid_arg(
+                f"There are {len(wanted)} identifiers of model '{name}' in global map, model namespace must be provided to resolve "
+                "ambiguity."
+            )
+        return wanted[0] if wanted else None
+
+    def named(self, name: str) -> list[Entry]:
+        if not self.is_namespacing:
+            entry = self.by_key.get(name)
+            return [] if entry is None else [entry]
+        return [entry for entry in self.by_key.values() if entry.name == name]
+
+    def part(self, name: str, namespace: str) -> Entry | None:
+        """What an ensemble of this namespace means: a model of its own namespace first. Raises NaiadError."""
+        own = self.by_key.get(model_key(namespace, name)) if self.is_namespacing else None
+        return own if own is not None else self.find(name)
