@@ -1,7 +1,8 @@
 """The identity backend: output i is input i. For tests and benches, with the parameters of Triton's backend of that name.
 
 `execute_delay_ms` makes each execution that long, times `instance_wise_delay_multiplier` for every instance after the first;
-`creation_delay_sec` makes loading that long.
+`creation_delay_sec` makes loading that long. `input_byte_size_counter` counts the bytes of all inputs in a custom metric of that name:
+a message to the server per batch, so it is off unless set.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import time
 import msgspec
 
 from naiad.backends.backend import Runtime
-from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse, WorkTensor
+from naiad.core.work import LoadArguments, MetricOperation, WorkError, WorkRequest, WorkResponse, WorkTensor
 from naiad.errors import Code, invalid_arg
+
+BYTE_COUNTER = "input_byte_size_counter"
 
 
 class _Parameter(msgspec.Struct):
@@ -34,6 +37,8 @@ class IdentityBackend:
     def __init__(self) -> None:
         self._delay_s = 0.0
         self._names: dict[str, str] = {}
+        self._runtime: Runtime | None = None
+        self._counter = 0
 
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         config = msgspec.json.decode(arguments.model_config, type=_Config)
@@ -48,10 +53,22 @@ class IdentityBackend:
         factor = max(multiplier * int(index[1]), 1.0) if index and multiplier else 1.0
         self._delay_s = _number(config, "execute_delay_ms", 0.0) / 1000 * factor
         time.sleep(_number(config, "creation_delay_sec", 0.0))
+        if config.parameters.get(BYTE_COUNTER, _Parameter()).string_value.lower() == "true":
+            self._start_counting(arguments, runtime)
+
+    def _start_counting(self, arguments: LoadArguments, runtime: Runtime) -> None:
+        description = "Cumulative input byte size of all requests received by the model"
+        family = MetricOperation("create_family", name=BYTE_COUNTER, description=description, metric_kind="COUNTER")
+        labels = {"model": arguments.model_name, "version": str(arguments.model_version)}
+        self._counter = int(runtime.metric(MetricOperation("create_metric", int(runtime.metric(family)), labels=labels)))
+        self._runtime = runtime
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
         if self._delay_s:
             time.sleep(self._delay_s)
+        if self._runtime is not None:
+            size = sum(len(tensor.data) for request in requests for tensor in request.inputs)
+            self._runtime.metric(MetricOperation("increment", self._counter, value=float(size)))
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: WorkRequest) -> WorkResponse:
