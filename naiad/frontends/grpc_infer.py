@@ -54,15 +54,16 @@ def first_fault(core: InferenceCore, identity: RequestIdentity | None, error: Na
 
 
 class _Answer:
-    """Waits for the one response of a request."""
+    """Waits for the one response of a request.
 
-    __slots__ = ("_call", "_count", "_options", "_request", "_response", "_spec")
+    It lets go of everything at the end: the request knows its stream and the stream knows us, and such a circle would keep the
+    request's tensors until the garbage collector comes by.
+    """
+
+    __slots__ = ("_count", "_job", "_response")
 
     def __init__(self, call: Call, request: InferRequest, options: RequestOptions, spec: ModelSpec) -> None:
-        self._call = call
-        self._request = request
-        self._options = options
-        self._spec = spec
+        self._job: tuple[Call, InferRequest, RequestOptions, ModelSpec] | None = (call, request, options, spec)
         self._response: InferResponse | None = None
         self._count = 0
 
@@ -70,25 +71,32 @@ class _Answer:
         if response is not None:
             self._count += 1
             self._response = response
-        if is_final and not self._call.is_done:
-            try:
-                self._reply()
-            except NaiadError as error:
-                fail(self._call, error)
-            except Exception as error:
-                log.error(f"gRPC: answer of model '{self._request.model_name}' could not be encoded: {error!r}")
-                self._call.finish(Status.INTERNAL, "the response could not be encoded")
+        if not is_final or self._job is None:
+            return
+        call, request, options, spec = self._job
+        response, self._response, self._job = self._response, None, None
+        if call.is_done:
+            return
+        fault = response_error(response, self._count)
+        if fault is not None or response is None:
+            fail(call, fault or internal("received an unexpected null response"))
+            return
+        try:
+            pieces, num_bytes = v2_grpc.encode_response(response, request, options, spec)
+        except NaiadError as error:
+            fail(call, error)
+        except Exception as error:
+            log.error(f"gRPC: answer of model '{request.model_name}' could not be encoded: {error!r}")
+            call.finish(Status.INTERNAL, "the response could not be encoded")
+        else:
+            call.reply(pieces, num_bytes)
 
-    def _reply(self) -> None:
-        response = single_response(self._response, self._count)
-        pieces, num_bytes = v2_grpc.encode_response(response, self._request, self._options, self._spec)
-        self._call.reply(pieces, num_bytes)
 
+def response_error(response: InferResponse | None, count: int) -> NaiadError | None:
+    """What is wrong with the answer of a model without decoupled policy.
 
-def single_response(response: InferResponse | None, count: int) -> InferResponse:
-    """What a model without decoupled policy answered. Raises its error, or that it was not one answer."""
-    if count != 1 or response is None:
-        raise internal(f"expected a single response, got {count}" if count else "received an unexpected null response")
-    if response.error is not None:
-        raise response.error
-    return response
+    Returned, not raised: a raised error knows the frames it passed, and the response knows the error.
+    """
+    if count == 1 and response is not None:
+        return response.error
+    return internal(f"expected a single response, got {count}" if count else "received an unexpected null response")

@@ -17,7 +17,7 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontends.grpc_error import STATUS
 from naiad.frontends.grpc_header_forward import HeaderForward
-from naiad.frontends.grpc_infer import first_fault, single_response
+from naiad.frontends.grpc_infer import first_fault, response_error
 from naiad.inference import InferenceCore
 from naiad.protocol import v2_grpc
 from naiad.protocol.v2_grpc_request import PLAIN, RequestOptions
@@ -25,6 +25,7 @@ from naiad.transport.grpc_call import Call
 from naiad.transport.grpc_message import Buffer
 from naiad.transport.grpc_status import Status
 
+_GONE = InferRequest("", [])
 _SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
 
@@ -175,33 +176,42 @@ class _Answer:
         if response is not None:
             self._count += 1
             self._response = response
-        if not is_final:
-            return
-        try:
-            self.message = self._encode(single_response(self._response, self._count), is_final=True)
-        except NaiadError as error:
-            if self._owner.fail(error):
-                return
-            message = v2_grpc.encode_stream_error(error, self._request, is_final=True)
-            self.message = ([message], len(message))
-        self._owner.write_ready()
+        if is_final:
+            self.message = self._message(self._response, response_error(self._response, self._count), is_final=True)
+            self._let_go()
+            if self.message is not None:
+                self._owner.write_ready()
 
     def _take_decoupled(self, response: InferResponse | None, is_final: bool) -> None:
-        try:
-            if response is not None:
-                if response.error is not None:
-                    raise response.error
-                self._owner.send(*self._encode(response, is_final=is_final))
-            elif is_final and self._options.wants_empty_final:
-                message = v2_grpc.encode_empty_final(self._request)
-                self._owner.send([message], len(message))
-        except NaiadError as error:
-            if self._owner.fail(error):
-                return
-            message = v2_grpc.encode_stream_error(error, self._request, is_final=is_final)
-            self._owner.send([message], len(message))
+        if response is not None:
+            message = self._message(response, response.error, is_final=is_final)
+            if message is not None:
+                self._owner.send(*message)
+        elif is_final and self._options.wants_empty_final:
+            empty = v2_grpc.encode_empty_final(self._request)
+            self._owner.send([empty], len(empty))
         if is_final:
+            self._let_go()
             self._owner.end(self)
+
+    def _message(self, response: InferResponse | None, error: NaiadError | None, *, is_final: bool) -> v2_grpc.Pieces | None:
+        """None when the error has ended the stream."""
+        if error is None and response is not None:
+            try:
+                return self._encode(response, is_final=is_final)
+            except NaiadError as fault:
+                error = NaiadError(fault.code, fault.message)
+        error = error or internal("received an unexpected null response")
+        if self._owner.fail(error):
+            return None
+        message = v2_grpc.encode_stream_error(error, self._request, is_final=is_final)
+        return [message], len(message)
+
+    def _let_go(self) -> None:
+        """Request, stream and answer know each other: without this, tensors would wait for the garbage collector."""
+        self.stream = None
+        self._response = None
+        self._request = _GONE
 
     def _encode(self, response: InferResponse, *, is_final: bool) -> v2_grpc.Pieces:
         assert self._spec is not None

@@ -139,7 +139,7 @@ class FakeCore:
         counted.execution_count += 1
         for duration in (counted.success, counted.queue, counted.compute_input, counted.compute_infer, counted.compute_output):
             duration.add(1000)
-        stream = ResponseStream()
+        stream = request.stream = ResponseStream()
         getattr(self, f"_{request.model_name}")(request, stream)
         return stream
 

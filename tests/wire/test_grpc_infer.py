@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -66,6 +68,27 @@ class TestModelInfer:
         assert ModelInferResponse.FromString(call.messages[0][1]).raw_output_contents[0] == data
         tensor = rig.core.requests[0].inputs[0]
         assert np.frombuffer(tensor.data, np.uint8).__array_interface__["data"][0] % 64 == 0
+
+    @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+    @pytest.mark.parametrize("model", ["identity", "faulty"])
+    async def test_its_memory_is_given_back_at_once(self, rig: Rig, method: str, model: str) -> None:
+        """By reference counts alone: shared memory must not wait for the garbage collector."""
+        memory: list[weakref.ref[np.ndarray]] = []
+
+        def input_buffer(model_name: str, num_bytes: int) -> memoryview:
+            array = np.empty(num_bytes, np.uint8)
+            memory.append(weakref.ref(array))
+            return array.data
+
+        rig.core.input_buffer = input_buffer
+        rig.core.keeps_requests = False
+        gc.disable()
+        try:
+            call = await rig.unary(method, one(model, "8", bytes(1_000_000)).SerializeToString())
+            assert call.status is not None
+            assert [array() is None for array in memory] == [True]
+        finally:
+            gc.enable()
 
     async def test_classification(self, rig: Rig) -> None:
         message = one("classes", data=np.array([1, 9, 3, 4], np.float32).tobytes())
