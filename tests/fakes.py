@@ -10,6 +10,7 @@ from typing import Any
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
+from naiad.errors import internal
 
 
 class FakeTimer:
@@ -58,11 +59,13 @@ class FakeClock:
 
 
 class FakeInstance:
-    """Collects batches; `finish` answers the oldest one."""
+    """Collects batches; `finish` answers the oldest one. `answer` makes the outputs of a response."""
 
     def __init__(self, max_batches: int = 1) -> None:
         self.batches: list[list[InferRequest]] = []
         self.running: list[list[InferRequest]] = []
+        self.callbacks: list[Any] = []
+        self.answer: Callable[[InferRequest], list[Tensor]] = lambda request: []
         self.max_batches = max_batches
         self.is_serving = True
         self.is_broken = False
@@ -78,18 +81,43 @@ class FakeInstance:
     def inflight(self) -> int:
         return sum(len(batch) for batch in self.running)
 
-    def execute(self, requests: list[InferRequest]) -> None:
+    def execute(self, requests: list[InferRequest], on_executed: Any = None) -> None:
         self.batches.append(requests)
         self.running.append(requests)
+        self.callbacks.append(on_executed)
 
-    def finish(self) -> None:
+    def finish(self, *, rescheduled: tuple[str, ...] = (), is_answered: bool = True) -> list[InferRequest]:
+        """`rescheduled`: ids of requests that the model wants again. Not answered: `execute` returned, the responses come later."""
         batch = self.running.pop(0)
+        on_executed = self.callbacks.pop(0)
+        again = [request for request in batch if request.id in rescheduled]
+        if on_executed is not None:
+            on_executed(batch, again)
         self.on_free(self)
         for request in batch:
-            assert request.stream is not None
-            request.stream.put(InferResponse("m", "1", request.id, []), True)
+            if is_answered and not request.is_null and request not in again:
+                self.respond(request)
         if not self.running:
             self.on_idle(self)
+        return batch
+
+    def respond(self, request: InferRequest, is_final: bool = True) -> None:
+        assert request.stream is not None
+        request.stream.put(InferResponse("m", "1", request.id, self.answer(request)), is_final)
+
+    def die(self, is_broken: bool = False) -> None:
+        """As an instance whose worker ended: what it had is failed, then its scheduler is told."""
+        batches, self.running, self.callbacks = self.running, [], []
+        self.is_serving, self.is_broken = False, is_broken
+        for request in (request for batch in batches for request in batch if not request.is_null):
+            assert request.stream is not None
+            request.stream.fail(internal("its worker process ended"))
+        self.on_state(self)
+
+    def come_back(self) -> None:
+        self.is_serving, self.is_broken = True, False
+        self.on_state(self)
+        self.on_free(self)
 
     @property
     def ids(self) -> list[list[str]]:

@@ -147,7 +147,7 @@ class InferenceRequest:
 
     def _wanted(self) -> Collection[str]:
         wanted: Collection[str] = self._work.requested_outputs
-        if not wanted and self._instance is not None:
+        if not wanted and self._instance is not None and not self._work.is_null:
             wanted = self._instance.output_names
         return wanted
 

@@ -164,10 +164,12 @@ class PythonBackend:
         if request._sender is not None and not request._sender._take_over():
             self._instance.log("ERROR", "Unable to send response. Non-decoupled model cannot send more than one response.")
             return None
-        return encode_response(response, request._work.requested_outputs or self._instance.output_names)
+        return encode_response(response, request._work.requested_outputs or request._wanted())
 
     def _defer(self, request: InferenceRequest) -> WorkResponse | None:
         """The answer is left to the request's sender: dropped together with the request, it ends the request itself."""
+        if request._work.is_null:
+            return WorkResponse()
         if not request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
             request.get_response_sender()
             return None

@@ -33,6 +33,8 @@ class WorkRequest(msgspec.Struct, array_like=True):
     timeout_us: int = 0
     priority: int = 0
     trace_context: str = ""
+    is_null: bool = False
+    """Fills an empty slot of a sequence batch: no output of it is wanted, and no answer."""
 
 
 class WorkError(msgspec.Struct, array_like=True):

@@ -25,13 +25,18 @@ class BatchRule(msgspec.Struct, frozen=True):
     def max_preferred(self) -> int:
         return max(self.preferred_batch_sizes, default=self.max_batch_size)
 
+    @property
+    def is_checked(self) -> bool:
+        """Requests may differ in a way that keeps them out of one batch."""
+        return bool(self.equal_inputs) or self.has_optional_inputs
+
     def choose(self, requests: Iterable[InferRequest], oldest_age_ns: int) -> tuple[int, int]:
         """(number of requests to take, 0) or (0, nanoseconds to wait for more). `requests` is not empty."""
         size = count = 0
         best_count = 0
         is_full = False
         signature: object = None
-        is_checked = bool(self.equal_inputs) or self.has_optional_inputs
+        is_checked = self.is_checked
         max_preferred = self.max_preferred
         for request in requests:
             if count:

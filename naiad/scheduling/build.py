@@ -16,6 +16,7 @@ from naiad.scheduling.queue import QueuePolicy
 from naiad.scheduling.scheduler import Executor, Scheduler
 from naiad.scheduling.sequence import SequencePlan, SequenceScheduler
 from naiad.scheduling.sequence_controls import read_controls
+from naiad.scheduling.sequence_lane import DirectRule
 
 
 def build_scheduler(
@@ -72,24 +73,24 @@ def _sequence_plan(config: ModelConfig, model_dir: Path) -> SequencePlan:
     batching = config.sequence_batching
     is_oldest = batching.WhichOneof("strategy_choice") == "oldest"
     max_batch_size = max(config.max_batch_size, 1)
-    strategy = batching.oldest if is_oldest else batching.direct
-    rule = BatchRule(
-        max_batch_size,
-        frozenset(batching.oldest.preferred_batch_size),
-        strategy.max_queue_delay_microseconds * 1000,
-        _equal_inputs(config),
-        any(io.optional for io in config.input),
-    )
+    oldest, direct = batching.oldest, batching.direct
     return SequencePlan(
         config.name,
-        not is_oldest,
-        max(batching.oldest.max_candidate_sequences, 1) if is_oldest else max_batch_size,
+        None if is_oldest else DirectRule(direct.max_queue_delay_microseconds * 1000, direct.minimum_slot_utilization),
+        oldest.max_candidate_sequences or max_batch_size if is_oldest else max_batch_size,
         batching.max_sequence_idle_microseconds * 1000,
-        rule,
-        batching.direct.minimum_slot_utilization,
+        BatchRule(
+            max_batch_size,
+            frozenset(oldest.preferred_batch_size),
+            oldest.max_queue_delay_microseconds * 1000,
+            _equal_inputs(config),
+            any(io.optional for io in config.input),
+        ),
         read_controls(config),
         read_state(config, model_dir),
         [output.name for output in config.output],
+        batching.iterative_sequence,
+        is_oldest and oldest.preserve_ordering,
     )
 
 

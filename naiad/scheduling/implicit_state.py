@@ -22,19 +22,16 @@ class StateTensor(msgspec.Struct, frozen=True):
     output_name: str
     initial: Tensor
     """Under the name of the input."""
-    is_exposed: bool
-    """Also an output of the model: clients may ask for it."""
 
 
 class ImplicitState(msgspec.Struct, frozen=True):
     tensors: list[StateTensor]
+    hidden_outputs: frozenset[str]
+    """States that clients cannot ask for."""
 
     def initial(self) -> dict[str, Tensor]:
         """By output name."""
         return {state.output_name: state.initial for state in self.tensors}
-
-    def hidden_outputs(self) -> frozenset[str]:
-        return frozenset(state.output_name for state in self.tensors if not state.is_exposed)
 
     def output_names(self) -> list[str]:
         return [state.output_name for state in self.tensors]
@@ -52,11 +49,10 @@ class ImplicitState(msgspec.Struct, frozen=True):
 def read_state(config: ModelConfig, model_dir: Path) -> ImplicitState:
     """Raises NaiadError when a file of initial state is missing or too short."""
     outputs = {output.name for output in config.output}
+    states = config.sequence_batching.state
     return ImplicitState(
-        [
-            StateTensor(state.output_name, _initial(config, state, model_dir), state.output_name in outputs)
-            for state in config.sequence_batching.state
-        ]
+        [StateTensor(state.output_name, _initial(config, state, model_dir)) for state in states],
+        frozenset(state.output_name for state in states if state.output_name not in outputs),
     )
 
 

@@ -6,10 +6,11 @@ A scheduler owns a request from `enqueue` until it hands it to an instance; the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
+from naiad.workers.instance import OnExecuted
 
 
 class Scheduler(Protocol):
@@ -23,6 +24,17 @@ class Scheduler(Protocol):
 
     async def stop(self) -> None:
         """Refuses new requests and returns when none is in flight."""
+        ...
+
+
+@runtime_checkable
+class Resizable(Protocol):
+    """A scheduler whose instances may come and go while it runs."""
+
+    def add_instance(self, instance: Executor) -> None: ...
+
+    async def remove_instance(self, instance: Executor) -> None:
+        """It gets no more batches from now on. Returns when it has finished what it has."""
         ...
 
 
@@ -45,4 +57,4 @@ class Executor(Protocol):
     @property
     def inflight(self) -> int: ...
 
-    def execute(self, requests: list[InferRequest]) -> None: ...
+    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None: ...

@@ -11,6 +11,7 @@ import enum
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -60,6 +61,11 @@ class State(enum.Enum):
     STOPPED = "stopped"
 
 
+OnExecuted: TypeAlias = Callable[[list[InferRequest], list[InferRequest]], None]
+"""Called with (requests, those of them that the model wants to see again) when `execute` has returned, before any answer of the batch
+is delivered. Not called when the worker ended first: then `on_state` is."""
+
+
 class Batch(msgspec.Struct, eq=False):
     requests: list[InferRequest]
     handles: list[int]
@@ -68,6 +74,7 @@ class Batch(msgspec.Struct, eq=False):
     times: BatchTimes | None = None
     """Known when `execute` has returned."""
     deadline: Timer | None = None
+    on_executed: OnExecuted | None = None
 
 
 class OpenRequest(msgspec.Struct, eq=False):
@@ -237,6 +244,8 @@ class Instance:
         self.num_batches = 0
         now_ns = self._clock.now_ns()
         for entry in open_requests.values():
+            if entry.request.is_null:
+                continue
             self._statistics.record_failure(entry.request.start_ns, now_ns, "BACKEND")
             self._stream(entry.request).fail(error, self._plan.model_name, self._plan.model_version, entry.request.id)
         self.on_idle(self)
@@ -261,12 +270,12 @@ class Instance:
 
     # Work.
 
-    def execute(self, requests: list[InferRequest]) -> None:
+    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None:
         """Only when `is_free`. The answers go to the requests' streams."""
         assert self._process is not None
         link = self._process.channel.link
         now_ns = time.monotonic_ns()
-        batch = Batch(requests, [], 0, now_ns)
+        batch = Batch(requests, [], 0, now_ns, on_executed=on_executed)
         work: list[WorkRequest] = []
         handle = number = self._handle + 1
         size = 0
@@ -289,6 +298,7 @@ class Instance:
                     flags,
                     request.timeout_us,
                     request.priority,
+                    is_null=request.is_null,
                 )
             )
             self._open[handle] = OpenRequest(request, batch)
@@ -320,6 +330,8 @@ class Instance:
             self._abandoned.discard(handle)
             self._statistics.record_failure(request.start_ns, self._clock.now_ns(), "OTHER")
             self._stream(request).fail(internal(reason), self._plan.model_name, self._plan.model_version, request.id)
+        if batch.on_executed is not None:
+            batch.on_executed(batch.requests, [])
         self.on_idle(self)
 
     def _on_execution_timeout(self) -> None:
@@ -362,6 +374,8 @@ class Instance:
         if batch.deadline is not None:
             batch.deadline.cancel()
         self.num_batches -= 1
+        if batch.on_executed is not None:
+            self._tell_executed(batch, batch.on_executed, message)
         # The next batch goes out first: the worker works on it while the answers of this one are written.
         self.on_free(self)
         times = BatchTimes(batch.compute_start_ns, message.compute_input_end_ns, message.compute_output_start_ns, time.monotonic_ns())
@@ -378,13 +392,28 @@ class Instance:
         if not self.inflight:
             self.on_idle(self)
 
+    def _tell_executed(self, batch: Batch, on_executed: OnExecuted, message: Executed) -> None:
+        """A request that is to be seen again counts as executed each time, as under Triton; a null request ends here, whatever comes."""
+        rescheduled: list[InferRequest] = []
+        now_ns = time.monotonic_ns()
+        for at, (handle, request) in enumerate(zip(batch.handles, batch.requests, strict=True)):
+            response = message.responses[at]
+            if request.is_null:
+                self._pop_open(handle)
+            elif response is not None and response.is_rescheduled and self._pop_open(handle) is not None:
+                rescheduled.append(request)
+                self._statistics.record_success(
+                    request.batch_size, request.start_ns, request.queue_start_ns, batch.compute_start_ns, now_ns
+                )
+        if rescheduled:
+            times = BatchTimes(batch.compute_start_ns, message.compute_input_end_ns, message.compute_output_start_ns, now_ns)
+            self._statistics.record_compute(len(rescheduled), times)
+        on_executed(batch.requests, rescheduled)
+
     def _answer(self, request: InferRequest, response: WorkResponse, times: BatchTimes) -> bool:
         """The only response of a plain request; True when it counts as an inference."""
         stream = request.stream
         assert stream is not None
-        if request.is_null:
-            stream.close()
-            return False
         statistics, end_ns = self._statistics, times.compute_end_ns
         error = None
         if response.error is None:
@@ -399,7 +428,7 @@ class Instance:
     def _on_response(self, message: Response) -> None:
         """From a response sender."""
         entry = self._pop_open(message.handle) if message.is_final else self._open.get(message.handle)
-        if entry is None:
+        if entry is None or entry.request.is_null:
             return
         request, response = entry.request, message.response
         now_ns = time.monotonic_ns()

@@ -1,0 +1,40 @@
+"""Null requests: what fills a slot of a direct sequence batch that has nothing to do.
+
+In:  the inputs of a request of that batch. Out: a request of the same shapes, all zeros and empty strings, whose READY says no.
+Nobody waits for its answer; `is_null` keeps it out of every count.
+"""
+
+from __future__ import annotations
+
+from naiad.core.datatype import DATATYPES
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.tensor import Tensor
+from naiad.scheduling.implicit_state import ImplicitState
+from naiad.scheduling.sequence_controls import SequenceControls
+
+
+class NullRequests:
+    def __init__(self, controls: SequenceControls, state: ImplicitState) -> None:
+        self._added = [
+            *controls.tensors(0, is_start=False, is_ready=False, is_end=False),
+            *(tensor.initial for tensor in state.tensors),
+        ]
+        self._zeros = memoryview(b"")
+
+    def make(self, like: list[Tensor], now_ns: int) -> InferRequest:
+        stream = ResponseStream()
+        stream.deliver_to(_drop)
+        inputs = [Tensor(tensor.name, tensor.datatype, tensor.shape, self._zero_data(tensor)) for tensor in like]
+        return InferRequest("", inputs + self._added, start_ns=now_ns, queue_start_ns=now_ns, is_null=True, stream=stream)
+
+    def _zero_data(self, tensor: Tensor) -> memoryview:
+        """Four zero bytes are an empty string, too."""
+        size = tensor.element_count() * (DATATYPES[tensor.datatype].byte_size or 4)
+        if size > len(self._zeros):
+            self._zeros = memoryview(bytes(size))
+        return self._zeros[:size]
+
+
+def _drop(response: InferResponse | None, is_final: bool) -> None:
+    pass
