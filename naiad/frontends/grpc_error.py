@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from naiad.errors import Code, NaiadError
 from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_status import GrpcError, Status
+from naiad.transport.grpc_status import Status
 
 STATUS: dict[Code, Status] = {
     Code.UNKNOWN: Status.UNKNOWN,
@@ -20,7 +20,3 @@ STATUS: dict[Code, Status] = {
 
 def fail(call: Call, error: NaiadError) -> None:
     call.finish(STATUS[error.code], error.message)
-
-
-def as_grpc_error(error: NaiadError) -> GrpcError:
-    return GrpcError(STATUS[error.code], error.message)

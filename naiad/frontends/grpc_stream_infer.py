@@ -2,6 +2,7 @@
 
 Models without decoupled policy answer in the order of their requests, decoupled ones as their responses come; both may share a stream.
 Errors are messages, not the end of the stream, unless the client asked for that with `triton_grpc_error: true` and a model made them.
+A client that reads slowly holds back decoupled models; when even that does not help, its call is cancelled (http2_limits.py).
 Rule: everything that was submitted here is either answered or cancelled when the call ends.
 """
 
@@ -52,6 +53,8 @@ class RequestStream:
         """Of models without decoupled policy, in request order; the first one is the next to be written."""
         self._is_half_closed = False
         self._is_paused = False
+        self._is_congested = False
+        call.on_flow = self._set_congested
 
     # Called by the transport.
 
@@ -73,9 +76,9 @@ class RequestStream:
         except NaiadError as error:
             self._reject(error, request.id)
             return
-        if len(self._in_flight) > self._method.max_in_flight and not self._is_paused:
-            self._is_paused = True
-            self._call.pause_requests()
+        if self._is_congested:
+            answer.pause(True)
+        self._regulate()
         answer.start()
 
     def on_half_close(self) -> None:
@@ -87,6 +90,26 @@ class RequestStream:
             answer.cancel()
         self._in_flight.clear()
         self._ordered.clear()
+
+    # Flow.
+
+    def _set_congested(self, is_congested: bool) -> None:
+        """The client does not keep up: decoupled models hold back, and no more requests are asked for."""
+        self._is_congested = is_congested
+        for answer in list(self._in_flight):
+            answer.pause(is_congested)
+        self._regulate()
+
+    def _regulate(self) -> None:
+        limit = self._method.max_in_flight
+        is_too_much = len(self._in_flight) > (limit // 2 if self._is_paused else limit)
+        if is_too_much or self._is_congested:
+            if not self._is_paused:
+                self._is_paused = True
+                self._call.pause_requests()
+        elif self._is_paused:
+            self._is_paused = False
+            self._call.resume_requests()
 
     # One request.
 
@@ -131,9 +154,8 @@ class RequestStream:
 
     def end(self, answer: _Answer) -> None:
         self._in_flight.discard(answer)
-        if self._is_paused and len(self._in_flight) <= self._method.max_in_flight // 2:
-            self._is_paused = False
-            self._call.resume_requests()
+        if self._is_paused:
+            self._regulate()
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
@@ -165,6 +187,10 @@ class _Answer:
     def cancel(self) -> None:
         if self.stream is not None:
             self.stream.cancel()
+
+    def pause(self, is_paused: bool) -> None:
+        if self.stream is not None and self.is_decoupled:
+            self.stream.pause(is_paused)
 
     def reject(self, error: NaiadError) -> None:
         """The request never reached a model. Triton does not close the stream for that, whatever `triton_grpc_error` says."""

@@ -26,13 +26,14 @@ from naiad.transport.grpc_status import (
     trailers,
     trailers_only,
 )
-from naiad.transport.http2_frame import ErrorCode
+from naiad.transport.http2_limits import MIB
 from naiad.transport.http2_sender import SlowReaderError
 from naiad.transport.http2_stream import CLOSED, Stream
 
 if TYPE_CHECKING:
     from naiad.transport.grpc_protocol import GrpcProtocol
 
+CONGESTED_BYTES: Final = 1 * MIB
 _prefix: Final = struct.Struct(">BI").pack
 
 
@@ -41,6 +42,7 @@ class Call:
         "_compression",
         "_decompression",
         "_has_sent_headers",
+        "_is_congested",
         "_is_received",
         "_protocol",
         "_stream",
@@ -51,6 +53,7 @@ class Call:
         "is_done",
         "method",
         "on_cancel",
+        "on_flow",
         "reader",
         "seen_bytes",
         "seen_ns",
@@ -66,6 +69,9 @@ class Call:
         """On the monotonic clock; 0 means none."""
         self.on_cancel: Callable[[], None] | None = None
         """Called at most once: the client reset the call, or its connection or its patience ended."""
+        self.on_flow: Callable[[bool], None] | None = None
+        """Called with True when the client reads more slowly than we send, with False when it has caught up."""
+        self._is_congested = False
         self.handler: MessageStream | None = None
         self.reader: MessageReader | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -230,7 +236,19 @@ class Call:
         except SlowReaderError:
             self._protocol.drop_slow_reader(self._stream)
             self.cancel()
+        if self._stream.pending_bytes > CONGESTED_BYTES and self.on_flow is not None and not self._is_congested:
+            self._is_congested = True
+            self._stream.on_drained = self._drained
+            self.on_flow(True)
         self._protocol.flush_soon()
+
+    def _drained(self) -> None:
+        self._protocol.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.is_done and self.on_flow is not None:
+            self._is_congested = False
+            self.on_flow(False)
 
     def _finish(self, status: int, message: str) -> None:
         if self.is_done:
@@ -266,16 +284,12 @@ class Call:
         if callback is not None:
             callback()
 
-    def reset(self, code: ErrorCode) -> None:
-        self._protocol.sender.reset(self._stream, code)
-        self.cancel()
-
     def _expire(self) -> None:
         self.abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def _end(self) -> None:
         self.is_done = True
-        self.on_cancel = None
+        self.on_cancel = self.on_flow = None
         self.handler = None
         self._stream.context = None
         self._stream.sink = None

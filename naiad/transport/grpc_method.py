@@ -47,6 +47,8 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class RequestHead(msgspec.Struct, frozen=True):
+    """Without a method and without a rejection it is no request at all."""
+
     method: Method | None
     rejection: bytes | None = None
     """A complete answer, when the headers already decide it."""
@@ -56,7 +58,6 @@ class RequestHead(msgspec.Struct, frozen=True):
     accepts_gzip: bool = False
     metadata: dict[str, str] = {}
     """What is neither HTTP's nor gRPC's own. The last one of equal names counts."""
-    is_trailers: bool = False
 
 
 _RESERVED = frozenset((
@@ -96,7 +97,7 @@ def _reject(rejection: bytes) -> RequestHead:
 def build_head(headers: HeaderList, methods: dict[bytes, Method], guard: Guard | None = None) -> RequestHead:
     pseudo, fields = _split(headers)
     if not pseudo:
-        return RequestHead(None, is_trailers=True)
+        return RequestHead(None)  # Trailers; as the beginning of a request they are malformed.
     path = pseudo.get(b":path")
     if not path or b":method" not in pseudo or b":scheme" not in pseudo:
         raise _malformed("a request needs :method, :scheme and :path")

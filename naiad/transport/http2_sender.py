@@ -32,6 +32,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 QUANTUM_BYTES = 256 * KIB
 _TAKE_TARGET_BYTES = 1 * MIB
 _USEFUL_BYTES = 256
+DRAINED_BYTES = 256 * KIB
 _END_OF_RESPONSE = END_HEADERS | END_STREAM
 _pack = frame_header.pack
 
@@ -179,7 +180,7 @@ class Http2Sender:
         self._ready.pop(stream, None)
         self.pending_bytes -= stream.pending_bytes
         stream.pending_bytes = 0
-        stream.pending = stream.pending_trailers = stream.sink = None
+        stream.pending = stream.pending_trailers = stream.sink = stream.on_drained = None
 
     def _fits(self, stream: Stream, num_bytes: int) -> bool:
         return (
@@ -245,6 +246,9 @@ class Http2Sender:
         elif is_last and stream.pending_trailers is not None:
             block, stream.pending_trailers = stream.pending_trailers, None
             self.headers(stream, block, end_stream=True)
+        if stream.on_drained is not None and stream.pending_bytes <= DRAINED_BYTES:
+            callback, stream.on_drained = stream.on_drained, None
+            callback()
 
     def _move(self, stream: Stream, num_bytes: int) -> None:
         pending = stream.pending

@@ -7,6 +7,7 @@ Rule: `streams` of a connection holds exactly the streams that are not CLOSED.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 # Plain ints: they are compared and looked up for every frame.
@@ -30,6 +31,7 @@ class Stream:
         "has_headers",
         "id",
         "is_paused",
+        "on_drained",
         "pending",
         "pending_bytes",
         "pending_end",
@@ -55,6 +57,8 @@ class Stream:
         self.pending_bytes = 0
         self.pending_end = False
         self.pending_trailers: bytes | None = None
+        self.on_drained: Callable[[], None] | None = None
+        """Called once, when little of what was pending is left; must not send anything at once."""
         self.sink: memoryview | None = None
         """Memory that the consumer prepared for the stream's next bytes; see Http2Connection.receive_buffer."""
         self.context: Any = None

@@ -1,7 +1,8 @@
 """A core that computes in place, for tests of the gRPC endpoint: no scheduler, no workers, answers on the event loop.
 
 Models: `add_sub` (2 x FP32[16], batching), `identity` (any datatype), `classes` (FP32[4] with labels), `repeat` (decoupled: IN INT32[n]
--> n responses, then a final flag), `held` (answers when the test says so), `faulty` (answers with an error), `double` (two responses).
+-> n responses, then a final flag), `held` and `tap` (plain and decoupled; answer when the test says so), `faulty` (answers with an
+error), `double` (two responses).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ SPECS = [
     _spec("classes", [_tensor("INPUT0", "FP32", [4])], [_tensor("OUTPUT0", "FP32", [4], labels=["ant", "bee", "cat", "dog"])]),
     _spec("repeat", [_tensor("IN", "INT32", [1])], [_tensor("OUT", "INT32", [1])], is_decoupled=True),
     _spec("held", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])]),
+    _spec("tap", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])], is_decoupled=True),
     _spec("faulty", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])]),
     _spec("double", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])]),
 ]
@@ -58,14 +60,19 @@ class Held:
         self.request = request
         self.stream = stream
         self.is_cancelled = False
+        self.is_paused = False
         stream.on_cancel(self._cancel)
+        stream.on_flow(self._set_paused)
 
     def _cancel(self) -> None:
         self.is_cancelled = True
         self.stream.close()
 
-    def answer(self, *, is_final: bool = True) -> None:
-        self.stream.put(_response(self.request, [Tensor("OUTPUT0", "FP32", [1], b"\0\0\0\0")]), is_final)
+    def _set_paused(self, is_paused: bool) -> None:
+        self.is_paused = is_paused
+
+    def answer(self, data: bytes = b"\0\0\0\0", *, is_final: bool = True) -> None:
+        self.stream.put(_response(self.request, [Tensor("OUTPUT0", "FP32", [len(data) // 4], data)]), is_final)
 
 
 class FakeCore:
@@ -166,6 +173,9 @@ class FakeCore:
         stream.close()
 
     def _held(self, request: InferRequest, stream: ResponseStream) -> None:
+        self.held.append(Held(request, stream))
+
+    def _tap(self, request: InferRequest, stream: ResponseStream) -> None:
         self.held.append(Held(request, stream))
 
     def _faulty(self, request: InferRequest, stream: ResponseStream) -> None:

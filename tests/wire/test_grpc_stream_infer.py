@@ -211,6 +211,39 @@ class TestEnds:
 
 
 class TestBackPressure:
+    async def test_a_slow_reader_holds_back_decoupled_models(self) -> None:
+        rig = Rig()
+        call = await stream(rig, one("tap", "a"), end=False)
+        (server_stream,) = rig.protocol.connection.streams.values()
+        server_stream.send_window = 0
+        tap = rig.core.held[0]
+        for _ in range(10):
+            tap.answer(bytes(100_000), is_final=False)
+        assert not tap.is_paused
+        tap.answer(bytes(100_000), is_final=False)
+        assert tap.is_paused
+        assert server_stream.is_paused
+        rig.send(call, one("tap", "b").SerializeToString())
+        await rig.settle()
+        assert rig.core.held[1].is_paused
+        server_stream.send_window = 700_000
+        rig.protocol.sender._ready[server_stream] = None
+        rig.protocol.sender.pump()
+        rig.protocol.flush()
+        await rig.settle()
+        assert tap.is_paused
+        rig.protocol.sender.open_stream_window(server_stream, 2_000_000)
+        rig.protocol.flush()
+        await rig.settle()
+        assert [held.is_paused for held in rig.core.held] == [False, False]
+        assert not server_stream.is_paused
+        for held in rig.core.held:
+            held.answer()
+        rig.half_close(call)
+        await rig.settle()
+        assert (call.status, len(call.messages)) == (0, 13)
+        await rig.close()
+
     async def test_too_many_requests_in_flight_stop_the_window(self) -> None:
         rig = Rig(GrpcOptions(max_stream_requests_in_flight=4, http2=Http2Limits(stream_window_bytes=65_535)))
         call = rig.open("ModelStreamInfer")

@@ -73,7 +73,7 @@ def test_guard() -> None:
 
 
 def test_trailers_have_no_pseudo_headers() -> None:
-    assert build_head([(b"x", b"y")], METHODS).is_trailers
+    assert build_head([(b"x", b"y")], METHODS) == RequestHead(None)
 
 
 @pytest.mark.parametrize(
