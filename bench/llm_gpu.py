@@ -41,7 +41,9 @@ SHAPES = {
     "llama-3.1-8b": {
         "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "rope_theta": 5e5, "rms_norm_eps": 1e-5,
-        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        },
         "dtype": "bfloat16",
     },
     "qwen3-14b": {
@@ -165,7 +167,9 @@ def profile(bench: Bench, size: int, num_in: int) -> None:
     source = random.Random(11)
     for index in range(size):
         prompt = [source.randint(0, 10000) for _ in range(num_in)]
-        engine.submit(GenerationRequest(id=f"p{index}", prompt=prompt, parameters=SamplingParameters(temperature=0.6, max_tokens=60, ignore_eos=True)))
+        engine.submit(
+            GenerationRequest(id=f"p{index}", prompt=prompt, parameters=SamplingParameters(temperature=0.6, max_tokens=60, ignore_eos=True))
+        )
     for _ in range(30):
         engine.step()
     torch.cuda.synchronize()
@@ -180,7 +184,8 @@ def profile(bench: Bench, size: int, num_in: int) -> None:
     total = sum(event.self_device_time_total for event in rows) / 20e3
     print(f"  profile of batch {size}, {num_in} tokens of context: {total:.3f} ms of kernels per step")
     for event in rows[:22]:
-        print(f"    {event.self_device_time_total / 20e3:8.4f} ms  {event.count / 20:6.1f} x {event.self_device_time_total / event.count:8.2f} us  {event.key[:90]}")
+        each_us = event.self_device_time_total / event.count
+        print(f"    {event.self_device_time_total / 20e3:8.4f} ms  {event.count / 20:6.1f} x {each_us:8.2f} us  {event.key[:90]}")
     while engine.has_work:
         engine.step()
 

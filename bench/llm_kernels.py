@@ -2,7 +2,7 @@
 
     python bench/llm_kernels.py [gemv] [blas] [skinny] [decode] [prompt] [step]
 
-Weights are rotated among copies that together exceed the L2 cache; launches are captured in a graph, so launch gaps are those of the engine.
+Weights are rotated among copies that together exceed the L2 cache; launches are captured in a graph, so gaps are those of the engine.
 """
 
 from __future__ import annotations
@@ -70,12 +70,14 @@ def bench_gemv() -> None:
         kinds = {"gated": name == "up", "normed": name in ("qkv", "head", "up"), "residual": name in ("o", "down")}
         best: list[tuple[float, str]] = []
         for block_n, block_k, warps in [
-            (4, 256, 4), (8, 256, 4), (16, 256, 8), (2, 512, 2), (4, 256, 2), (2, 256, 2), (8, 256, 8), (4, 512, 8), (2, 1024, 8), (16, 256, 4), (32, 256, 8), (16, 128, 4),
+            (4, 256, 4), (8, 256, 4), (16, 256, 8), (2, 512, 2), (4, 256, 2), (2, 256, 2), (8, 256, 8), (4, 512, 8), (2, 1024, 8),
+            (16, 256, 4), (32, 256, 8), (16, 128, 4),
         ]:  # fmt: skip
             try:
                 us = graph_us([
-                    lambda w=w: gemv(  # noqa: B023
-                        x, w, norm if kinds["normed"] else None, 1e-5, None, out if kinds["residual"] else None, kinds["gated"], block_n, block_k, warps,  # noqa: B023
+                    lambda w=w: gemv(
+                        x, w, norm if kinds["normed"] else None, 1e-5, None, out if kinds["residual"] else None, kinds["gated"],
+                        block_n, block_k, warps,
                     ) for w in ws * 2
                 ])  # fmt: skip
             except Exception as error:
@@ -93,9 +95,13 @@ def bench_blas() -> None:
         for rows in (2, 8, 16, 32, 64, 128, 256):
             x = torch.randn((rows, shape[1]), device=DEVICE, dtype=BF16)
             residual = torch.randn((rows, shape[0]), device=DEVICE, dtype=BF16)
-            report(f"blas {name} m{rows} linear", graph_us([lambda w=w: F.linear(x, w) for w in ws * 2]), shape[0] * shape[1] * 2)  # noqa: B023
+            report(f"blas {name} m{rows} linear", graph_us([lambda w=w: F.linear(x, w) for w in ws * 2]), shape[0] * shape[1] * 2)
             if name in ("o", "down"):
-                report(f"blas {name} m{rows} addmm", graph_us([lambda w=w: torch.addmm(residual, x, w.t()) for w in ws * 2]), shape[0] * shape[1] * 2)  # noqa: B023
+                report(
+                    f"blas {name} m{rows} addmm",
+                    graph_us([lambda w=w: torch.addmm(residual, x, w.t()) for w in ws * 2]),
+                    shape[0] * shape[1] * 2,
+                )
 
 
 @triton.jit
@@ -114,7 +120,11 @@ def _tma_kernel(
         w = w_desc.load([first, split * k_per_split + k])
         x = tl.load(x_at + k, mask=(rows < num_rows)[None, :], other=0.0)
         acc = tl.dot(w, x, acc)
-    tl.store(out_ptr + split * part_stride + rows[None, :] * num_outputs + outputs[:, None], acc, mask=(rows < num_rows)[None, :] & (outputs < num_outputs)[:, None])
+    tl.store(
+        out_ptr + split * part_stride + rows[None, :] * num_outputs + outputs[:, None],
+        acc,
+        mask=(rows < num_rows)[None, :] & (outputs < num_outputs)[:, None],
+    )
 
 
 def skinny_tma(x: torch.Tensor, w: torch.Tensor, splits: int, block_n: int, block_k: int, warps: int, stages: int) -> torch.Tensor:
@@ -129,7 +139,16 @@ def skinny_tma(x: torch.Tensor, w: torch.Tensor, splits: int, block_n: int, bloc
 
 
 def bench_skinny() -> None:
-    configs = [(64, 128, 4, 4), (64, 128, 4, 3), (64, 64, 4, 6), (128, 64, 4, 5), (128, 64, 8, 4), (128, 128, 8, 3), (64, 256, 4, 3), (64, 64, 4, 4)]
+    configs = [
+        (64, 128, 4, 4),
+        (64, 128, 4, 3),
+        (64, 64, 4, 6),
+        (128, 64, 4, 5),
+        (128, 64, 8, 4),
+        (128, 128, 8, 3),
+        (64, 256, 4, 3),
+        (64, 64, 4, 4),
+    ]
     for rows in (16, 32, 64, 128):
         for name, shape in SHAPES.items():
             ws = weights(shape)
@@ -142,7 +161,7 @@ def bench_skinny() -> None:
                         if shape[1] % (splits * config[1]) or not 100 <= tiles <= 2100:
                             continue
                         try:
-                            us = graph_us([lambda w=w: function(x, w, splits, *config) for w in ws * 2], repeats=3)  # noqa: B023
+                            us = graph_us([lambda w=w: function(x, w, splits, *config) for w in ws * 2], repeats=3)
                         except Exception as error:
                             print(f"skinny {kind} {name} {config} {splits}: {str(error)[:80]}")
                             continue
@@ -156,7 +175,16 @@ def bench_skinny() -> None:
 def bench_decode(layout: tuple[int, int, int] = (32, 8, 128)) -> None:
     num_heads, num_kv_heads, dim = layout
     page = 16
-    for size, low, high in [(1, 150, 250), (1, 1000, 1001), (16, 128, 256), (64, 128, 256), (256, 128, 256), (131, 200, 1500), (256, 700, 1300), (32, 100, 2000)]:
+    for size, low, high in [
+        (1, 150, 250),
+        (1, 1000, 1001),
+        (16, 128, 256),
+        (64, 128, 256),
+        (256, 128, 256),
+        (131, 200, 1500),
+        (256, 700, 1300),
+        (32, 100, 2000),
+    ]:
         lengths = np.random.default_rng(0).integers(low, high, size).astype(np.int32)
         width = -(-int(lengths.max()) // page)
         copies = max(1, min(8, int(400e6 / (size * width * page * num_kv_heads * dim * 4))))
@@ -175,7 +203,7 @@ def bench_decode(layout: tuple[int, int, int] = (32, 8, 128)) -> None:
             attend = DecodeAttention(size, records.shape[0] // 8, num_heads, num_kv_heads, dim, DEVICE)
             for tile, warps, stages in [(32, 4, 3), (32, 4, 5), (64, 4, 3), (64, 2, 5), (64, 4, 5), (64, 8, 5), (128, 4, 3)]:
                 us = graph_us([
-                    lambda c=c: attend(query, out, c[0], c[1], tables, chunks, dim**-0.5, 0.0, 0, tile, warps, stages)  # noqa: B023
+                    lambda c=c: attend(query, out, c[0], c[1], tables, chunks, dim**-0.5, 0.0, 0, tile, warps, stages)
                     for c in caches * (8 // copies + 1)
                 ])  # fmt: skip
                 best.append((us, f"decode b{size} ctx{low}-{high} programs{programs} chunks{count} tile{tile} w{warps} s{stages}"))
@@ -202,14 +230,21 @@ def bench_prompt() -> None:
             tiles = [(s * length + at, at, tokens, s) for at in range(length - tokens, -1, -tokens) for s in range(count)]
             put = torch.tensor(tiles, dtype=torch.int32, device=DEVICE)
             try:
-                us = graph_us([lambda: prompt_attention(query, out, cache[0], cache[1], tables, put, dim**-0.5, 0.0, 0, tokens, keys, warps, stages)] * 4)  # noqa: B023
+                us = graph_us(
+                    [
+                        lambda: prompt_attention(
+                            query, out, cache[0], cache[1], tables, put, dim**-0.5, 0.0, 0, length, tokens, keys, warps, stages
+                        )
+                    ]
+                    * 4
+                )
             except Exception as error:
                 print(f"prompt {tokens} {keys} {warps} {stages}: {str(error)[:80]}")
                 continue
             best.append((us, f"prompt {count}x{length} t{tokens} k{keys} w{warps} s{stages}"))
         cu = torch.arange(0, count * length + 1, length, dtype=torch.int32, device=DEVICE)
         q3 = query.view(-1, num_heads, dim)
-        us = graph_us([lambda: torch.ops.aten._flash_attention_forward(q3, key, key, cu, cu, length, length, 0.0, True, False)] * 4)  # noqa: B023
+        us = graph_us([lambda: torch.ops.aten._flash_attention_forward(q3, key, key, cu, cu, length, length, 0.0, True, False)] * 4)
         best.append((us, f"prompt {count}x{length} aten flash varlen"))
         for us, text in sorted(best):
             print(f"{text:62} {us:9.2f} us {flops / us / 1e6:7.1f} TFLOP/s", flush=True)

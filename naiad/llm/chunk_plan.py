@@ -13,7 +13,7 @@ RECORD_WIDTH = 8
 ROW, SLOT, BEGIN, END, LENGTH, FIRST_CHUNK, NUM_CHUNKS = range(7)
 """Columns of a record: row, slot, first and last + 1 token, the row's whole length, and its chunks among all chunks."""
 
-PROGRAMS_PER_SM = 8
+PROGRAMS_PER_SM = 4
 GRAIN = 64
 MIN_CHUNK = 256
 MIN_CHUNK_OF_FEW = 128

@@ -1,4 +1,4 @@
-"""The engine: requests in, tokens out, one step at a time. Runs without the server, on one thread, with no clock of its own but the monotonic one.
+"""The engine: requests in, tokens out, one step at a time. Runs without the server, on one thread.
 
 In:  submit(GenerationRequest), cancel(id). Out: step() returns what every completion gained since the last call.
 Rule: what a request does wrong is its own error, raised by submit; what the device does wrong fails the requests that were on it.

@@ -1,6 +1,6 @@
 """The keys and values of all sequences, in blocks, and which blocks each slot holds.
 
-In:  sized by `num_blocks_that_fit`, written by the operations. Out: per layer [blocks, KV heads, block_size, head_dim] for keys and for values.
+In:  sized by memory_plan.py, written by the operations. Out: per layer [blocks, KV heads, block_size, head_dim], keys and values.
 The tables have one row more than there are slots: padded rows of a graph use it, and write to block 0.
 """
 

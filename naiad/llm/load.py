@@ -61,7 +61,9 @@ def build_engine(
     max_model_len = min(wanted_len, (num_blocks - 1) * settings.block_size)
     cache = allocate_kv_cache(config, num_blocks, settings.block_size, settings.max_num_seqs, max_model_len, device, dtype)
     runner = build_runner(config, weights, cache, table, num_tokens, max_model_len, settings)
-    scheduler = TokenScheduler(BlockPool(num_blocks, settings.block_size), settings.max_num_seqs, num_tokens, settings.enable_prefix_caching)
+    scheduler = TokenScheduler(
+        BlockPool(num_blocks, settings.block_size), settings.max_num_seqs, num_tokens, settings.enable_prefix_caching
+    )
     builder = SequenceBuilder(tokenizer, config.vocab_size, eos_token_ids, max_model_len)
     is_asynchronous = is_gpu if settings.is_asynchronous is None else settings.is_asynchronous
     return Engine(runner, scheduler, builder, settings, is_asynchronous)

@@ -18,7 +18,7 @@ GRAPH_BYTES = 1 << 30
 
 
 def activation_bytes(config: DecoderConfig, num_tokens: int, max_num_seqs: int, dtype: torch.dtype) -> int:
-    """The largest step: a few rows of the widest projection are alive at once; logits of all sequences, once as they are and once widened."""
+    """The largest step: its widest projections are alive at once; logits of all sequences, once as they are and once widened."""
     width = config.q_size + 2 * config.kv_size + config.q_size + 3 * config.hidden_size
     width += config.intermediate_size * (3 if config.is_gated else 2)
     return num_tokens * width * dtype.itemsize + max_num_seqs * config.vocab_size * (dtype.itemsize + 4)

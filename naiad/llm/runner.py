@@ -125,7 +125,9 @@ class Runner:
             return
         self._send_updates(places, blocks, [sequence.slot for sequence in plan.admitted], rows)
 
-    def _send_updates(self, places: list[int], blocks: list[int], slots: list[int], rows: list[np.ndarray[tuple[int], np.dtype[np.int32]]]) -> None:
+    def _send_updates(
+        self, places: list[int], blocks: list[int], slots: list[int], rows: list[np.ndarray[tuple[int], np.dtype[np.int32]]]
+    ) -> None:
         updates = self._updates
         updates.begin(2 * words_for(len(places)) + 2 * words_for(len(rows) * ROW_WIDTH))
         at, device_at = updates.section(len(places))

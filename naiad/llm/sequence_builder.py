@@ -64,7 +64,9 @@ class SequenceBuilder:
 
     def _max_length(self, num_prompt: int, max_tokens: int | None) -> int:
         if num_prompt >= self.max_model_len:
-            raise invalid_arg(f"the prompt has {num_prompt} tokens, the model's context is {self.max_model_len} for prompt and output together")
+            raise invalid_arg(
+                f"the prompt has {num_prompt} tokens, the model's context is {self.max_model_len} for prompt and output together"
+            )
         return self.max_model_len if max_tokens is None else min(self.max_model_len, num_prompt + max_tokens)
 
     def _split_bad_words(self, words: list[str]) -> list[list[int]]:

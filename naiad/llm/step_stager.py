@@ -85,7 +85,12 @@ class StepStager:
 
     def _num_words(self, plan: StepPlan) -> int:
         num_tiles = sum(-(-row.count // TILE_TOKENS) for row in plan.rows)
-        return 3 * words_for(plan.num_tokens) + 4 * words_for(len(plan.rows)) + words_for(4 * num_tiles) + self._num_record_words(plan.num_single)
+        return (
+            3 * words_for(plan.num_tokens)
+            + 4 * words_for(len(plan.rows))
+            + words_for(4 * num_tiles)
+            + self._num_record_words(plan.num_single)
+        )
 
     def _num_record_words(self, num_single: int) -> int:
         return 0 if self._planner is None else self._planner.max_chunks(num_single) * RECORD_WIDTH
@@ -140,9 +145,7 @@ def _fill_tokens(
     return segments
 
 
-def _fill_singles(
-    rows: list[ScheduledRow], token_ids: NDArray[np.int32], positions: NDArray[np.int32], slots: NDArray[np.int32]
-) -> None:
+def _fill_singles(rows: list[ScheduledRow], token_ids: NDArray[np.int32], positions: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
     count = len(rows)
     if count == 0:
         return

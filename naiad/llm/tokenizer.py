@@ -1,6 +1,7 @@
 """Text <-> tokens, by the checkpoint's own `tokenizers` file.
 
-In:  a tokenizers.Tokenizer, read from tokenizer.json or built from a GGUF file. Out: ids, text, and per token its bytes where that is well defined.
+In:  a tokenizers.Tokenizer, read from tokenizer.json or built from a GGUF file.
+Out: ids, text, and per token its bytes where that is well defined.
 Rule: nothing here knows of templates or requests.
 """
 

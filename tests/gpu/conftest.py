@@ -1,4 +1,4 @@
-"""Kernel tests run on an NVIDIA GPU, or on the CPU in Triton's interpreter (TRITON_INTERPRET=1, smaller shapes); otherwise they are skipped."""
+"""Kernel tests run on an NVIDIA GPU, or on the CPU in Triton's interpreter (TRITON_INTERPRET=1, smaller shapes), or are skipped."""
 
 from __future__ import annotations
 

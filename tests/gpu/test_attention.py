@@ -75,7 +75,9 @@ def test_decode_attention_matches_float64(layout: str, dtype: torch.dtype, devic
 def test_prompt_attention_matches_float64(layout: str, dtype: torch.dtype, device: torch.device, is_small: bool) -> None:
     """Segments with and without a cached prefix, shorter and longer than a tile."""
     torch.manual_seed(hash(layout) % 1000)
-    segments = [(0, 20), (37, 5), (100, 140)] if is_small else [(0, 2), (0, 128), (0, 129), (5, 64), (512, 300), (1000, 1), (0, 1500), (77, 700)]
+    segments = (
+        [(0, 20), (37, 5), (100, 140)] if is_small else [(0, 2), (0, 128), (0, 129), (5, 64), (512, 300), (1000, 1), (0, 1500), (77, 700)]
+    )
     pages = Pages(layout, dtype, device, [start + count for start, count in segments])
     total = sum(count for _, count in segments)
     query = torch.randn((total, pages.num_heads * pages.head_dim), device=device).to(dtype)
@@ -86,7 +88,7 @@ def test_prompt_attention_matches_float64(layout: str, dtype: torch.dtype, devic
         first += count
     prompt_attention(
         query, out, pages.keys, pages.values, pages.tables, torch.tensor(tiles, dtype=torch.int32, device=device),
-        pages.scale, pages.softcap, pages.window,
+        pages.scale, pages.softcap, pages.window, max(start + count for start, count in segments),
     )  # fmt: skip
     first = 0
     for slot, (start, count) in enumerate(segments):

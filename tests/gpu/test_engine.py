@@ -72,7 +72,9 @@ def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
     return move(value)
 
 
-def build(config: DecoderConfig, weights: DecoderWeights, device: torch.device, dtype: torch.dtype = torch.float32, **values: Any) -> Engine:
+def build(
+    config: DecoderConfig, weights: DecoderWeights, device: torch.device, dtype: torch.dtype = torch.float32, **values: Any
+) -> Engine:
     settings = {"max_num_seqs": 12, "max_num_batched_tokens": 96, "num_kv_blocks": 90, "max_waiting_requests": 20_000, **values}
     return build_engine(config, moved(weights, device, dtype), None, [], EngineSettings(device=device.type, **settings))
 
@@ -144,7 +146,8 @@ def test_random_requests_with_cancellations_leave_nothing_behind(count: int, cud
     while submitted < count or engine.has_work:
         while submitted < count and len(engine.scheduler.waiting) < 64:
             parameters = SamplingParameters(
-                temperature=source.choice([0.0, 0.7, 1.3]), top_k=source.choice([0, 5, 50]), top_p=source.choice([1.0, 0.9]), min_p=source.choice([0.0, 0.05]),
+                temperature=source.choice([0.0, 0.7, 1.3]), top_k=source.choice([0, 5, 50]), top_p=source.choice([1.0, 0.9]),
+                min_p=source.choice([0.0, 0.05]),
                 repetition_penalty=source.choice([1.0, 1.2]), presence_penalty=source.choice([0.0, 0.5]), seed=source.choice([None, 7]),
                 logit_bias=source.choice([{}, {3: -100.0, 5: 1.0}]), n=source.choice([1, 1, 3]), logprobs=source.choice([None, None, 3]),
                 max_tokens=source.randint(1, 60), min_tokens=0, stop_token_ids=source.choice([[], [11, 13, 17, 19]]),

@@ -18,7 +18,9 @@ from naiad.llm.torch_sampler import TorchSampler, draw
 VOCAB = 5000
 
 
-def fill_slot(table: SlotTable, slot: int, seed: int = 0, prompt: list[int] | None = None, output: list[int] | None = None, **values: Any) -> Sequence:
+def fill_slot(
+    table: SlotTable, slot: int, seed: int = 0, prompt: list[int] | None = None, output: list[int] | None = None, **values: Any
+) -> Sequence:
     request = GenerationRequest(id=str(slot), prompt=[], parameters=SamplingParameters(**values))
     sequence = Sequence(request, 0, prompt or [1], 10_000, seed, 0)
     sequence.tokens += output or []
@@ -77,11 +79,20 @@ def kept_tokens(logits: torch.Tensor, **values: Any) -> set[int]:
 
 @pytest.mark.parametrize(
     "values",
-    [{"top_k": 1}, {"top_k": 40}, {"top_p": 0.5}, {"top_p": 0.95, "temperature": 1.7}, {"min_p": 0.1}, {"top_k": 30, "top_p": 0.8, "min_p": 0.02}],
+    [
+        {"top_k": 1},
+        {"top_k": 40},
+        {"top_p": 0.5},
+        {"top_p": 0.95, "temperature": 1.7},
+        {"min_p": 0.1},
+        {"top_k": 30, "top_p": 0.8, "min_p": 0.02},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("is_adjusted", [False, True])
-def test_only_surviving_tokens_are_drawn(values: dict[str, Any], is_adjusted: bool, device: torch.device, narrow: torch.dtype, is_small: bool) -> None:
+def test_only_surviving_tokens_are_drawn(
+    values: dict[str, Any], is_adjusted: bool, device: torch.device, narrow: torch.dtype, is_small: bool
+) -> None:
     """Equal logits at the border may all survive here; random float logits seldom are equal, so at most one token more is allowed."""
     torch.manual_seed(1)
     num_rows = 8 if is_small else 256
@@ -95,7 +106,9 @@ def test_only_surviving_tokens_are_drawn(values: dict[str, Any], is_adjusted: bo
     drawn: set[int] = set()
     for position in range(1 if is_small else 20):
         slots, positions, masks = list(range(num_rows)), [position] * num_rows, [-1] * num_rows
-        tokens = TritonSampler(table).sample(line.expand(num_rows, -1).contiguous(), *(as_int32(v, device) for v in (slots, positions, masks)))
+        tokens = TritonSampler(table).sample(
+            line.expand(num_rows, -1).contiguous(), *(as_int32(v, device) for v in (slots, positions, masks))
+        )
         drawn |= set(tokens.tolist())
     assert all(float(line[token]) >= border for token in drawn)
     assert len(drawn) > 1 or len(kept) == 1

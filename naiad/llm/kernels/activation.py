@@ -13,9 +13,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(
-    x_ptr, out_ptr, inner, part_stride, NUM_PARTS: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr
-):
+def _silu_mul_kernel(x_ptr, out_ptr, inner, part_stride, NUM_PARTS: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < inner

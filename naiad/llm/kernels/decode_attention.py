@@ -1,8 +1,8 @@
 """Paged attention of one-token rows: the query heads that share a KV head are packed into one tile, long rows are split into chunks.
 
 In:  rotated queries, the cache, and the chunk records of the step. Out: [rows, heads * head_dim].
-A program takes one chunk of one row for one KV head. Rows with one chunk are written at once; of the others, each program leaves its part, and
-the one that comes last puts the parts together: a counter per row and KV head tells it, and is zero again when it is done.
+A program takes one chunk of one row for one KV head. Rows with one chunk are written at once; of the others, each program leaves its part,
+and the one that comes last puts the parts together: a counter per row and KV head tells it, and is zero again when it is done.
 Rule: the grid depends on the number of rows only, so that captured graphs hold for any lengths; programs without work leave at once.
 """
 
@@ -163,4 +163,4 @@ def choose_tile(num_rows: int, group: int, head_dim: int, dtype: torch.dtype) ->
     """Keys per tile, warps, pipeline stages."""
     if dtype == torch.float32 or head_dim > 128 or group > 16:
         return (32, 4, 3)
-    return (128, 4, 3) if num_rows <= 32 else (64, 2, 5)
+    return (64, 2, 5) if 8 < num_rows <= 32 else (128, 4, 3)

@@ -14,7 +14,7 @@ Choice = tuple[int, int, int, int, int]
 BLOCK_N = 64
 BLOCK_K = 128
 MAX_ROWS = 16
-MAX_ROWS_ADDED = 64
+MAX_ROWS_ADDED = 128
 """cuBLAS adds a residual with a copy or a reduction of its own; parts are added by the norm that follows."""
 
 

@@ -88,5 +88,5 @@ def choose_blocks(num_outputs: int, num_inputs: int, has_norm: bool, is_gated: b
     if is_gated:
         return (4, 256, 4)
     if num_outputs > 32768:
-        return (8, 256, 4)
+        return (16, 128, 4)
     return (16, 256, 8) if has_norm else (2, 512, 2)

@@ -1,7 +1,7 @@
 """What all launches share: programmatic dependent launch, on unless the kernels run in Triton's interpreter.
 
-A kernel lets its dependents start as soon as it runs itself, and waits for the kernel before it as late as it can: meanwhile it reads what no
-kernel of the step writes (weights, block tables, positions, sampling rows). All else is read after `wait_for_inputs`. Every kernel
+A kernel lets its dependents start as soon as it runs itself, and waits for the kernel before it as late as it can: meanwhile it reads what
+no kernel of the step writes (weights, block tables, positions, sampling rows). All else is read after `wait_for_inputs`. Every kernel
 waits, so when one has waited, all before it are complete.
 """
 
@@ -29,9 +29,7 @@ def wait_for_inputs(IS_DEPENDENT: tl.constexpr):
 def prefetch(pointers, IS_DEPENDENT: tl.constexpr):
     """Asks for the lines that `pointers` lie in to come into the L2 cache; nobody waits for them."""
     if IS_DEPENDENT:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
-        )
+        tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1)
 
 
 def next_power_of_2(value: int) -> int:

@@ -1,6 +1,7 @@
 """RMS norm of rows, with the additions that the residual stream still owes done on the way.
 
-In:  the stream and, from a split GEMM, float32 parts of what is to be added. Out: the normed rows; the stream is brought up to date in place.
+In:  the stream and, from a split GEMM, float32 parts of what is to be added.
+Out: the normed rows; the stream is brought up to date in place.
 """
 
 from __future__ import annotations

@@ -116,16 +116,23 @@ def _prompt_attention_kernel(
 
 def prompt_attention(
     query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, tiles: Tensor, scale: float, softcap: float, window: int,
-    tile_tokens: int = 64, tile_keys: int = 64, num_warps: int = 4, num_stages: int = 3,
+    max_length: int, tile_tokens: int = 64, tile_keys: int = 0, num_warps: int = 4, num_stages: int = 3,
 ) -> None:  # fmt: skip
-    """`tile_tokens` is what the tiles were cut to. Configuration measured on an H200."""
+    """`tile_tokens` is what the tiles were cut to, `max_length` the longest sequence's end."""
     _, num_kv_heads, page, head_dim = keys.shape
     num_heads = query.shape[1] // head_dim
-    if query.dtype == torch.float32 or head_dim > 128:
-        tile_keys, num_warps, num_stages = 32, 8, 2
+    if tile_keys == 0:
+        tile_keys, num_warps, num_stages = choose_tile(max_length, head_dim, query.dtype)
     _prompt_attention_kernel[(num_heads, tiles.shape[0])](
         query, keys, values, out, tables, tiles, tables.shape[1], scale, softcap, window,
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, DIM_PAD=next_power_of_2(head_dim), PAGE=page,
         TILE_TOKENS=tile_tokens, TILE_KEYS=tile_keys, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
         IS_EXACT=query.dtype == torch.float32, IS_DEPENDENT=USE_PDL, num_warps=num_warps, num_stages=num_stages, **PDL,
     )  # fmt: skip
+
+
+def choose_tile(max_length: int, head_dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Keys per tile, warps, pipeline stages; measured on an H200."""
+    if dtype == torch.float32 or head_dim > 128:
+        return (32, 8, 2)
+    return (32, 4, 5) if max_length <= 1024 else (64, 4, 3)

@@ -81,7 +81,7 @@ def rope_store(
     qkv: Tensor, bias: Tensor | None, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor,
     tables: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float, num_heads: int,
 ) -> Tensor:  # fmt: skip
-    """`qkv` is [tokens, width], or [parts, tokens, width] in float32; `bias` belongs to the parts. Returns queries [tokens, heads * head_dim]."""
+    """`qkv` is [tokens, width], or [parts, tokens, width] in float32; `bias` belongs to the parts. Returns [tokens, heads * head_dim]."""
     num_tokens = positions.shape[0]
     _, num_kv_heads, page, head_dim = keys.shape
     query = torch.empty((num_tokens, num_heads * head_dim), dtype=keys.dtype, device=keys.device)

@@ -1,8 +1,9 @@
 """Logits -> next tokens on the device, without a sort and without the host: five small kernels, all inside a captured graph.
 
-1. adjust: penalties and bitmasks, densely, for rows that have them   2. patch: logit bias and banned stops, a few values per row
-3. cut: the smallest logit that top-k, top-p and min-p leave, by a radix search   4. race: argmax of logit / temperature + Gumbel noise, in tiles
-5. pick: the best tile's token; next_tokens and the counts are updated.
+1. adjust: penalties and bitmasks, densely, for rows that have them
+2. patch: logit bias and banned stops, a few values per row
+3. cut: the smallest logit that top-k, top-p and min-p leave, by a radix search
+4. race: argmax of logit / temperature + Gumbel noise, in tiles   5. pick: the best tile's token; next_tokens and the counts are updated.
 Rows that need none of a kernel leave it at once. Noise is Philox of (seed, position, token): the same for any batch.
 """
 
@@ -278,8 +279,8 @@ class TritonSampler:
             IS_WIDE=logits.dtype != torch.bfloat16, BLOCK=CUT_BLOCK, IS_DEPENDENT=USE_PDL, num_warps=16, **PDL,
         )  # fmt: skip
         _race_kernel[(num_rows, self._num_tiles)](
-            logits, self._adjusted, self._cuts, table.rows, slots, positions, self._best_values, self._best_tokens, vocab_size, self._num_tiles,
-            BLOCK=RACE_BLOCK, IS_DEPENDENT=USE_PDL, num_warps=8, **PDL,
+            logits, self._adjusted, self._cuts, table.rows, slots, positions, self._best_values, self._best_tokens,
+            vocab_size, self._num_tiles, BLOCK=RACE_BLOCK, IS_DEPENDENT=USE_PDL, num_warps=8, **PDL,
         )  # fmt: skip
         _pick_kernel[(num_rows,)](
             self._best_values, self._best_tokens, table.rows, slots, table.counts, table.next_tokens, out, vocab_size, self._num_tiles,

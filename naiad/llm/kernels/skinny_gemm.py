@@ -48,7 +48,14 @@ def _skinny_gemm_kernel(
 
 
 def skinny_gemm(
-    x: Tensor, weight: Tensor, num_splits: int, block_n: int = 64, block_k: int = 128, num_warps: int = 4, num_stages: int = 4, prefetch_k: int = 256
+    x: Tensor,
+    weight: Tensor,
+    num_splits: int,
+    block_n: int = 64,
+    block_k: int = 128,
+    num_warps: int = 4,
+    num_stages: int = 4,
+    prefetch_k: int = 256,
 ) -> Tensor:
     """`inputs` must be a multiple of num_splits * block_k; gemm_plan.py sees to it."""
     num_rows, num_inputs = x.shape

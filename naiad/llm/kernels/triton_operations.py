@@ -92,26 +92,22 @@ class TritonOperations:
         return self.activate(self.linear(normed, up), activation, is_gated)
 
     def attend(self, qkv: Tensor, layer: LayerWeights, index: int, shape: AttentionShape, step: StepInput, cache: KvCache) -> Tensor:
-        q_norm, k_norm = layer.q_norm, layer.k_norm
+        q_norm, k_norm, keys, values, tables = layer.q_norm, layer.k_norm, cache.keys[index], cache.values[index], cache.block_tables
         is_split = qkv.dim() == 3
         if q_norm is not None and k_norm is not None and q_norm.kind is NormKind.LAYER:
             qkv, is_split, q_norm, k_norm = self._norm_heads(qkv, layer, shape), False, None, None
         query = rope_store(
-            qkv, layer.qkv.bias if is_split else None, cache.keys[index], cache.values[index], self.cos, self.sin, step.positions, step.slots,
-            cache.block_tables, q_norm.weight if q_norm else None, k_norm.weight if k_norm else None, q_norm.eps if q_norm else 0.0,
-            shape.num_heads,
+            qkv, layer.qkv.bias if is_split else None, keys, values, self.cos, self.sin, step.positions, step.slots, tables,
+            q_norm.weight if q_norm else None, k_norm.weight if k_norm else None, q_norm.eps if q_norm else 0.0, shape.num_heads,
         )  # fmt: skip
         out = torch.empty_like(query)
         if step.num_single:
             assert step.chunks is not None
-            self.decode_attention(
-                query, out, cache.keys[index], cache.values[index], cache.block_tables, step.chunks, shape.scale, shape.softcap, shape.window
-            )
+            self.decode_attention(query, out, keys, values, tables, step.chunks, shape.scale, shape.softcap, shape.window)
         if step.segments:
             assert step.tiles is not None
-            prompt_attention(
-                query, out, cache.keys[index], cache.values[index], cache.block_tables, step.tiles, shape.scale, shape.softcap, shape.window
-            )
+            longest = max(segment.start + segment.count for segment in step.segments)
+            prompt_attention(query, out, keys, values, tables, step.tiles, shape.scale, shape.softcap, shape.window, longest)
         return out
 
     def logits(self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float) -> Tensor:
@@ -139,6 +135,10 @@ class TritonOperations:
         """Layer-normed queries and keys, a head at a time."""
         assert layer.q_norm is not None
         assert layer.k_norm is not None
+        if qkv.dim() == 3:
+            qkv = qkv.sum(0).to(layer.o.weight.dtype)
+            if layer.qkv.bias is not None:
+                qkv = qkv + layer.qkv.bias
         heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
         query, key, value = heads.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
         return torch.cat((apply_norm(query, layer.q_norm), apply_norm(key, layer.k_norm), value), dim=1).flatten(1)

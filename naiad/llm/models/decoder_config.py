@@ -1,4 +1,4 @@
-"""What tells one decoder family from another, as plain values. Built by a family's `read_config`; read by decoder, operations and loader."""
+"""What tells one decoder family from another, as plain values. Built by a family's `read_config`."""
 
 from __future__ import annotations
 

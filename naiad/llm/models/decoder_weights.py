@@ -85,7 +85,9 @@ def outer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 def assemble(config: DecoderConfig, outer: dict[str, Tensor], layers: list[dict[str, Tensor]]) -> DecoderWeights:
     embedding = outer["embedding.weight"]
     head = Linear(outer.get("head.weight", embedding), outer.get("head.bias"))
-    return DecoderWeights(embedding, [_assemble_layer(config, tensors) for tensors in layers], _take_norm(config, outer, "final_norm"), head)
+    return DecoderWeights(
+        embedding, [_assemble_layer(config, tensors) for tensors in layers], _take_norm(config, outer, "final_norm"), head
+    )
 
 
 def random_weights(config: DecoderConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> DecoderWeights:
