@@ -105,9 +105,12 @@ class InferenceCore:
     def repository_index(self, *, ready_only: bool) -> list[ModelIndex]:
         return self.repository.index(ready_only=ready_only)
 
-    async def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
-        """`parameters`: `config` as a JSON string, `file:<path>` as the file's bytes (already base64-decoded)."""
-        await self.repository.load(name, parameters)
+    async def load_model(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
+        """`parameters`: `config` as a JSON string, `file:<path>` as the file's bytes (already base64-decoded).
 
-    async def unload_model(self, name: str, *, unload_dependents: bool) -> None:
-        await self.repository.unload(name, unload_dependents=unload_dependents)
+        `caller` is the instance whose model asks for it, if one does.
+        """
+        await self.repository.load(name, parameters, caller)
+
+    async def unload_model(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
+        await self.repository.unload(name, unload_dependents=unload_dependents, caller=caller)

@@ -112,8 +112,8 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         min_compute_capability=settings.min_supported_compute_capability,
     )
 
-    async def control(operation: ControlOperation) -> bool:
-        return await _control(core, operation)
+    async def control(caller: str, operation: ControlOperation) -> bool:
+        return await _control(core, caller, operation)
 
     def is_decoupled(name: str, version: str) -> bool:
         return core.model(name, version).spec.is_decoupled
@@ -136,16 +136,16 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
     return core
 
 
-async def _control(core: InferenceCore, operation: ControlOperation) -> bool:
-    """What a model asks for with pb_utils.load_model and its like."""
+async def _control(core: InferenceCore, caller: str, operation: ControlOperation) -> bool:
+    """What a model asks for with pb_utils.load_model and its like; `caller` is its instance."""
     match operation.kind:
         case "load_model":
             parameters: dict[str, str | bytes] = dict(operation.files)
             if operation.config:
                 parameters["config"] = operation.config
-            await core.load_model(operation.model_name, parameters)
+            await core.load_model(operation.model_name, parameters, caller)
         case "unload_model":
-            await core.unload_model(operation.model_name, unload_dependents=operation.unload_dependents)
+            await core.unload_model(operation.model_name, unload_dependents=operation.unload_dependents, caller=caller)
         case "is_model_ready":
             return core.is_model_ready(operation.model_name, operation.model_version)
         case _:

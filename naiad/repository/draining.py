@@ -6,9 +6,11 @@ A request that somebody waits for may take as long as it needs; one whose caller
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from naiad.repository.model import Model
+from naiad.workers.instance import Instance
 
 FINALIZE_TIMEOUT_S = 30.0
 
@@ -18,15 +20,22 @@ class Drains:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, model: Model, on_end: Callable[[], None] = lambda: None) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._run(model, on_end))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._own(self._run(model, on_end))
+
+    def retire(self, model: Model, instance: Instance) -> None:
+        """Of a model that goes on without it."""
+        self._own(model.retire(instance, FINALIZE_TIMEOUT_S))
 
     async def finish(self) -> None:
         """Returns when every copy is gone."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _run(self, model: Model, on_end: Callable[[], None]) -> None:
         try:

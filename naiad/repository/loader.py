@@ -24,8 +24,10 @@ from naiad.repository.config_json import config_to_json
 from naiad.repository.ensemble_fit import is_decoupled_ensemble, validate_ensemble
 from naiad.repository.model import Model, build_spec
 from naiad.repository.problem import InvalidConfigError
+from naiad.repository.resize import plan_resize, signature
 from naiad.scheduling.build import build_ensemble, build_scheduler
 from naiad.scheduling.ensemble import Infer
+from naiad.scheduling.scheduler import Resizable
 from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.workers.calls import Calls, Services
@@ -97,22 +99,12 @@ class Loader:
         self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, configured: ConfiguredProcess | None = None
     ) -> Model:
         started_ns = time.monotonic_ns()
-        backend = self._backend(config)
         spec = self._spec(config, version, versions, model_dir)
         statistics = build_statistics(config.name, version, self._options.latency)
         arena = configured.arena if configured is not None else Arena()
-        plan = InstancePlan(
-            backend,
-            config.name,
-            str(version),
-            config.model_transaction_policy.decoupled,
-            self._execution_timeout_ns(config),
-            self._options.restarts,
-        )
-        instances = [
-            Instance(self._clock, self._templates, plan, arguments, arena, statistics, self._services)
-            for arguments in self._all_arguments(config, version, model_dir)
-        ]
+        plan = self._plan(config, version)
+        places = self._places(config, version, model_dir)
+        instances = [Instance(self._clock, self._templates, plan, arguments, arena, statistics, self._services) for arguments, _ in places]
         scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
         try:
             process = configured.process if configured is not None else None
@@ -122,7 +114,9 @@ class Loader:
             arena.close()
             raise
         statistics.load_duration_s = (time.monotonic_ns() - started_ns) / 1e9
-        return Model(spec, config, statistics, instances, scheduler, arena)
+        model = Model(spec, config, statistics, instances, scheduler, arena)
+        model.signatures = {arguments.instance_name: kind for arguments, kind in places}
+        return model
 
     def load_ensemble(
         self,
@@ -143,9 +137,40 @@ class Loader:
         scheduler = build_ensemble(config, version, models, infer or self._services.infer, self._clock, statistics)
         return Model(self._spec(config, version, versions, model_dir), config, statistics, [], scheduler, Arena())
 
-    async def resize(self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path) -> bool:
-        """Adds and removes instances of a model that serves. False when its scheduler cannot. Raises NaiadError; nothing changed then."""
-        return False
+    async def resize(self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path) -> list[Instance] | None:
+        """Starts what is missing of these instance groups in a model that serves; the instances that are to go are the caller's.
+
+        None when its scheduler cannot do that. Raises NaiadError; nothing has changed then.
+        """
+        scheduler = model.scheduler
+        if not isinstance(scheduler, Resizable):
+            return None
+        config = ModelConfig()
+        config.CopyFrom(model.config)
+        config.ClearField("instance_group")
+        config.instance_group.extend(groups)
+        places = self._places(config, model.version, model_dir)
+        wanted = {arguments.instance_name: arguments for arguments, _ in places}
+        change = plan_resize(model.signatures, {arguments.instance_name: kind for arguments, kind in places})
+        plan = self._plan(config, model.version)
+        new = [
+            Instance(self._clock, self._templates, plan, msgspec.structs.replace(wanted[at], instance_name=name), model.arena,
+                     model.statistics, self._services)
+            for name, at in change.come.items()
+        ]  # fmt: skip
+        try:
+            await _all_or_none([instance.load() for instance in new])
+        except BaseException:
+            await asyncio.gather(*(instance.stop(0.0) for instance in new))
+            raise
+        kinds = {arguments.instance_name: kind for arguments, kind in places}
+        for name, at in change.come.items():
+            model.signatures[name] = kinds[at]
+        for instance in new:
+            scheduler.add_instance(instance)
+        gone = [instance for instance in model.instances if instance.name in change.go]
+        model.set_instances([instance for instance in model.instances if instance not in gone] + new, config)
+        return gone
 
     def _spec(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:
         try:
@@ -179,13 +204,24 @@ class Loader:
             raise invalid_arg(f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', expected seconds") from None
         return int(max(seconds, 0.0) * 1e9)
 
-    def _all_arguments(self, config: ModelConfig, version: int, model_dir: Path) -> list[LoadArguments]:
-        result: list[LoadArguments] = []
+    def _plan(self, config: ModelConfig, version: int) -> InstancePlan:
+        return InstancePlan(
+            self._backend(config),
+            config.name,
+            str(version),
+            config.model_transaction_policy.decoupled,
+            self._execution_timeout_ns(config),
+            self._options.restarts,
+        )
+
+    def _places(self, config: ModelConfig, version: int, model_dir: Path) -> list[tuple[LoadArguments, bytes]]:
+        """One for each instance, with what makes it interchangeable with another."""
+        result: list[tuple[LoadArguments, bytes]] = []
         for group in config.instance_group:
             devices = list(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else [0]
             places = [device for device in devices for _ in range(max(group.count, 1))]
             for index, device in enumerate(places):
-                result.append(self._arguments(config, group, index, version, model_dir, device))
+                result.append((self._arguments(config, group, index, version, model_dir, device), signature(group, device)))
         return result
 
     def _arguments(

@@ -18,7 +18,7 @@ from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config_json import config_to_json
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.handover import Handover, SequenceKeeper
-from naiad.scheduling.scheduler import Scheduler
+from naiad.scheduling.scheduler import Resizable, Scheduler
 from naiad.shm.arena import Arena
 from naiad.workers.instance import Instance
 
@@ -45,6 +45,8 @@ class Model:
         self.check = RequestCheck(spec).check
         self.on_stopped: list[Callable[[], None]] = []
         """What is given back when the copy is gone, such as the files that it was loaded from."""
+        self.signatures: dict[str, bytes] = {}
+        """By the name of an instance: what makes it interchangeable with another (naiad.repository.resize)."""
         self.is_serving = True
         """Takes requests: at least one instance has a live worker. An ensemble's steps say so themselves."""
         for instance in instances:
@@ -96,6 +98,26 @@ class Model:
         """Those that serve beside this one have changed."""
         if self.spec.versions != versions:
             self.spec = msgspec.structs.replace(self.spec, versions=versions)
+
+    def set_instances(self, instances: list[Instance], config: ModelConfig) -> None:
+        """`instance_group` has changed, and nothing else has. Those that are left out are the caller's to retire."""
+        for instance in instances:
+            if instance not in self.instances:
+                instance.observers.append(self._on_state)
+        for instance in self.instances:
+            if instance not in instances:
+                instance.observers.remove(self._on_state)
+                self.signatures.pop(instance.name, None)
+        self.instances = instances
+        self.config = config
+        self.config_json = config_to_json(config)
+        self._on_state()
+
+    async def retire(self, instance: Instance, timeout_s: float) -> None:
+        """Returns when an instance that was left out has finished what it had, and is gone."""
+        if isinstance(self.scheduler, Resizable):
+            await self.scheduler.remove_instance(instance)
+        await instance.stop(timeout_s)
 
     def take_over(self, old: Model) -> None:
         """From a copy that serves until now: sequences that it has begun stay with it until their end."""

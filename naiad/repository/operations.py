@@ -26,7 +26,7 @@ from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSource, ModelSources
 from naiad.repository.namespace import Entries
 from naiad.repository.survey import Node, Survey
-from naiad.repository.turns import Turn, Turns
+from naiad.repository.turns import Turn, Turns, conflict
 from naiad.repository.version_load import Loaded, VersionLoads
 
 
@@ -80,7 +80,7 @@ class Operations:
     # One model.
 
     async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
-        """Returns when the new copy serves. Raises NaiadError. `caller` is the model whose code asked for it, if one did."""
+        """Returns when the new copy serves. Raises NaiadError. `caller` is the instance whose model asked for it, if one did."""
         await self._owned(self._load(name, parameters, caller))
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
@@ -168,13 +168,14 @@ class Operations:
         return True
 
     async def _load_plan(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
-        await self._unload_first(entry, source, plan)
+        await self._unload_first(entry, source, plan, turn)
         for version in plan.load:
             log.info(f"loading: {entry.name}:{version}")
             status = entry.status(version)
             if status.state is not State.READY:
                 status.become(State.LOADING)
-        turn.starting.add(entry.name)
+        groups = {group.name for group in source.config.instance_group}
+        turn.starting |= groups
         try:
             loaded: Loaded = await self._loads.load(source, plan.load) if plan.load else {}
             if plan.resize and not _failures(loaded):
@@ -185,13 +186,15 @@ class Operations:
                     entry.status(version).become(State.UNAVAILABLE, "unloaded")
             raise
         finally:
-            turn.starting.discard(entry.name)
+            turn.starting -= groups
         self._switch(entry, source, plan, loaded)
 
-    async def _unload_first(self, entry: Entry, source: ModelSource, plan: LoadPlan) -> None:
+    async def _unload_first(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
         """Of a model that says that two copies have no room."""
         old = {version: model for version, model in entry.models.items() if version in plan.load}
         if old and is_unloaded_first(source.config, *(model.config for model in old.values())):
+            if any(instance.name == turn.caller for model in old.values() for instance in model.instances):
+                raise conflict({entry.key})  # it would wait for the request that asks for it
             await asyncio.gather(*self._retire(entry, set(old)))
 
     async def _resize(self, entry: Entry, source: ModelSource, versions: list[int]) -> Loaded:
@@ -200,10 +203,14 @@ class Operations:
         for version in versions:
             model = entry.models[version]
             try:
-                if not await self._loader.resize(model, list(source.config.instance_group), source.directory):
-                    result |= await self._loads.load(source, [version])
+                gone = await self._loader.resize(model, list(source.config.instance_group), source.directory)
             except NaiadError as error:
                 result[version] = error
+                continue
+            if gone is None:
+                result |= await self._loads.load(source, [version])
+            for instance in gone or ():
+                self._drains.retire(model, instance)
         return result
 
     def _load_ensemble(self, entry: Entry, source: ModelSource, plan: LoadPlan) -> None:

@@ -131,7 +131,7 @@ class Repository:
         return not failures
 
     async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
-        """`caller`: the model whose code asks for it, if one does."""
+        """`caller`: the instance whose model asks for it, if one does."""
         self._require_explicit()
         check_model_name(name)
         await self._operations.load(name, parameters, caller)

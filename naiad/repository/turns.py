@@ -16,12 +16,14 @@ RETRY_AFTER_S = 1
 
 
 class Turn:
-    def __init__(self, parent: Turn | None) -> None:
+    def __init__(self, caller: str, parent: Turn | None) -> None:
+        self.caller = caller
+        """The instance whose model asked for it, if one did."""
         self.parent = parent
         """The turn whose model asked for this one, and does not become ready before this one ends."""
         self.keys: frozenset[str] = frozenset()
         self.starting: set[str] = set()
-        """Names of models whose new copies are starting now."""
+        """Instance groups of which new instances are starting now."""
         self.waits_for: Turn | None = None
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -42,14 +44,14 @@ class Turns:
     @contextlib.asynccontextmanager
     async def take(self, survey: Callable[[], Awaitable[set[str]]], caller: str = "") -> AsyncIterator[Turn]:
         """`survey` tells the keys; it is asked again after each wait, because the disk may have changed. Raises NaiadError."""
-        turn = Turn(self._turn_starting(caller))
+        turn = Turn(caller, self._turn_starting(caller))
         while True:
             keys = await survey()
             holder = next((other for other in self._running if not keys.isdisjoint(other.keys)), None)
             if holder is None:
                 break
             if self._ends_after(holder, turn):
-                raise _conflict(keys & holder.keys)
+                raise conflict(keys & holder.keys)
             await self._wait(turn, holder)
         turn.keys = frozenset(keys)
         self._running.append(turn)
@@ -68,8 +70,8 @@ class Turns:
             self._waiting.remove(turn)
             turn.waits_for = None
 
-    def _turn_starting(self, model_name: str) -> Turn | None:
-        return next((turn for turn in self._running if model_name and model_name in turn.starting), None)
+    def _turn_starting(self, caller: str) -> Turn | None:
+        return next((turn for turn in self._running if group_of(caller) in turn.starting), None)
 
     def _ends_after(self, holder: Turn, turn: Turn) -> bool:
         """Cannot `holder` end before `turn` does? A turn ends after those that its starting models asked for."""
@@ -88,5 +90,10 @@ class Turns:
         return False
 
 
-def _conflict(keys: set[str]) -> NaiadError:
+def group_of(instance_name: str) -> str:
+    """Instances are called after their group, with a number."""
+    return instance_name.rpartition("_")[0]
+
+
+def conflict(keys: set[str]) -> NaiadError:
     return unavailable(f"a related model '{min(keys)}' to a load/unload request is currently loading or unloading", RETRY_AFTER_S)

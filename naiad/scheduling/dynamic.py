@@ -46,10 +46,14 @@ class DynamicScheduler:
         self._delay_timer: Timer | None = None
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
+        self._leaving: dict[Executor, asyncio.Future[None]] = {}
         for instance in self._instances:
-            instance.on_free = self._on_free
-            instance.on_idle = self._on_idle
-            instance.on_state = self._on_state
+            self._adopt(instance)
+
+    def _adopt(self, instance: Executor) -> None:
+        instance.on_free = self._on_free
+        instance.on_idle = self._on_idle
+        instance.on_state = self._on_state
 
     # Scheduler.
 
@@ -73,7 +77,7 @@ class DynamicScheduler:
         return outer
 
     def inflight(self) -> int:
-        return len(self._queue) + sum(instance.inflight for instance in self._instances)
+        return len(self._queue) + sum(instance.inflight for instance in (*self._instances, *self._leaving))
 
     async def stop(self) -> None:
         self._is_stopping = True
@@ -81,6 +85,23 @@ class DynamicScheduler:
         while self.inflight():
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
+
+    # Instances come and go.
+
+    def add_instance(self, instance: Executor) -> None:
+        self._instances.append(instance)
+        self._adopt(instance)
+        if self._queue:
+            self._dispatch()
+
+    async def remove_instance(self, instance: Executor) -> None:
+        self._instances.remove(instance)
+        gone = self._leaving[instance] = asyncio.get_running_loop().create_future()
+        self._on_idle(instance)
+        try:
+            await gone
+        finally:
+            del self._leaving[instance]
 
     # Dispatching.
 
@@ -121,6 +142,9 @@ class DynamicScheduler:
             self._dispatch()
 
     def _on_idle(self, instance: Executor) -> None:
+        leaving = self._leaving.get(instance)
+        if leaving is not None and not leaving.done() and not instance.inflight:
+            leaving.set_result(None)
         if self._stopped is not None and not self._stopped.done() and not self.inflight():
             self._stopped.set_result(None)
 

@@ -27,7 +27,8 @@ class Services(msgspec.Struct, frozen=True):
     metric: Callable[[str, MetricOperation], float]
     """(owner, operation); raises NaiadError."""
     drop_metrics: Callable[[str], None]
-    control: Callable[[ControlOperation], Awaitable[bool]]
+    control: Callable[[str, ControlOperation], Awaitable[bool]]
+    """(instance whose model asks, operation); raises NaiadError."""
 
 
 class Calls:
@@ -119,7 +120,7 @@ class Calls:
     async def _control(self, message: Control) -> None:
         value, error = False, None
         try:
-            value = await self._services.control(message.operation)
+            value = await self._services.control(self._owner, message.operation)
         except NaiadError as failure:
             error = WorkError(failure.code.name, failure.message)
         except Exception as failure:
