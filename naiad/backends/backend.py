@@ -30,6 +30,14 @@ class Runtime(Protocol):
         """Sends one response at once. After is_final the handle is gone; later responses are dropped."""
         ...
 
+    def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
+        """The same for several requests, in one message. Never waits for slow readers: see `is_paused`."""
+        ...
+
+    def is_paused(self, handle: int) -> bool:
+        """Whoever reads the responses cannot keep up: it is better to send less until they can."""
+        ...
+
     def is_cancelled(self, handle: int) -> bool: ...
 
     def allocate(self, num_bytes: int) -> memoryview:

@@ -37,6 +37,7 @@ from naiad.workers.messages import (
     Ping,
     Pong,
     Response,
+    Responses,
     StartCall,
     ToServer,
 )
@@ -360,6 +361,9 @@ class Instance:
                 self._on_executed(message)
             case Response():
                 self._on_response(message)
+            case Responses():
+                for item in message.items:
+                    self._on_response(item)
             case Pong():
                 self._on_pong(message)
             case LogLine():

@@ -126,6 +126,12 @@ class Response(Message, tag=35):
     is_final: bool
 
 
+class Responses(Message, tag=43):
+    """Of several requests at once: what one step of a language model gave each of them."""
+
+    items: list[Response]
+
+
 class StartCall(Message, tag=36):
     call: CallRequest
 
@@ -175,6 +181,7 @@ ToServer: TypeAlias = (
     | Failed
     | Executed
     | Response
+    | Responses
     | StartCall
     | CancelCall
     | CallFlow

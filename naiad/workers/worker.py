@@ -53,6 +53,7 @@ from naiad.workers.messages import (
     Ping,
     Pong,
     Response,
+    Responses,
     StartCall,
     Started,
     Unload,
@@ -337,6 +338,19 @@ class Worker:
         if is_final:
             self._close(handle)
         self.channel.send(Response(handle, response, is_final), response.outputs if response is not None else None)
+
+    def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
+        items: list[Response] = []
+        for handle, response, is_final in responses:
+            if handle in self._open:
+                if is_final:
+                    self._close(handle)
+                items.append(Response(handle, response, is_final))
+        if items:
+            self.channel.send_many(Responses(items), [item.response.outputs for item in items if item.response is not None])
+
+    def is_paused(self, handle: int) -> bool:
+        return handle in self._paused
 
     def is_cancelled(self, handle: int) -> bool:
         if handle not in self._cancelled and handle in self._open:

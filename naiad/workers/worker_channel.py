@@ -114,6 +114,12 @@ class WorkerChannel:
                 self.link.place(tensors)
             self._send(message)
 
+    def send_many(self, message: Message, answers: list[list[Tensor]]) -> None:
+        with self._send_lock:
+            for tensors in answers:
+                self.link.place(tensors)
+            self._send(message)
+
     def send_last_use(self, message: Message, answers: list[list[Tensor]], requests: list[Any]) -> None:
         """As `send`, when the model is done with `requests`: their memory may go back as the answer itself, uncopied."""
         with self._send_lock:

@@ -50,6 +50,13 @@ class FakeRuntime:
             self.responses.setdefault(handle, []).append((response, is_final))
             self._changed.notify_all()
 
+    def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
+        for handle, response, is_final in responses:
+            self.respond(handle, response, is_final)
+
+    def is_paused(self, handle: int) -> bool:
+        return False
+
     def is_cancelled(self, handle: int) -> bool:
         return handle in self.cancelled
 
