@@ -28,6 +28,12 @@ class DetachedRuntime:
     def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
         self._refuse()
 
+    def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
+        self._refuse()
+
+    def is_paused(self, handle: int) -> bool:
+        return False
+
     def is_cancelled(self, handle: int) -> bool:
         return False
 
