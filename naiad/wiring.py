@@ -129,6 +129,7 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         RepositoryOptions(
             is_explicit=settings.model_control_mode == "explicit",
             startup_models=list(settings.load_model),
+            poll_interval_s=settings.repository_poll_secs if settings.model_control_mode == "poll" else 0,
             operations=OperationOptions(settings.model_load_thread_count, settings.model_load_retry_count),
         ),
     )

@@ -55,6 +55,12 @@ def fingerprint(model_dir: Path) -> Fingerprint:
     return Fingerprint(digests.pop(CONFIG), digests.pop(SHARED), digests)
 
 
+def merged(one: Fingerprint, other: Fingerprint) -> Fingerprint:
+    """Of a model that is in two repositories: changes when either does."""
+    versions = {f"{at}.{name}": digest for at, print_ in enumerate((one, other)) for name, digest in print_.versions.items()}
+    return Fingerprint(one.config + other.config, one.shared + other.shared, versions)
+
+
 def _part(relative: str, status: os.stat_result | None) -> str:
     top, slash, _ = relative.partition("/")
     if relative == CONFIG_FILE or top == "configs":

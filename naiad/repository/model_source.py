@@ -17,7 +17,7 @@ from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.autocomplete import apply_auto_complete, fill_defaults, fill_instance_groups
 from naiad.repository.config import ConfigOptions, ModelConfigFile, read_model_config
 from naiad.repository.file_override import OverrideFolder, write_override_files
-from naiad.repository.fingerprint import Fingerprint, fingerprint
+from naiad.repository.fingerprint import Fingerprint, fingerprint, merged
 from naiad.repository.namespace import model_key
 from naiad.repository.scan import select_versions
 from naiad.repository.store import Store
@@ -88,15 +88,20 @@ class ModelSources:
         for store in self.stores:
             store.refresh(names)
 
-    def look(self) -> dict[tuple[str, str], Fingerprint]:
-        """(location, name) of every model -> what its files look like now. Raises when a repository cannot be read at all."""
-        found: dict[tuple[str, str], Fingerprint] = {}
+    def look(self) -> dict[str, Fingerprint]:
+        """The key of every model -> what its files look like now. Raises when a repository cannot be read at all."""
+        found: dict[str, Fingerprint] = {}
         for store in self.stores:
             for name in store.names():
                 directory = store.directory(name)
-                if directory is not None:
-                    found[store.location, name] = fingerprint(directory)
+                if directory is None:
+                    continue
+                key = self.key(name, store)
+                found[key] = merged(found[key], fingerprint(directory)) if key in found else fingerprint(directory)
         return found
+
+    def key(self, name: str, store: Store | None) -> str:
+        return model_key(store.location, name) if self.is_namespacing and store is not None else name
 
     # One of them.
 
@@ -125,8 +130,9 @@ class ModelSources:
         if not versions:
             error = invalid_arg(f"at least one version must be available under the version policy of model '{name}'")
             raise NoVersionError(error.code, error.message)
-        key = model_key(store.location, name) if self.is_namespacing and store is not None else name
-        return ModelSource(key, name, store, directory, file.config, versions, file, seen, should_configure, override.folder)
+        return ModelSource(
+            self.key(name, store), name, store, directory, file.config, versions, file, seen, should_configure, override.folder
+        )
 
     def read_parts(self, name: str, store: Store) -> set[str]:
         """Names of the models that it calls, if it is an ensemble. Raises NaiadError."""

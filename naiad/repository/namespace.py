@@ -18,6 +18,10 @@ def model_key(namespace: str, name: str) -> str:
     return f"{namespace}{SEPARATOR}{name}"
 
 
+def name_of(key: str) -> str:
+    return key.rpartition(SEPARATOR)[2]
+
+
 class Entries:
     def __init__(self, *, is_namespacing: bool = False) -> None:
         self.is_namespacing = is_namespacing

@@ -87,6 +87,10 @@ class Operations:
         """Returns when the model takes no more requests; it goes when those in flight are done."""
         await self._owned(self._unload(name, unload_dependents, caller))
 
+    async def remove(self, key: str) -> None:
+        """The model's directory is gone. Its ensembles go too, and return when it does."""
+        await self._owned(self._remove(key))
+
     async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
         """A caller that goes away does not undo its request; the end of the server does."""
         if self._is_stopping:
@@ -296,6 +300,15 @@ class Operations:
                 if unload_dependents:
                     self._unload_parts(entry)
 
+    async def _remove(self, key: str) -> None:
+        async def survey() -> set[str]:
+            return self._survey.with_users({key})
+
+        async with self._turns.take(survey):
+            entry = self._entries.by_key.get(key)
+            if entry is not None:
+                self._unload_entry(entry)
+
     def _unload_entry(self, entry: Entry) -> None:
         entry.is_wanted = entry.is_explicit = entry.returns_with_parts = False
         self._retire(entry, set(entry.models))
@@ -313,12 +326,6 @@ class Operations:
             if part is not None and not part.is_explicit and not is_needed:
                 self._unload_entry(part)
                 self._unload_parts(part)
-
-    def forget(self, key: str) -> None:
-        """The model's directory is gone."""
-        entry = self._entries.by_key.get(key)
-        if entry is not None:
-            self._unload_entry(entry)
 
     def _retire(self, entry: Entry, versions: set[int]) -> list[asyncio.Task[None]]:
         """From here on these copies get no new requests."""

@@ -23,6 +23,7 @@ from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.namespace import Entries
 from naiad.repository.operations import OperationOptions, Operations
+from naiad.repository.poll import Poll
 from naiad.shm.arena import INLINE_MAX_BYTES
 
 RETRY_AFTER_S = 1
@@ -35,6 +36,8 @@ class RepositoryOptions(msgspec.Struct, frozen=True):
     """`--model-control-mode=explicit`: nothing is loaded but what is asked for."""
     startup_models: list[str] = []
     """`--load-model`; `*` means all."""
+    poll_interval_s: float = 0.0
+    """`--repository-poll-secs` in poll mode; 0 means no polling."""
     operations: OperationOptions = OperationOptions()
 
 
@@ -44,6 +47,7 @@ class Repository:
         self._options = options
         self._entries = Entries(is_namespacing=sources.is_namespacing)
         self._operations = Operations(self._entries, sources, loader, options.operations)
+        self._poll = Poll(sources, self._operations, options.poll_interval_s)
 
     # For every request.
 
@@ -125,9 +129,12 @@ class Repository:
         wanted = set(self._options.startup_models) if is_listed else None
         await asyncio.to_thread(self._sources.refresh, wanted)
         found = await asyncio.to_thread(self._sources.names)
+        look = await asyncio.to_thread(self._sources.look) if self._options.poll_interval_s else {}
         failures = await self._operations.load_all(set(found) if wanted is None else wanted)
         for name in sorted(failures):
             log.error(f"failed to load '{name}': {failures[name].message}")
+        if self._options.poll_interval_s:
+            self._poll.start(look, set(failures))
         return not failures
 
     async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
@@ -153,6 +160,7 @@ class Repository:
 
     async def drain(self) -> None:
         """Returns when no request is in flight; new ones are refused from now on, ensembles first: theirs call the others."""
+        await self._poll.stop()
         models = list(self.models())
         for is_ensemble in (True, False):
             for model in models:
@@ -160,6 +168,7 @@ class Repository:
                     await model.scheduler.stop()
 
     async def stop(self) -> None:
+        await self._poll.stop()
         await self._operations.stop()
 
     def heartbeat(self, now_ns: int) -> None:

@@ -17,7 +17,7 @@ from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.repository.entry import Entry
 from naiad.repository.model import Model
 from naiad.repository.model_source import DUPLICATE, ModelSource, ModelSources, NoVersionError, Override
-from naiad.repository.namespace import Entries, model_key
+from naiad.repository.namespace import Entries
 from naiad.repository.store import Store
 
 Infer = Callable[[InferRequest], ResponseStream]
@@ -66,7 +66,7 @@ class Survey:
     def _visit(
         self, name: str, store: Store | None, override: Override, should_load_parts: bool, path: list[str], found: dict[str, Node]
     ) -> Node:
-        key, namespace = self._key(name, store), store.location if store is not None else ""
+        key, namespace = self._sources.key(name, store), store.location if store is not None else ""
         node = found.get(key)
         if node is not None:
             return node
@@ -124,9 +124,6 @@ class Survey:
 
     # Keys.
 
-    def _key(self, name: str, store: Store | None) -> str:
-        return model_key(store.location, name) if self._sources.is_namespacing and store is not None else name
-
     def _part(self, name: str, namespace: str) -> Entry | None:
         try:
             return self._entries.part(name, namespace)
@@ -143,7 +140,7 @@ class Survey:
         keys: set[str] = set()
         for name in source.parts:
             entry, places = self._part(name, namespace), self._part_places(name, namespace)
-            keys.add(entry.key if entry is not None else self._key(name, places[0]) if len(places) == 1 else name)
+            keys.add(entry.key if entry is not None else self._sources.key(name, places[0]) if len(places) == 1 else name)
         return keys
 
     def related(self, nodes: list[Node]) -> set[str]:
@@ -151,7 +148,7 @@ class Survey:
         for node in nodes:
             if node.source is not None:
                 keys |= self.part_keys(node.source)
-        return self._with_users(keys)
+        return self.with_users(keys)
 
     def unload_keys(self, name: str, unload_dependents: bool) -> set[str]:
         keys = {entry.key for entry in self._entries.named(name)} or {name}
@@ -161,9 +158,9 @@ class Survey:
             new = entry.part_keys - keys if entry is not None else set()
             keys |= new
             waiting += new
-        return self._with_users(keys)
+        return self.with_users(keys)
 
-    def _with_users(self, keys: set[str]) -> set[str]:
+    def with_users(self, keys: set[str]) -> set[str]:
         """And the ensembles that are made of them, and those that are made of these."""
         keys = set(keys)
         while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.settings.effect import VALUES_WITHOUT_EFFECT, WITHOUT_EFFECT
+from naiad.settings.effect import WITHOUT_EFFECT
 from naiad.settings.option import Option
 from naiad.settings.resolve import OPTIONS, TRITONSERVER_DEFAULTS
 
@@ -44,9 +44,6 @@ def _row(option: Option) -> str:
         notes.append("*Own.*")
     if option.name in WITHOUT_EFFECT:
         notes.append(f"*Accepted without effect{WITHOUT_EFFECT[option.name]}.*")
-    notes += [
-        f"*`{value}` is accepted without effect{why}.*" for (name, value), why in VALUES_WITHOUT_EFFECT.items() if name == option.name
-    ]
     return f"| {flags} | {_cell(option.default_words)} | {' '.join(notes)} |\n"
 
 

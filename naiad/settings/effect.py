@@ -14,8 +14,6 @@ PLAIN = " in this version: gRPC is served without TLS"
 
 WITHOUT_EFFECT: dict[str, str] = {
     # Features to come.
-    "repository-poll-secs": LATER,
-    "model-namespacing": LATER,
     "grpc-use-ssl": PLAIN,
     "grpc-use-ssl-mutual": PLAIN,
     "grpc-server-cert": PLAIN,
@@ -51,15 +49,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "buffer-manager-thread-count": ": tensors are not copied by threads",
 }
 
-VALUES_WITHOUT_EFFECT: dict[tuple[str, Any], str] = {
-    ("model-control-mode", "poll"): LATER,
-}
-
-
 def warnings_about(changed: Mapping[str, Any]) -> list[str]:
     """`changed`: the options that are not at their defaults, by name."""
-    found = [f"--{name} is accepted but has no effect{why}" for name, why in WITHOUT_EFFECT.items() if name in changed]
-    for (name, value), why in VALUES_WITHOUT_EFFECT.items():
-        if changed.get(name) == value:
-            found.append(f"--{name}={value} is accepted but has no effect{why}")
-    return found
+    return [f"--{name} is accepted but has no effect{why}" for name, why in WITHOUT_EFFECT.items() if name in changed]

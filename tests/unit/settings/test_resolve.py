@@ -7,7 +7,7 @@ from naiad.errors import NaiadError
 from naiad.settings import LatencyMetrics, OptionError, Settings, latency_metrics
 from naiad.settings.compound import BackendSetting, CacheSetting, TraceSetting
 from naiad.settings.consistency import check_creation
-from naiad.settings.effect import VALUES_WITHOUT_EFFECT, WITHOUT_EFFECT
+from naiad.settings.effect import WITHOUT_EFFECT
 from naiad.settings.resolve import OPTIONS, TRITONSERVER_DEFAULTS, resolve
 
 # A text for every option that parses to something else than its default, and that something.
@@ -152,18 +152,12 @@ def test_exactly_the_options_of_the_table_warn(name: str) -> None:
 
 
 def test_the_table_of_effects_names_real_options() -> None:
-    assert WITHOUT_EFFECT.keys() | {name for name, _ in VALUES_WITHOUT_EFFECT} <= OPTIONS.keys()
+    assert WITHOUT_EFFECT.keys() <= OPTIONS.keys()
 
 
 def test_an_option_at_its_default_does_not_warn() -> None:
     given = {"grpc-use-ssl": ["false"], "rate-limit": ["off"], "http-thread-count": ["8"], "allow-client-shm": ["0"]}
     assert resolve(given, {}).warnings == []
-
-
-def test_poll_mode_warns() -> None:
-    assert resolve({"model-control-mode": ["poll"]}, {}).warnings == [
-        "--model-control-mode=poll is accepted but has no effect in this version"
-    ]
 
 
 def test_sources_in_order(tmp_path: Path) -> None:
