@@ -18,9 +18,7 @@ SERVER_VERSION = re.compile(r"^\d+\.\d+\.\d+\S*$")
 MAPS = {"parameters", "metric_tags"}
 TIMES = {"ns", "last_inference"}
 COUNTS = {"ns", "last_inference", "count", "inference_count", "execution_count"}
-FAMILIES = re.compile(
-    r"^(nv_inference_(?!.*(histogram|summary))\w+|nv_cpu_\w+|observed_\w+|nv_pinned_memory_pool_\w+)$"
-)
+FAMILIES = re.compile(r"^(nv_inference_(?!.*(histogram|summary))\w+|nv_cpu_\w+|observed_\w+|nv_pinned_memory_pool_\w+)$")
 
 
 def normalised(answer: Answer, names: tuple[str, ...], repositories: list[str]) -> Answer:
