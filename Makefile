@@ -13,7 +13,7 @@ help:  ## list the tasks
 $(VENV)/.serve: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -e .
+	$(BIN)/python -m pip install -q -e ".[onnx]"
 	touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.serve

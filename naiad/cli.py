@@ -58,7 +58,15 @@ naiad.add_command(ServeCommand("serve", {}, "Serve the models of one or more rep
 
 @naiad.command("check", context_settings=CONTEXT)
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-def check(directories: tuple[Path, ...]) -> int:
+@click.option("--write", is_flag=True, help="First write a config.pbtxt for each model that has none.")
+@click.option(
+    "--example",
+    "examples",
+    metavar="NAME=SHAPE[:TYPE]",
+    multiple=True,
+    help="With --write: an input, with its batch dimension, for models that do not tell their shapes (TorchScript). x=1,3,224,224",
+)
+def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...]) -> int:
     """Check model repositories without serving them.
 
     Every problem is shown with its file and line, what was found, what was expected and how to mend it.
@@ -66,9 +74,18 @@ def check(directories: tuple[Path, ...]) -> int:
     """
     from naiad.repository.check import Severity, check_repository, render_findings
 
+    has_failed = False
+    if write:
+        from naiad.tools.write_config import parse_example, write_configs
+
+        for written in write_configs(directories, [parse_example(text) for text in examples]):
+            click.echo(f"{written.path}: {written.error or 'written'}", err=bool(written.error))
+            has_failed = has_failed or bool(written.error)
+    elif examples:
+        raise click.UsageError("--example goes with --write")
     findings = check_repository(directories)
     click.echo(render_findings(findings), nl=False)
-    return 1 if any(finding.severity is Severity.ERROR for finding in findings) else 0
+    return 1 if has_failed or any(finding.severity is Severity.ERROR for finding in findings) else 0
 
 
 def _path(failure: click.ClickException) -> str:

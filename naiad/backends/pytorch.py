@@ -12,9 +12,11 @@ import torch
 
 from naiad.backends.backend import Runtime
 from naiad.backends.batch_execution import BatchExecution
+from naiad.backends.completion_request import Example
 from naiad.backends.served_config import ServedConfig, TensorConfig, read_config
 from naiad.backends.signature import complete, default_max_batch_size
 from naiad.backends.tensor_array import Array
+from naiad.backends.torch_example import signature_by_example
 from naiad.backends.torch_load import load_program
 from naiad.backends.torch_options import apply_options, choose_device, inference_context
 from naiad.backends.torch_program import STRINGS, Calling, Program, match
@@ -46,6 +48,13 @@ class PytorchBackend:
         completion = complete(config, program.signature, default_max_batch_size(arguments.backend_config))
         self._notes += filter(None, [completion.note])
         return msgspec.json.encode(completion.fields)
+
+    def complete_by_example(self, arguments: LoadArguments, examples: list[Example]) -> bytes:
+        """As `complete_config`, for a file that does not tell its shapes: it is run with inputs of these."""
+        config = read_config(arguments)
+        program = self._load(arguments, config)
+        signature = program.signature or signature_by_example(config, program, examples)
+        return msgspec.json.encode(complete(config, signature, default_max_batch_size(arguments.backend_config)).fields)
 
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         config = read_config(arguments)

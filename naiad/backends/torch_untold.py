@@ -60,6 +60,11 @@ def _guess_input(layers: list[list[int]]) -> tuple[str, list[int]]:
     return "TYPE_FP32", [first[1]] if first else [-1]
 
 
+def guess_datatype(layers: list[list[int]]) -> str:
+    """Wire name."""
+    return _guess_input(layers)[0].removeprefix("TYPE_")
+
+
 def _guess_output(layers: list[list[int]]) -> list[int]:
     last = next((shape for shape in reversed(layers) if shape), [])
     return [last[0]] if last else [-1]

@@ -1,0 +1,29 @@
+"""What `naiad check --write` asks the completion process, and what it answers: JSON on its standard input and output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from naiad.core.work import LoadArguments
+
+
+class Example(msgspec.Struct, frozen=True):
+    """`NAME=SHAPE[:DATATYPE]`, with the batch dimension; NAME may be left out for a model with one input."""
+
+    name: str
+    shape: list[int]
+    datatype: str = ""
+
+
+class CompletionRequest(msgspec.Struct, frozen=True):
+    backend: str
+    arguments: LoadArguments
+    examples: list[Example] = []
+
+
+class CompletionAnswer(msgspec.Struct, frozen=True):
+    fields: dict[str, Any] = {}
+    """Of the config's JSON."""
+    error: str = ""

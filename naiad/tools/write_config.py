@@ -1,0 +1,121 @@
+"""`naiad check --write`: a config.pbtxt for every model that has none, as far as the model tells what belongs in it.
+
+In:  repositories and, for models that do not tell their shapes, an example. Out: files written, and what was done, in words.
+Rule: an existing config.pbtxt is never touched.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from naiad.backends.completion_request import CompletionAnswer, CompletionRequest, Example
+from naiad.core.datatype import DATATYPES
+from naiad.core.work import LoadArguments
+from naiad.errors import NaiadError, invalid_arg
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.autocomplete import apply_auto_complete
+from naiad.repository.config import ConfigOptions, read_model_config
+from naiad.repository.config_json import config_to_json
+from naiad.repository.scan import CONFIG_FILE, scan_repository
+
+_COMPLETING = ("onnxruntime", "openvino", "pytorch")
+"""A Python model completes its config by itself whenever it is loaded."""
+_EXAMPLE = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<datatype>[A-Za-z0-9_]+))?")
+
+
+class Written(msgspec.Struct, frozen=True):
+    path: Path
+    error: str = ""
+    """Why nothing was written."""
+
+
+def parse_example(text: str) -> Example:
+    """Raises NaiadError."""
+    found = _EXAMPLE.fullmatch(text.strip())
+    if found is None:
+        raise invalid_arg(f"--example is '{text}', expected NAME=SHAPE[:DATATYPE], e.g. x=1,3,224,224 or ids=1,16:INT64")
+    datatype = (found["datatype"] or "").upper().removeprefix("TYPE_")
+    if datatype and datatype not in DATATYPES:
+        raise invalid_arg(f"--example is '{text}', but '{found['datatype']}' is no datatype, expected one of {', '.join(DATATYPES)}")
+    return Example((found["name"] or "").strip(), [int(dim) for dim in re.split("[,x]", found["shape"])], datatype)
+
+
+def write_configs(repositories: Sequence[Path], examples: Sequence[Example]) -> Iterator[Written]:
+    """For each model without a config.pbtxt, in order. Raises NaiadError when a repository cannot be read."""
+    for repository in repositories:
+        for directory in scan_repository(repository):
+            path = directory.path / CONFIG_FILE
+            if not path.exists() and directory.versions:
+                try:
+                    text = _config_text(directory.path, list(examples))
+                except NaiadError as error:
+                    yield Written(path, error.message)
+                    continue
+                if text:
+                    path.write_text(text)
+                    yield Written(path)
+
+
+def _config_text(model_dir: Path, examples: list[Example]) -> str:
+    """Empty for a model whose backend has nothing to add."""
+    file = read_model_config(model_dir, options=ConfigOptions())
+    config = file.config
+    if config.backend not in _COMPLETING:
+        return ""
+    version = max(file.versions)
+    name = config.name
+    arguments = LoadArguments(
+        name, version, str(model_dir.absolute()), f"{name}_0", "CPU", 0, config_to_json(config), config.default_model_filename
+    )
+    answer = _ask(CompletionRequest(config.backend, arguments, examples))
+    if answer.error:
+        raise invalid_arg(answer.error)
+    apply_auto_complete(config, answer.fields)
+    if not config.input and not config.output:
+        raise invalid_arg(f"model '{name}' does not tell its inputs and outputs")
+    return render_config(config)
+
+
+def _ask(request: CompletionRequest) -> CompletionAnswer:
+    command = [sys.executable, "-m", "naiad.workers.completion"]
+    finished = subprocess.run(command, input=msgspec.json.encode(request), capture_output=True, check=False)
+    if finished.returncode < 0:
+        return CompletionAnswer(error=f"reading the model ended the process with {signal.Signals(-finished.returncode).name}")
+    if finished.returncode:
+        lines = finished.stderr.decode(errors="replace").strip().splitlines()
+        return CompletionAnswer(error=lines[-1] if lines else f"reading the model failed with status {finished.returncode}")
+    return msgspec.json.decode(finished.stdout, type=CompletionAnswer)
+
+
+def render_config(config: ModelConfig) -> str:
+    """Only what a person would write: the rest is filled in again when it is read."""
+    lines = [f'backend: "{config.backend}"', f"max_batch_size: {config.max_batch_size}"]
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        lines += [f"{kind} [", ",\n".join(f"  {_tensor(tensor)}" for tensor in tensors), "]"]
+    if config.HasField("dynamic_batching"):
+        lines.append("dynamic_batching { }")
+    if config.model_transaction_policy.decoupled:
+        lines.append("model_transaction_policy { decoupled: true }")
+    return "\n".join(lines) + "\n"
+
+
+def _tensor(tensor: Any) -> str:
+    data_type = next(kind.config_name for kind in DATATYPES.values() if kind.config_number == tensor.data_type)
+    parts = [f'name: "{tensor.name}"', f"data_type: {data_type}", f"dims: {_dims(tensor.dims)}"]
+    if tensor.HasField("reshape"):
+        parts.append(f"reshape {{ shape: {_dims(tensor.reshape.shape)} }}")
+    if getattr(tensor, "optional", False):
+        parts.append("optional: true")
+    return "{ " + " ".join(parts) + " }"
+
+
+def _dims(dims: Sequence[int]) -> str:
+    return f"[ {', '.join(map(str, dims))} ]" if dims else "[ ]"
