@@ -1,0 +1,129 @@
+"""How the server's own endpoints call a language model, whatever its backend (llm, vllm, tensorrtllm): one struct in, events out.
+
+In:  a GenerationCall, packed by `generation_request` into an ordinary InferRequest for InferenceCore.infer.
+Out: responses with one tensor each, read by `read_event`: what every completion of the request gained since the event before.
+Rule: nothing here imports torch; tokenizing, templates and grammars are the worker's.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import msgspec
+
+from naiad.core.byte_strings import encode_byte_strings
+from naiad.core.datatype import DATATYPES
+from naiad.core.model_spec import ModelSpec, TensorSpec
+from naiad.core.request import InferRequest
+from naiad.core.tensor import Tensor
+from naiad.errors import internal
+from naiad.llm.parameters import SamplingParameters
+
+LANGUAGE_BACKENDS = frozenset({"llm", "vllm", "tensorrtllm"})
+"""`backend` of the configs that answer these calls."""
+CALL_PARAMETER = "naiad_generation"
+"""Name of the request parameter that holds the call, and of the one output of its responses."""
+
+
+class GrammarCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the answer must look like."""
+
+    kind: str
+    """json_object, json_schema, regex, ebnf or structural_tag."""
+    value: str = ""
+    """The schema (JSON text), expression or grammar; empty for json_object."""
+
+
+class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Exactly one of prompt and messages. What is wrong with it is the request's INVALID_ARG."""
+
+    prompt: str | list[int] | None = None
+    messages: list[dict[str, Any]] | None = None
+    """As OpenAI's chat has them; rendered by the checkpoint's chat template."""
+    tools: list[dict[str, Any]] | None = None
+    """Given to the template, as OpenAI's request has them."""
+    template_arguments: dict[str, Any] = {}
+    """More variables for the template, e.g. enable_thinking."""
+    chat_template: str | None = None
+    """Replaces the checkpoint's."""
+    add_generation_prompt: bool = True
+    add_special_tokens: bool = True
+    """Of a text prompt. What a template wrote has them already."""
+    parameters: SamplingParameters = SamplingParameters()
+    grammar: GrammarCall | None = None
+    priority: int = 0
+    cache_salt: str = ""
+    is_streamed: bool = True
+    """False: one event, with everything, at the end."""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    token_id: int
+    text: str
+    """U+FFFD where the token is a part of a character; `bytes` tells then."""
+    bytes: bytes
+    logprob: float
+    top: list[TokenLogprob] = []
+    """The most probable ones at this place, best first; empty inside itself."""
+
+
+class CompletionPiece(msgspec.Struct, array_like=True):
+    """What one of the n completions gained."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    """May be more than `text` shows: half a character or a possible stop string is held back."""
+    logprobs: list[TokenLogprob] | None = None
+    """One for each of token_ids, where they were asked for."""
+    finish_reason: str | None = None
+    """stop or length. An error ends the whole request with an error response instead."""
+    stop_reason: int | str | None = None
+    """The stop token or stop string that ended it; None for end of sequence."""
+
+
+class GenerationEvent(msgspec.Struct, array_like=True):
+    pieces: list[CompletionPiece]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    """Of the prompt, found in the prefix cache."""
+    num_output_tokens: int
+    """Of all completions together, up to now."""
+
+
+_CALL_ENCODER = msgspec.json.Encoder()
+_CALL_DECODER = msgspec.json.Decoder(GenerationCall)
+_EVENT_ENCODER = msgspec.msgpack.Encoder()
+_EVENT_DECODER = msgspec.msgpack.Decoder(GenerationEvent)
+
+
+def generation_request(spec: ModelSpec, call: GenerationCall, id: str = "", model_version: str = "") -> InferRequest:
+    """Inputs that the model's config requires are there but empty: the call says it all."""
+    inputs = [_blank(tensor, spec.max_batch_size > 0) for tensor in spec.inputs.values() if not tensor.is_optional]
+    parameters = {CALL_PARAMETER: _CALL_ENCODER.encode(call).decode()}
+    return InferRequest(spec.name, inputs, model_version, id, parameters=parameters, priority=max(call.priority, 0))
+
+
+def _blank(tensor: TensorSpec, is_batched: bool) -> Tensor:
+    shape = [1] * is_batched + [1 if dim == -1 else dim for dim in tensor.dims]
+    count = prod(shape)
+    data = encode_byte_strings([b""] * count) if tensor.datatype == "BYTES" else bytes(count * DATATYPES[tensor.datatype].byte_size)
+    return Tensor(tensor.name, tensor.datatype, shape, data)
+
+
+def read_call(text: str) -> GenerationCall:
+    """Raises msgspec.ValidationError or DecodeError."""
+    return _CALL_DECODER.decode(text)
+
+
+def event_tensor(event: GenerationEvent) -> Tensor:
+    data = _EVENT_ENCODER.encode(event)
+    return Tensor(CALL_PARAMETER, "UINT8", [len(data)], data)
+
+
+def read_event(outputs: list[Tensor]) -> GenerationEvent:
+    for tensor in outputs:
+        if tensor.name == CALL_PARAMETER:
+            return _EVENT_DECODER.decode(tensor.data)
+    raise internal("the model's answer is not one of a language model of ours")
