@@ -61,8 +61,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     token_id: int
     text: str
-    """U+FFFD where the token is a part of a character; `bytes` tells then."""
-    bytes: bytes
+    """U+FFFD where the token is a part of a character; `raw` tells then."""
+    raw: bytes
     logprob: float
     top: list[TokenLogprob] = []
     """The most probable ones at this place, best first; empty inside itself."""

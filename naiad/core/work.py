@@ -41,6 +41,8 @@ class WorkError(msgspec.Struct, array_like=True):
     code: str
     """A `naiad.errors.Code` by name, e.g. INVALID_ARG."""
     message: str
+    retry_after_s: int | None = None
+    """Set when the same request may succeed later, e.g. when an engine's own queue is full."""
 
 
 class WorkResponse(msgspec.Struct, array_like=True):
@@ -66,7 +68,7 @@ class CallRequest(msgspec.Struct, array_like=True):
 
 
 class MetricOperation(msgspec.Struct, array_like=True):
-    """`kind` is one of create_family, create_metric, delete_family, delete_metric, increment, set, observe, value."""
+    """`kind` is one of create_family, create_metric, delete_family, delete_metric, increment, set, observe, merge, value."""
 
     kind: str
     handle: int = 0
@@ -76,6 +78,8 @@ class MetricOperation(msgspec.Struct, array_like=True):
     labels: dict[str, str] = {}
     buckets: list[float] | None = None
     value: float = 0.0
+    counts: list[int] = []
+    """merge: what a histogram's buckets gained, the last one +Inf; `value` is what its sum gained."""
 
 
 class ControlOperation(msgspec.Struct, array_like=True):

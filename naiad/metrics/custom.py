@@ -65,6 +65,8 @@ class CustomMetrics:
                 self.set(owner, operation.handle, operation.value)
             case "observe":
                 self.observe(owner, operation.handle, operation.value)
+            case "merge":
+                self.merge(owner, operation.handle, operation.counts, operation.value)
             case "value":
                 return self.value(owner, operation.handle)
             case "delete_family":
@@ -123,6 +125,16 @@ class CustomMetrics:
         if metric.histogram is None:
             raise _does_not_support(kind, "Observe")
         metric.histogram.observe(value)
+
+    def merge(self, owner: str, handle: int, counts: list[int], total: float) -> None:
+        """What the worker has observed since the last time, for histograms of more values than messages should carry."""
+        metric, kind = self._metric(owner, handle)
+        if metric.histogram is None:
+            raise _does_not_support(kind, "Merge")
+        if len(counts) != len(metric.histogram.counts):
+            raise invalid_arg(f"{len(counts)} counts for a histogram of {len(metric.histogram.counts)} buckets")
+        metric.histogram.counts = [old + new for old, new in zip(metric.histogram.counts, counts, strict=True)]
+        metric.histogram.total += total
 
     def value(self, owner: str, handle: int) -> float:
         metric, kind = self._metric(owner, handle)

@@ -23,7 +23,7 @@ from naiad.repository.scan import select_versions
 from naiad.repository.store import Store
 from naiad.repository.validate import require_valid
 
-CONFIGURING_BACKENDS = frozenset({"python", "onnxruntime", "openvino", "pytorch"})
+CONFIGURING_BACKENDS = frozenset({"python", "onnxruntime", "openvino", "pytorch", "llm", "vllm", "tensorrtllm"})
 """Backends that can complete a config from the model."""
 DUPLICATE = "model appears in two or more repositories"
 

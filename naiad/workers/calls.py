@@ -101,7 +101,7 @@ class Calls:
             return
         answer = None
         if response is not None and response.error is not None:
-            answer = WorkResponse(error=WorkError(response.error.code.name, response.error.message))
+            answer = WorkResponse(error=WorkError(response.error.code.name, response.error.message, response.error.retry_after_s))
         elif response is not None:
             outputs = list(response.outputs)
             self._channel.link.place(outputs)

@@ -423,7 +423,7 @@ class Instance:
         if response.error is None:
             statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, times.compute_start_ns, end_ns)
         else:
-            error = NaiadError(Code[response.error.code], response.error.message)
+            error = NaiadError(Code[response.error.code], response.error.message, response.error.retry_after_s)
             statistics.record_failure(request.start_ns, end_ns, failure_reason(error.code, is_from_backend=True))
         statistics.record_first_response(request.start_ns, end_ns)
         stream.put(self._to_response(request, response, error), True)
@@ -439,7 +439,7 @@ class Instance:
         error = None
         if response is not None:
             if response.error is not None:
-                error = NaiadError(Code[response.error.code], response.error.message)
+                error = NaiadError(Code[response.error.code], response.error.message, response.error.retry_after_s)
             if entry.num_responses == 0:
                 self._statistics.record_first_response(request.start_ns, now_ns)
         if self._plan.is_decoupled:

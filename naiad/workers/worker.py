@@ -62,11 +62,14 @@ from naiad.workers.worker_channel import WorkerChannel
 
 BACKENDS = {
     "identity": "naiad.backends.identity:IdentityBackend",
+    "llm": "naiad.backends.llm:LlmBackend",
     "onnxruntime": "naiad.backends.onnx:OnnxBackend",
     "openvino": "naiad.backends.openvino:OpenvinoBackend",
     "python": "naiad.backends.python:PythonBackend",
     "pytorch": "naiad.backends.pytorch:PytorchBackend",
+    "tensorrtllm": "naiad.backends.tensorrtllm:TensorrtllmBackend",
     "torch_aoti": "naiad.backends.torch_exported:PytorchBackend",
+    "vllm": "naiad.backends.vllm:VllmBackend",
 }
 """Backend name -> module:class. Imported only in templates and workers."""
 
@@ -371,7 +374,7 @@ class Worker:
         self.channel.send(LogLine(severity, message, file, line))
 
     def metric(self, operation: MetricOperation) -> float:
-        if operation.kind in ("increment", "set", "observe", "delete_family", "delete_metric"):
+        if operation.kind in ("increment", "set", "observe", "merge", "delete_family", "delete_metric"):
             self.channel.send(Metric(0, operation))
             return 0.0
         number = self._next_number()
