@@ -71,9 +71,12 @@ class SequenceScheduler:
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
         for lane in self._lanes:
-            lane.instance.on_free = partial(self._on_free, lane)
-            lane.instance.on_idle = self._on_idle
-            lane.instance.on_state = partial(self._on_state, lane)
+            self._adopt(lane)
+
+    def _adopt(self, lane: Lane) -> None:
+        lane.instance.on_free = partial(self._on_free, lane)
+        lane.instance.on_idle = self._on_idle
+        lane.instance.on_state = partial(self._on_state, lane)
 
     # Scheduler.
 
@@ -96,6 +99,10 @@ class SequenceScheduler:
         self._dispatch_soon()
         return outer
 
+    def has_sequence(self, id: int | str) -> bool:
+        """Whether it has begun and its last request has not come."""
+        return id in self._by_id
+
     def inflight(self) -> int:
         return self._num_waiting + sum(lane.instance.inflight for lane in self._lanes)
 
@@ -112,6 +119,25 @@ class SequenceScheduler:
     def _on_idle(self, instance: Executor | None = None) -> None:
         if self._stopped is not None and not self._stopped.done() and self._is_drained():
             self._stopped.set_result(None)
+        for lane in self._lanes:
+            if lane.left is not None and not lane.left.done() and not lane.num_used and not lane.instance.inflight:
+                lane.left.set_result(None)
+
+    # Instances come and go.
+
+    def add_instance(self, instance: Executor) -> None:
+        lane = Lane(instance, self._plan.slots_per_instance)
+        self._lanes.append(lane)
+        self._adopt(lane)
+        self._take_from_backlog()
+
+    async def remove_instance(self, instance: Executor) -> None:
+        """The sequences that it has go on to their end."""
+        lane = next(lane for lane in self._lanes if lane.instance is instance)
+        lane.left = asyncio.get_running_loop().create_future()
+        self._on_idle()
+        await lane.left
+        self._lanes.remove(lane)
 
     # Which sequence.
 
@@ -165,7 +191,7 @@ class SequenceScheduler:
         """Into the lowest free slot, as Triton does: batches stay short. Of equal ones, on the instance with the least to do."""
         best: tuple[int, int, int] | None = None
         for at, lane in enumerate(self._lanes):
-            slot = lane.first_free_slot() if lane.instance.is_serving else -1
+            slot = lane.first_free_slot() if lane.instance.is_serving and lane.left is None else -1
             if slot >= 0 and (best is None or (slot, lane.num_used) < best[:2]):
                 best = (slot, lane.num_used, at)
         if best is None:

@@ -7,6 +7,7 @@ Rule: a sequence is in `ready` exactly while it has a request that waits and non
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
 import msgspec
@@ -62,6 +63,8 @@ class Lane:
         self.num_used = 0
         self.ready: dict[Sequence, None] = {}
         self.timer: Timer | None = None
+        self.left: asyncio.Future[None] | None = None
+        """Set when the instance is to go: it takes no new sequences, and this is done when the last one has left."""
 
     # Who is in it.
 

@@ -633,6 +633,33 @@ def test_a_sequence_waits_for_an_instance_that_comes_back_but_not_for_broken_one
     assert bench.error("b").code is Code.UNAVAILABLE
 
 
+def test_a_new_instance_takes_from_the_backlog() -> None:
+    bench = direct(1)
+    bench.run("a", 1, start=True)
+    bench.send("b", 2, start=True)
+    bench.instances.append(FakeInstance())
+    bench.scheduler.add_instance(bench.instances[1])
+    bench.clock.turn()
+    assert bench.ids(1) == [["b"]]
+
+
+async def test_an_instance_that_is_to_go_keeps_its_sequences_to_their_end() -> None:
+    bench = direct(2, num_instances=2)
+    bench.run("a", 1, start=True)
+    leaving = asyncio.ensure_future(bench.scheduler.remove_instance(bench.instances[0]))
+    await asyncio.sleep(0)
+    for number in (2, 3, 4):
+        bench.run(str(number), number, start=True) if number < 4 else bench.send("4", 4, start=True)
+    assert bench.ids(1) == [["2"], ["", "3"]]
+    assert bench.scheduler.has_sequence(1)
+    assert not leaving.done()
+    bench.run("ae", 1, end=True)
+    await leaving
+    bench.clock.turn()
+    assert bench.ids(0) == [["a"], ["ae"]]
+    assert not bench.scheduler.has_sequence(1)
+
+
 # The end.
 
 
