@@ -35,7 +35,7 @@ def recorded() -> dict[tuple[str, str], dict[str, Answer]]:
 
 @pytest.mark.parametrize(("subject", "case"), [pytest.param(subject, case, id=f"{subject}-{case.name}") for subject, case in MAIN.cases()])
 def test_same_answer(main_replay: Replay, recorded: dict[tuple[str, str], dict[str, Answer]], subject: str, case: Case) -> None:
-    want = expected(recorded["main", subject].get(case.name, {}), case.expect)
+    want = expected(recorded["main", subject].get(case.name, {}), case)
     assert not difference(want, main_replay.answer(case)), case.because
 
 
@@ -45,7 +45,7 @@ def test_model_control_tells_the_same_story(recorded: dict[tuple[str, str], dict
     with naiad(CONTROL.repositories, CONTROL.flags) as server:
         replay = Replay(server, CONTROL)
         for subject, case in CONTROL.cases():
-            want = expected(recorded["control", subject].get(case.name, {}), case.expect)
+            want = expected(recorded["control", subject].get(case.name, {}), case)
             told = difference(want, replay.answer(case))
             if told:
                 differences.append(f"{case.name}\n{told}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.differential.case import Case, GrpcCase
-from tests.differential.cases.grpc_unary import ROW, add_sub, described, output, request
+from tests.differential.cases.grpc_message import ROW, add_sub, described, output, request
 
 ENDED = "the genuine server ends the stream as if nothing was sent"
 EMPTY_FINAL = {"triton_enable_empty_final_response": True}

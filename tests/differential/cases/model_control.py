@@ -9,7 +9,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.differential.case import Case, GrpcCase, get, infer, post, tensor
-from tests.differential.cases.grpc_unary import call, described, request
+from tests.differential.cases.grpc_message import call, described, request
 
 ANY = {"inputs": [tensor("ANY", "INT32", [1], [0])]}
 CONFIG = {
