@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         (folder / "repository" / name / "config.pbtxt").write_text(CONFIG % mark)
     (folder / "repository/unheard-of/1").mkdir(parents=True)
     (folder / "repository/unheard-of/config.pbtxt").write_text(CONFIG.replace("shouting", "whispering") % "")
-    paths = os.pathsep.join([str(EXAMPLE), str(folder / "site")])
+    paths = os.pathsep.join([str(EXAMPLE), str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
     flags = [f"--backend-directory={folder / 'backends'}", "--exit-on-error=false"]
     with naiad([str(EXAMPLE / "repository"), str(folder / "repository")], flags, {"PYTHONPATH": paths}) as running:
         yield running

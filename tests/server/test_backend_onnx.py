@@ -141,10 +141,8 @@ def test_bad_models_fail_with_a_message_and_the_others_serve(server: Server, nam
 
 
 def test_the_server_does_not_grow_with_its_models(tmp_path: Path) -> None:
-    """100 MB of weights are the worker's; with the model they are gone."""
-    content = models.heavy(tmp_path / "heavy" / "1", 25_000_000)
-    (tmp_path / "heavy/1/model.onnx").write_bytes(content)
-    (tmp_path / "heavy/config.pbtxt").write_text("instance_group [ { kind: KIND_CPU count: 1 } ]")
+    """60 MB of weights are the worker's; with the model they are gone."""
+    models.add(tmp_path, "heavy", "model.onnx", models.heavy(15_000_000), "instance_group [ { kind: KIND_CPU count: 1 } ]")
     models.add(tmp_path, "linear", "model.onnx", models.linear())
     with naiad([str(tmp_path)], ["--model-control-mode=explicit"]) as server:
         assert server.post("/v2/repository/models/linear/load", {})[0] == 200
@@ -154,7 +152,7 @@ def test_the_server_does_not_grow_with_its_models(tmp_path: Path) -> None:
         assert _resident_mb(server.pid) - before < 10
         workers = set(process_tree(server.pid)) - family
         assert max(_resident_mb(pid) for pid in workers) > 100
-        body = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [24_999_999]}]}
+        body = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [14_999_999]}]}
         assert json.loads(server.post("/v2/models/heavy/infer", body)[1])["outputs"][0]["data"] == [1.0]
         assert server.post("/v2/repository/models/heavy/unload", {})[0] == 200
         assert wait_gone(list(workers)) == []
