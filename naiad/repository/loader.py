@@ -30,6 +30,7 @@ from naiad.scheduling.ensemble import Infer
 from naiad.scheduling.scheduler import Resizable
 from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
+from naiad.shm.directory import SlotDirectory
 from naiad.workers.calls import Calls, Services
 from naiad.workers.instance import Instance, InstancePlan
 from naiad.workers.messages import CallFlow, CancelCall, Control, LogLine, Metric, StartCall, ToServer
@@ -65,6 +66,8 @@ class Loader:
         self._templates = templates
         self._services = services
         self._options = options
+        self._directory = SlotDirectory()
+        """Of the shared memory of all models, so that a tensor can go from one to the other uncopied."""
 
     @property
     def infer(self) -> Infer:
@@ -76,7 +79,7 @@ class Loader:
         backend = self._backend(config)
         group = config.instance_group[0] if config.instance_group else ModelInstanceGroup(name=config.name, count=1)
         arguments = self._arguments(config, group, 0, version, model_dir)
-        arena = Arena()
+        arena = Arena(directory=self._directory)
         process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
         calls = Calls(process.channel, self._services, arguments.instance_name)
 
@@ -101,7 +104,7 @@ class Loader:
         started_ns = time.monotonic_ns()
         spec = self._spec(config, version, versions, model_dir)
         statistics = build_statistics(config.name, version, self._options.latency)
-        arena = configured.arena if configured is not None else Arena()
+        arena = configured.arena if configured is not None else Arena(directory=self._directory)
         plan = self._plan(config, version)
         places = self._places(config, version, model_dir)
         instances = [Instance(self._clock, self._templates, plan, arguments, arena, statistics, self._services) for arguments, _ in places]
@@ -135,7 +138,7 @@ class Loader:
         config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
         statistics = build_statistics(config.name, version, self._options.latency)
         scheduler = build_ensemble(config, version, models, infer or self._services.infer, self._clock, statistics)
-        return Model(self._spec(config, version, versions, model_dir), config, statistics, [], scheduler, Arena())
+        return Model(self._spec(config, version, versions, model_dir), config, statistics, [], scheduler, Arena(directory=self._directory))
 
     async def resize(self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path) -> list[Instance] | None:
         """Starts what is missing of these instance groups in a model that serves; the instances that are to go are the caller's.

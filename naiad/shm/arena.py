@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from naiad.core.work import SlotRef
+from naiad.shm.directory import SlotDirectory
 
 Bytes1d: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -39,14 +40,14 @@ class Slot:
         self.size = size
         self.fd = fd
         self.mapping = mapping
-        self.address = _address(np.frombuffer(mapping, np.uint8))
+        self.address = address_of(mapping)
         self.local_views = 0
         self.leases = 0
         self.free_since_ns = 0
 
 
-def _address(array: Bytes1d) -> int:
-    address: int = array.__array_interface__["data"][0]
+def address_of(data: memoryview | mmap.mmap) -> int:
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
     return address
 
 
@@ -84,8 +85,10 @@ class _Views:
 class Arena:
     """The owner's side. Safe to use from several threads: in a worker, responses are sent by whoever has them."""
 
-    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns, directory: SlotDirectory | None = None) -> None:
         self._now_ns = now_ns
+        self.directory = directory
+        """The server's, of all its shared memory."""
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._slots: dict[int, Slot] = {}
@@ -112,7 +115,7 @@ class Arena:
         """The slot that this memory lies in, and the offset there; None when it is not ours."""
         if not self._addresses:
             return None
-        address = _address(np.frombuffer(data, np.uint8))
+        address = address_of(data)
         with self._lock:
             at = bisect_right(self._addresses, address) - 1
             if at < 0:
@@ -180,6 +183,8 @@ class Arena:
         at = bisect_right(self._addresses, slot.address)
         self._addresses.insert(at, slot.address)
         self._by_address.insert(at, slot)
+        if self.directory is not None:
+            self.directory.add(slot.address, slot.size, slot.fd)
         return slot
 
     def _forget(self, slot: Slot) -> None:
@@ -187,6 +192,8 @@ class Arena:
         del self._slots[slot.id]
         at = self._by_address.index(slot)
         del self._addresses[at], self._by_address[at]
+        if self.directory is not None:
+            self.directory.remove(slot.address)
         os.close(slot.fd)
 
     def _collect(self) -> None:
@@ -206,7 +213,8 @@ class Arena:
 class LentSlots:
     """The borrower's side: maps what the peer announced, hands out views, collects what can be given back."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: SlotDirectory | None = None) -> None:
+        self._directory = directory
         self._mappings: dict[int, mmap.mmap] = {}
         self._fds: dict[int, int] = {}
         self._live: dict[int, int] = {}
@@ -228,13 +236,18 @@ class LentSlots:
         self.drop(id)
         self._mappings[id] = mapping
         self._fds[id] = fd
-        start = _address(np.frombuffer(mapping, np.uint8))
+        start = address_of(mapping)
         self._addresses.append((start, start + size, id))
+        if self._directory is not None:
+            self._directory.add(start, size, fd)
 
     def drop(self, id: int) -> None:
-        if self._mappings.pop(id, None) is not None:
-            os.close(self._fds.pop(id))
-            self._addresses = [entry for entry in self._addresses if entry[2] != id]
+        if self._mappings.pop(id, None) is None:
+            return
+        if self._directory is not None:
+            self._directory.remove(next(start for start, _, slot in self._addresses if slot == id))
+        os.close(self._fds.pop(id))
+        self._addresses = [entry for entry in self._addresses if entry[2] != id]
 
     def close(self) -> None:
         for id in list(self._mappings):
@@ -253,7 +266,7 @@ class LentSlots:
         """Where this memory lies when it is the peer's: to hand it back instead of copying it."""
         if not self._addresses:
             return None
-        start = _address(np.frombuffer(data, np.uint8))
+        start = address_of(data)
         end = start + data.nbytes
         for slot_start, slot_end, id in self._addresses:
             if slot_start <= start and end <= slot_end:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.tensor import SlotRef, Tensor
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError, unsupported
 from naiad.workers.channel import Channel
@@ -66,7 +68,7 @@ class Calls:
 
     def _start(self, call: CallRequest) -> None:
         work = call.request
-        self._channel.link.resolve(work.inputs)
+        self._resolve(work.inputs)
         request = InferRequest(
             call.model_name,
             work.inputs,
@@ -93,6 +95,14 @@ class Calls:
             return
         self._streams[work.handle] = stream
         stream.deliver_to(partial(self._deliver, work.handle))
+
+    def _resolve(self, inputs: list[Tensor]) -> None:
+        """What the calling model was lent itself it may still hold and write to: the called one gets a copy of that."""
+        refs: list[Any] = [tensor.data for tensor in inputs]
+        self._channel.link.resolve(inputs)
+        for tensor, ref in zip(inputs, refs, strict=True):
+            if isinstance(ref, SlotRef) and ref.is_mine:
+                tensor.data = memoryview(tensor.data).toreadonly()
 
     def _deliver(self, number: int, response: InferResponse | None, is_final: bool) -> None:
         if is_final:

@@ -7,6 +7,7 @@ uvloop's transports carry no descriptors, so this reads and writes the raw socke
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -65,9 +66,10 @@ class Channel(Generic[M]):
             self._queue(bytes(self._out[sent:]), [])
 
     def _queue(self, data: bytes, fds: list[int]) -> None:
+        """Descriptors are duplicated: their owner may close them while the message waits."""
         was_waiting = bool(self._waiting)
         sent = 0
-        for rights in split_rights(fds):
+        for rights in split_rights([os.dup(fd) for fd in fds]):
             self._waiting.append((data[sent : sent + 1], rights))
             sent += 1
         self._waiting.append((data[sent:], []))
@@ -85,6 +87,7 @@ class Channel(Generic[M]):
             except OSError as error:
                 self.close(f"write failed: {error.strerror}")
                 return True
+            _close_all(rights)
             if sent < len(data):
                 self._waiting[0] = (data[sent:], [])
             else:
@@ -128,6 +131,14 @@ class Channel(Generic[M]):
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
+        for _, rights in self._waiting:
+            _close_all(rights)
         self._waiting.clear()
         self.link.close()
         self._on_close(reason)
+
+
+def _close_all(rights: Rights) -> None:
+    for _, _, fds in rights:
+        for fd in fds:
+            os.close(fd)

@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from naiad.core.tensor import SlotRef, Tensor
-from naiad.shm.arena import INLINE_MAX_BYTES, Arena, LentSlots
+from naiad.shm.arena import INLINE_MAX_BYTES, Arena, LentSlots, Slot, address_of
+from naiad.shm.foreign import ForeignSlots
 from naiad.workers.messages import Message, Released, Slots
 
 M = TypeVar("M")
@@ -30,7 +31,8 @@ class BrokenLinkError(Exception):
 class Link(Generic[M]):
     def __init__(self, decoder: msgspec.msgpack.Decoder[M], arena: Arena) -> None:
         self.arena = arena
-        self.lent = LentSlots()
+        self.lent = LentSlots(arena.directory)
+        self._foreign = ForeignSlots(arena.directory) if arena.directory is not None else None
         self._decoder = decoder
         self._encoder = msgspec.msgpack.Encoder()
         self._incoming = bytearray()
@@ -48,7 +50,8 @@ class Link(Generic[M]):
             data = tensor.data
             if len(data) > INLINE_MAX_BYTES or (isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES):
                 view = (data if isinstance(data, memoryview) else memoryview(data)).cast("B")
-                ref = self.lent.find(view) or self._lend(view)
+                # Read-only memory has more than one reader, and the peer may write to what it gets.
+                ref = self._copy(view) if view.readonly else self._share(view) or self._copy(view)
                 tensors[at] = _with_ref(tensor, ref)
 
     def copy_if_kept(self, tensors: list[Tensor]) -> None:
@@ -56,23 +59,32 @@ class Link(Generic[M]):
         for at, tensor in enumerate(tensors):
             ref: Any = tensor.data
             if isinstance(ref, SlotRef) and ref.is_mine and self.lent.live_views(ref.slot) > 0:
-                tensors[at] = _with_ref(tensor, self._lend(self.lent.peek(ref)))
+                tensors[at] = _with_ref(tensor, self._copy(self.lent.peek(ref)))
 
-    def _lend(self, view: memoryview) -> SlotRef:
+    def _share(self, view: memoryview) -> SlotRef | None:
+        """Where it lies already: in the peer's memory, in ours, or in another peer's."""
+        ref = self.lent.find(view)
+        if ref is not None:
+            return ref
         found = self.arena.find(view)
-        keep = view
-        if found is None:
-            keep = self.arena.allocate(view.nbytes)
-            keep[:] = view
-            found = self.arena.find(keep)
-            assert found is not None
-        slot, offset = found
+        if found is not None:
+            return self._lend(*found, view.nbytes)
+        return self._foreign.lend(view, address_of(view)) if self._foreign is not None else None
+
+    def _copy(self, view: memoryview) -> SlotRef:
+        keep = self.arena.allocate(view.nbytes)
+        keep[:] = view
+        found = self.arena.find(keep)
+        assert found is not None
+        return self._lend(*found, view.nbytes)
+
+    def _lend(self, slot: Slot, offset: int, size: int) -> SlotRef:
         self.arena.lend(slot)
         self._leases[slot.id] = self._leases.get(slot.id, 0) + 1
         if slot.id not in self._announced:
             self._announced.add(slot.id)
             self._new.append((slot.id, slot.size, slot.fd))
-        return SlotRef(slot.id, offset, view.nbytes)
+        return SlotRef(slot.id, offset, size)
 
     def drop_slots(self, ids: Iterable[int]) -> None:
         """The arena gave these back: the peer is told with the next message."""
@@ -85,6 +97,12 @@ class Link(Generic[M]):
         """Writes the message and what must go with it into `buffer`; returns descriptors to pass along (still ours)."""
         fds: list[int] = []
         end = 0
+        foreign = self._foreign
+        if foreign is not None and (foreign.new or foreign.dropped):
+            self._new += foreign.new
+            self._dropped += foreign.dropped
+            foreign.new.clear()
+            foreign.dropped.clear()
         if self._new or self._dropped:
             new, self._new = self._new, []
             dropped, self._dropped = self._dropped, []
@@ -142,9 +160,14 @@ class Link(Generic[M]):
             ref: Any = tensor.data
             if isinstance(ref, SlotRef):
                 try:
-                    tensor.data = self.arena.take_back(ref) if ref.is_mine else self.lent.view(ref)
+                    tensor.data = self._take_back(ref) if ref.is_mine else self.lent.view(ref)
                 except ValueError as error:
                     raise BrokenLinkError(str(error)) from error
+
+    def _take_back(self, ref: SlotRef) -> memoryview:
+        if ref.slot < 0 and self._foreign is not None:
+            return self._foreign.take_back(ref)
+        return self.arena.take_back(ref)
 
     def _take_slots(self, message: Slots) -> None:
         for id in message.dropped:
@@ -156,6 +179,9 @@ class Link(Generic[M]):
 
     def _take_released(self, message: Released) -> None:
         for id in message.slots:
+            if id < 0 and self._foreign is not None:
+                self._foreign.release(id)
+                continue
             left = self._leases.get(id, 0)
             if left == 0:
                 raise BrokenLinkError(f"release of slot {id} that the peer does not hold")
@@ -174,6 +200,8 @@ class Link(Generic[M]):
             if leases:
                 self.arena.release(id, leases)
         self._leases.clear()
+        if self._foreign is not None:
+            self._foreign.close()
         self.lent.close()
         while self._fds:
             os.close(self._fds.popleft())

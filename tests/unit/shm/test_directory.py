@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from naiad.shm.arena import Arena, address_of
+from naiad.shm.directory import SharedRange, SlotDirectory
+
+MB = 1 << 20
+
+
+def test_finds_the_range_that_holds_all_of_it() -> None:
+    directory = SlotDirectory()
+    directory.add(1000, 100, 7)
+    directory.add(3000, 100, 8)
+    found = directory.find(1010, 90)
+    assert found is not None
+    assert (found.start, found.fd) == (1000, 7)
+    assert directory.find(1010, 91) is None
+    assert directory.find(999, 1) is None
+    assert directory.find(2000, 1) is None
+
+
+def test_watchers_are_told_when_a_range_goes() -> None:
+    directory = SlotDirectory()
+    directory.add(1000, 100, 7)
+    gone: list[SharedRange] = []
+    found = directory.find(1000, 1)
+    assert found is not None
+    found.watchers.append(gone.append)
+    directory.remove(1000)
+    assert gone == [found]
+    assert directory.find(1000, 1) is None
+    assert len(directory) == 0
+
+
+def test_an_arena_lists_what_it_has_and_no_more() -> None:
+    directory, now_ns = SlotDirectory(), 0
+    arena = Arena(lambda: now_ns, directory)
+    view = arena.allocate(MB)
+    assert directory.find(address_of(view), MB) is not None
+    del view
+    now_ns = 10
+    assert len(arena.trim(5)) == 0
+    now_ns = 20
+    assert len(arena.trim(5)) == 1
+    assert len(directory) == 0
