@@ -71,7 +71,7 @@ class Server:
             started = await self._listen()
             async with self._heartbeat(), self._metrics_page():
                 if not await self._start():
-                    return 1
+                    return 0
                 for line in started:
                     log.info(line)
                 await self._signals.get()
@@ -111,6 +111,7 @@ class Server:
             log.info("interrupted while models were loading")
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
+            await self._core.repository.stop()
             return False
         interrupted.cancel()
         self._print_tables()

@@ -1,0 +1,194 @@
+"""A reload under load: not one request fails, whatever is changed; a reload that fails changes nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from tests.server.harness import Server, naiad, process_tree, wait_gone
+from tests.server.model_folder import ANY, Control, model_code, put, write_ensemble, write_model
+
+NUM_RELOADS = 100
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[Server]:
+    with naiad([str(repository)], ["--model-control-mode=explicit"]) as one:
+        yield one
+
+
+@pytest.fixture
+def control(server: Server, repository: Path) -> Iterator[Control]:
+    """What a test has loaded is unloaded after it, and its files are gone."""
+    one = Control(server)
+    yield one
+    for folder in list(repository.iterdir()):
+        one.unload(folder.name)
+        shutil.rmtree(folder)
+
+
+class Load:
+    """Threads that send one request after the other until they are told to stop, and keep what went wrong."""
+
+    def __init__(self, server: Server, models: list[str]) -> None:
+        self._stop = threading.Event()
+        self.failures: list[str] = []
+        self.num_answers = 0
+        targets = [(self._http, model) for model in models] + [(self._grpc, model) for model in models]
+        self._threads = [threading.Thread(target=send, args=(server, model)) for send, model in targets]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _http(self, server: Server, model: str) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
+        try:
+            while not self._stop.is_set():
+                connection.request("POST", f"/v2/models/{model}/infer", json.dumps(ANY))
+                answer = connection.getresponse()
+                body = answer.read()
+                self._count(answer.status == 200, f"{answer.status} {body!r}")
+        finally:
+            connection.close()
+
+    def _grpc(self, server: Server, model: str) -> None:
+        request = pb.ModelInferRequest(model_name=model)
+        request.inputs.add(name="ANY", datatype="INT32", shape=[1]).contents.int_contents.append(0)
+        with grpc.insecure_channel(server.grpc) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            while not self._stop.is_set():
+                try:
+                    stub.ModelInfer(request, timeout=30)
+                    self._count(True, "")
+                except grpc.RpcError as error:
+                    self._count(False, str(error))
+
+    def _count(self, is_good: bool, words: str) -> None:
+        if is_good:
+            self.num_answers += 1
+        else:
+            self.failures.append(words)
+
+
+def test_a_hundred_reloads_under_load_fail_no_request(server: Server, control: Control, repository: Path) -> None:
+    write_model(repository, "m", "0")
+    write_ensemble(repository, "e", "m")
+    assert control.load("e") == (200, "")
+    with Load(server, ["m", "e"]) as load:
+        for number in range(1, NUM_RELOADS + 1):
+            put(repository / "m" / "1" / "model.py", model_code(str(number)))
+            assert control.load("m") == (200, "")
+            assert control.word("m") == control.word("e") == str(number)
+    assert load.failures == []
+    assert load.num_answers > NUM_RELOADS
+    assert control.index("m", "e") == [("e", "1", "READY", ""), ("m", "1", "READY", "")]
+
+
+def test_instances_come_and_go_under_load(server: Server, control: Control, repository: Path) -> None:
+    write_model(repository, "m", extra="instance_group [ { count: 1 kind: KIND_CPU } ]")
+    control.load("m")
+    first, config = control.pid("m"), repository / "m" / "config.pbtxt"
+    with Load(server, ["m"]) as load:
+        for count in (3, 2, 4, 1, 2) * 4:
+            put(config, f"{config.read_text().rpartition('instance_group')[0]}instance_group [ {{ count: {count} kind: KIND_CPU }} ]")
+            assert control.load("m") == (200, "")
+            groups = json.loads(server.get("/v2/models/m/config")[1])["instance_group"]
+            assert [group["count"] for group in groups] == [count]
+    assert load.failures == []
+    assert control.pid("m") == first, "the first instance was never in the way"
+
+
+def test_versions_come_and_go_beside_each_other(server: Server, control: Control, repository: Path) -> None:
+    write_model(repository, "m", "one", versions=(1,), extra="version_policy { all { } }")
+    control.load("m")
+    first = control.pid("m", "1")
+    with Load(server, ["m"]) as load:
+        write_model(repository, "m", "two", versions=(2,), extra="version_policy { all { } }")
+        assert control.load("m") == (200, "")
+        assert (control.word("m"), control.word("m", "1"), control.pid("m", "1")) == ("two", "one", first)
+        assert json.loads(server.get("/v2/models/m/versions/1")[1])["versions"] == ["1"]
+        write_config = (repository / "m" / "config.pbtxt").read_text().replace("all { }", "specific { versions: [ 1 ] }")
+        put(repository / "m" / "config.pbtxt", write_config)
+        assert control.load("m") == (200, "")
+        assert (control.word("m"), control.pid("m", "1")) == ("one", first)
+    assert load.failures == []
+    assert json.loads(server.get("/v2/models/m")[1])["versions"] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "status"),
+    [
+        ("1/model.py", "def (:", 400),
+        ("1/model.py", "import no_such_module", 400),
+        ("1/model.py", "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('no')\n", 400),
+        ("config.pbtxt", "this is {{{ no config", 500),
+        ("config.pbtxt", 'backend: "no_such_backend"', 400),
+    ],
+)
+def test_a_failed_reload_keeps_what_serves(server: Server, control: Control, repository: Path, file: str, text: str, status: int) -> None:
+    write_model(repository, "m", "good")
+    control.load("m")
+    pid, good = control.pid("m"), (repository / "m" / file).read_text()
+    with Load(server, ["m"]) as load:
+        put(repository / "m" / file, text)
+        for _ in range(3):
+            assert control.load("m")[0] == status
+            assert control.pid("m") == pid
+            assert ("m", "1", "READY", "") in control.index("m")
+        put(repository / "m" / file, good)
+        assert control.load("m") == (200, "")
+    assert load.failures == []
+    assert server.is_ready()
+
+
+def test_a_model_too_large_to_stand_twice_is_unloaded_first(server: Server, control: Control, repository: Path, tmp_path: Path) -> None:
+    """The model holds a lock that a second copy cannot have."""
+    lock = tmp_path / "lock"
+    take = f"os.mkdir({str(lock)!r})"
+    parameter = 'parameters { key: "UNLOAD_BEFORE_RELOAD" value { string_value: "true" } }'
+    code = model_code("one", initialize=take) + f"\n    def finalize(self):\n        os.rmdir({str(lock)!r})\n"
+    write_model(repository, "m", extra=parameter)
+    put(repository / "m" / "1" / "model.py", code)
+    assert control.load("m") == (200, "")
+    put(repository / "m" / "1" / "model.py", code.replace("one", "two"))
+    assert control.load("m") == (200, "")
+    assert control.word("m") == "two"
+    put(repository / "m" / "config.pbtxt", (repository / "m" / "config.pbtxt").read_text().replace("true", "false") + "\n")
+    assert control.load("m") == (200, ""), "what serves now says that it cannot stand beside another"
+    put(repository / "m" / "1" / "model.py", code.replace("one", "three"))
+    status, words = control.load("m")
+    assert (status, "FileExistsError" in words) == (400, True)
+    assert control.word("m") == "two"
+
+
+def test_the_old_copies_are_gone_afterwards(server: Server, control: Control, repository: Path) -> None:
+    write_model(repository, "m", "0")
+    control.load("m")
+    workers = [control.pid("m")]
+    for number in range(5):
+        put(repository / "m" / "1" / "model.py", model_code(str(number)))
+        control.load("m")
+        workers.append(control.pid("m"))
+    assert wait_gone(workers[:-1]) == []
+    assert workers[-1] in process_tree(server.pid)
