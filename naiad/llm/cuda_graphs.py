@@ -25,6 +25,7 @@ def ladder(max_num_seqs: int) -> list[int]:
 
 
 class GraphLadder:
+    @torch.inference_mode()
     def __init__(self, model: Model, sampler: Sampler, cache: KvCache, stager: StepStager, sizes: list[int]) -> None:
         self._stager = stager
         self._sizes = sizes

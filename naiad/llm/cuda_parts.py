@@ -1,4 +1,4 @@
-"""What an engine on a GPU is made of, instead of the PyTorch parts: operations and sampler in Triton, chunk planner, graphs.
+"""What an engine on a GPU is made of, instead of the PyTorch parts: operations, attention and sampler in Triton, chunk planner.
 
 Imported only where it is used: it needs triton, which comes with torch's CUDA builds. Runs in Triton's interpreter too, for tests.
 """
@@ -9,26 +9,26 @@ import torch
 from torch import Tensor
 
 from naiad.llm.chunk_plan import ChunkPlanner
-from naiad.llm.kernels.decode_attention import DecodeAttention
 from naiad.llm.kernels.gemm_plan import GemmPlan
+from naiad.llm.kernels.paged_attention import TritonPagedAttention
 from naiad.llm.kernels.sampling import TritonSampler
 from naiad.llm.kernels.triton_operations import TritonOperations
-from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.slot_table import SlotTable
 
 NUM_SMS_WITHOUT_GPU = 4
 
 
-def build_planner(config: DecoderConfig, device: torch.device) -> ChunkPlanner:
-    return ChunkPlanner(_num_sms(device), config.num_kv_heads)
+def build_planner(num_kv_heads: int, device: torch.device) -> ChunkPlanner:
+    return ChunkPlanner(_num_sms(device), num_kv_heads)
 
 
-def build_operations(config: DecoderConfig, cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner) -> TritonOperations:
+def build_attention(table: SlotTable, planner: ChunkPlanner) -> TritonPagedAttention:
     max_rows = table.num_slots + 1
-    attention = DecodeAttention(
-        max_rows, planner.max_chunks(max_rows), config.num_heads, config.num_kv_heads, config.head_dim, table.device
-    )
-    return TritonOperations(cos, sin, table.next_tokens, attention, GemmPlan())
+    return TritonPagedAttention(max_rows, planner.max_chunks(max_rows), table.device)
+
+
+def build_operations(cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner) -> TritonOperations:
+    return TritonOperations(cos, sin, table.next_tokens, build_attention(table, planner), GemmPlan())
 
 
 def build_sampler(table: SlotTable) -> TritonSampler:

@@ -13,7 +13,7 @@ from typing import Protocol
 from naiad.llm.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
-NUM_CONTEXT_TOKENS = 5
+NUM_CONTEXT_TOKENS = 8
 
 
 class Detokenizer(Protocol):
@@ -39,12 +39,13 @@ class ByteLevelDetokenizer:
 class WindowDetokenizer:
     """For all others: decodes a small window twice, without and with the new tokens, and gives the difference.
 
-    The last tokens of the prompt are in the first window, so that a leading space is kept when the text goes on.
+    The window begins with the tokens of the last piece, so it never begins inside a character; before the first piece, with the end
+    of the prompt, so that a leading space is kept when the text goes on.
     """
 
     def __init__(self, decode: Callable[[list[int]], str], prompt: list[int]) -> None:
         self._decode = decode
-        self._tokens = prompt[-NUM_CONTEXT_TOKENS:]
+        self._tokens = _clean_ending(decode, prompt)
         self._num_read = len(self._tokens)
         """Tokens whose text was given out; the text of those is the window's known beginning."""
 
@@ -56,12 +57,21 @@ class WindowDetokenizer:
         known = self._decode(self._tokens[: self._num_read])
         if len(text) <= len(known):
             return ""
-        del self._tokens[:-NUM_CONTEXT_TOKENS]
+        del self._tokens[: self._num_read]
         self._num_read = len(self._tokens)
         return text[len(known) :]
 
     def finish(self) -> str:
         return self._decode(self._tokens)[len(self._decode(self._tokens[: self._num_read])) :]
+
+
+def _clean_ending(decode: Callable[[list[int]], str], prompt: list[int]) -> list[int]:
+    """The shortest end of the prompt that is text by itself."""
+    for count in range(1, NUM_CONTEXT_TOKENS + 1):
+        text = decode(prompt[-count:])
+        if text and REPLACEMENT not in text:
+            return prompt[-count:]
+    return []
 
 
 def build_detokenizer(tokenizer: Tokenizer, prompt: list[int], skip_special_tokens: bool) -> Detokenizer:

@@ -29,6 +29,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int | None = None
     """An absolute size; when set, it replaces both. None on a CPU: 1 GiB."""
     enable_prefix_caching: bool = True
+    trust_remote_code: bool = False
+    """Lets a checkpoint without a fast path bring Python code of its own."""
+    allow_pickle: bool = False
+    """Lets pytorch_model.bin be read where there are no safetensors."""
     max_waiting_requests: int = 1024
     """A request beyond them is refused with UNAVAILABLE."""
     use_cuda_graphs: bool = True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from naiad.llm.models.decoder_config import DecoderConfig
+from naiad.llm.models.description import ModelDescription
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class KvCache:
 
 
 def allocate_kv_cache(
-    config: DecoderConfig,
+    description: ModelDescription,
     num_blocks: int,
     block_size: int,
     num_slots: int,
@@ -37,14 +37,14 @@ def allocate_kv_cache(
     dtype: torch.dtype,
 ) -> KvCache:
     """Zeroed: a masked score times a stray NaN would still be NaN."""
-    shape = (num_blocks, config.num_kv_heads, block_size, config.head_dim)
+    shapes = [(num_blocks, kv.num_kv_heads, block_size, kv.head_dim) for kv in description.kv_shapes]
     return KvCache(
-        keys=[torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)],
-        values=[torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)],
+        keys=[torch.zeros(shape, device=device, dtype=dtype) for shape in shapes],
+        values=[torch.zeros(shape, device=device, dtype=dtype) for shape in shapes],
         block_tables=torch.zeros((num_slots + 1, -(-max_model_len // block_size)), device=device, dtype=torch.int32),
         block_size=block_size,
     )
 
 
-def block_bytes(config: DecoderConfig, block_size: int, dtype: torch.dtype) -> int:
-    return config.kv_bytes_per_token(dtype.itemsize) * block_size
+def block_bytes(description: ModelDescription, block_size: int, dtype: torch.dtype) -> int:
+    return description.kv_values_per_token() * dtype.itemsize * block_size

@@ -10,38 +10,38 @@ import torch
 from naiad.errors import unavailable
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.kv_cache import block_bytes
-from naiad.llm.models.decoder_config import DecoderConfig
+from naiad.llm.models.description import ModelDescription
 
 DEFAULT_CPU_BYTES = 1 << 30
 GRAPH_BYTES = 1 << 30
 """Left for captured graphs, library workspaces and fragmentation."""
 
 
-def activation_bytes(config: DecoderConfig, num_tokens: int, max_num_seqs: int, dtype: torch.dtype) -> int:
+def activation_bytes(description: ModelDescription, num_tokens: int, max_num_seqs: int, dtype: torch.dtype) -> int:
     """The largest step: its widest projections are alive at once; logits of all sequences, once as they are and once widened."""
-    width = config.q_size + 2 * config.kv_size + config.q_size + 3 * config.hidden_size
-    width += config.intermediate_size * (3 if config.is_gated else 2)
-    return num_tokens * width * dtype.itemsize + max_num_seqs * config.vocab_size * (dtype.itemsize + 4)
+    return num_tokens * description.activation_width * dtype.itemsize + max_num_seqs * description.vocab_size * (dtype.itemsize + 4)
 
 
-def num_kv_blocks(config: DecoderConfig, settings: EngineSettings, num_tokens: int, device: torch.device, dtype: torch.dtype) -> int:
+def num_kv_blocks(
+    description: ModelDescription, settings: EngineSettings, num_tokens: int, device: torch.device, dtype: torch.dtype
+) -> int:
     """With the one that padding uses. Called after the weights are on the device."""
     if settings.num_kv_blocks is not None:
         return settings.num_kv_blocks + 1
     num_bytes = settings.kv_cache_bytes
     if num_bytes is None:
-        num_bytes = DEFAULT_CPU_BYTES if device.type == "cpu" else _free_bytes(config, settings, num_tokens, device, dtype)
-    wanted = settings.max_num_seqs * -(-(settings.max_model_len or config.max_position_embeddings) // settings.block_size)
-    count = min(num_bytes // block_bytes(config, settings.block_size, dtype), wanted + 1)
+        num_bytes = DEFAULT_CPU_BYTES if device.type == "cpu" else _free_bytes(description, settings, num_tokens, device, dtype)
+    wanted = settings.max_num_seqs * -(-(settings.max_model_len or description.max_position_embeddings) // settings.block_size)
+    count = min(num_bytes // block_bytes(description, settings.block_size, dtype), wanted + 1)
     if count < 2:
         raise unavailable(f"{max(0, num_bytes)} bytes are left for the KV cache, which is not enough for one block")
     return count
 
 
-def _free_bytes(config: DecoderConfig, settings: EngineSettings, num_tokens: int, device: torch.device, dtype: torch.dtype) -> int:
+def _free_bytes(description: ModelDescription, settings: EngineSettings, num_tokens: int, device: torch.device, dtype: torch.dtype) -> int:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    reserve = GRAPH_BYTES + activation_bytes(config, num_tokens, settings.max_num_seqs, dtype)
+    reserve = GRAPH_BYTES + activation_bytes(description, num_tokens, settings.max_num_seqs, dtype)
     if settings.kv_cache_free_gpu_mem_fraction is not None:
         return int((free - reserve) * settings.kv_cache_free_gpu_mem_fraction)
     return int(free - total * (1.0 - settings.gpu_memory_utilization)) - reserve

@@ -30,7 +30,7 @@ class ScheduledRow(msgspec.Struct, eq=False):
 
 class StepPlan(msgspec.Struct, eq=False):
     rows: list[ScheduledRow] = msgspec.field(default_factory=list)
-    """One-token rows first."""
+    """One-token rows first; a prompt may be cut to one token too, and is then still among the others."""
     num_single: int = 0
     num_tokens: int = 0
     admitted: list[Sequence] = msgspec.field(default_factory=list)

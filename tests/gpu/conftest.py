@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
-pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+if TYPE_CHECKING:
+    import torch
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -21,6 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def device() -> torch.device:
+    torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
     if torch.cuda.is_available():
         return torch.device("cuda")
     if not IS_INTERPRETED:
@@ -31,12 +33,13 @@ def device() -> torch.device:
 @pytest.fixture
 def narrow(device: torch.device) -> torch.dtype:
     """The 16-bit type under test. Triton's interpreter computes bfloat16 products wrongly, so it gets the other one."""
+    torch = pytest.importorskip("torch")
     return torch.bfloat16 if device.type == "cuda" else torch.float16
 
 
 @pytest.fixture(params=["narrow", "float32"])
 def dtype(request: pytest.FixtureRequest, narrow: torch.dtype) -> torch.dtype:
-    return narrow if request.param == "narrow" else torch.float32
+    return narrow if request.param == "narrow" else pytest.importorskip("torch").float32
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
 from naiad.llm.chunk_plan import RECORD_WIDTH, ChunkPlanner
 from naiad.llm.kernels.decode_attention import DecodeAttention

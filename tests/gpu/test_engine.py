@@ -7,7 +7,9 @@ import random
 from typing import Any
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.kernels.sampling import TritonSampler

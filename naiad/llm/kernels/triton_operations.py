@@ -13,12 +13,11 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import Tensor
 
 from naiad.llm.kernels.activation import silu_mul
-from naiad.llm.kernels.decode_attention import DecodeAttention
 from naiad.llm.kernels.embedding import embed
 from naiad.llm.kernels.gemm_plan import GemmPlan
 from naiad.llm.kernels.gemv import gemv
 from naiad.llm.kernels.norm import rms_norm
-from naiad.llm.kernels.prompt_attention import prompt_attention
+from naiad.llm.kernels.paged_attention import TritonPagedAttention
 from naiad.llm.kernels.rope_store import rope_store
 from naiad.llm.kernels.skinny_gemm import skinny_gemm
 from naiad.llm.kv_cache import KvCache
@@ -30,11 +29,11 @@ from naiad.llm.step_input import StepInput
 
 
 class TritonOperations:
-    def __init__(self, cos: Tensor, sin: Tensor, next_tokens: Tensor, decode_attention: DecodeAttention, plan: GemmPlan) -> None:
+    def __init__(self, cos: Tensor, sin: Tensor, next_tokens: Tensor, attention: TritonPagedAttention, plan: GemmPlan) -> None:
         self.cos = cos
         self.sin = sin
         self.next_tokens = next_tokens
-        self.decode_attention = decode_attention
+        self.attention = attention
         self.plan = plan
 
     def embed(self, step: StepInput, table: Tensor, scale: float, cache: KvCache) -> Stream:
@@ -92,23 +91,16 @@ class TritonOperations:
         return self.activate(self.linear(normed, up), activation, is_gated)
 
     def attend(self, qkv: Tensor, layer: LayerWeights, index: int, shape: AttentionShape, step: StepInput, cache: KvCache) -> Tensor:
-        q_norm, k_norm, keys, values, tables = layer.q_norm, layer.k_norm, cache.keys[index], cache.values[index], cache.block_tables
+        q_norm, k_norm = layer.q_norm, layer.k_norm
         is_split = qkv.dim() == 3
         if q_norm is not None and k_norm is not None and q_norm.kind is NormKind.LAYER:
             qkv, is_split, q_norm, k_norm = self._norm_heads(qkv, layer, shape), False, None, None
+        eps = q_norm.eps if q_norm else 0.0
         query = rope_store(
-            qkv, layer.qkv.bias if is_split else None, keys, values, self.cos, self.sin, step.positions, step.slots, tables,
-            q_norm.weight if q_norm else None, k_norm.weight if k_norm else None, q_norm.eps if q_norm else 0.0, shape.num_heads,
+            qkv, layer.qkv.bias if is_split else None, cache.keys[index], cache.values[index], self.cos, self.sin, step.positions,
+            step.slots, cache.block_tables, q_norm.weight if q_norm else None, k_norm.weight if k_norm else None, eps, shape.num_heads,
         )  # fmt: skip
-        out = torch.empty_like(query)
-        if step.num_single:
-            assert step.chunks is not None
-            self.decode_attention(query, out, keys, values, tables, step.chunks, shape.scale, shape.softcap, shape.window)
-        if step.segments:
-            assert step.tiles is not None
-            longest = max(segment.start + segment.count for segment in step.segments)
-            prompt_attention(query, out, keys, values, tables, step.tiles, shape.scale, shape.softcap, shape.window, longest)
-        return out
+        return self.attention.attend(query, index, shape, step, cache)
 
     def logits(self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float) -> Tensor:
         if norm.kind is NormKind.LAYER:

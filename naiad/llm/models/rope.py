@@ -57,6 +57,11 @@ def _linear(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
     return _plain(rope, max_model_len)[0] / rope.settings["factor"], 1.0
 
 
+def _factors(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
+    """GGUF's way: each frequency divided by its own factor."""
+    return _plain(rope, max_model_len)[0] / torch.tensor(rope.settings["factors"], dtype=torch.float32), 1.0
+
+
 def _dynamic(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
     """The base grows with the longest sequence that the engine admits, so that cached keys stay valid."""
     factor, trained, dim = rope.settings["factor"], rope.max_position_embeddings, rope.rotary_dim
@@ -117,6 +122,7 @@ def _longrope(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
 _FREQUENCIES = {
     "default": _plain,
     "linear": _linear,
+    "factors": _factors,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,

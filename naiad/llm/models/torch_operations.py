@@ -87,6 +87,12 @@ class TorchOperations:
         positions = step.positions.long()
         cos, sin = self.cos[positions], self.sin[positions]
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        return self.store_and_attend(query, key, value, index, shape, step, cache)
+
+    def store_and_attend(
+        self, query: Tensor, key: Tensor, value: Tensor, index: int, shape: AttentionShape, step: StepInput, cache: KvCache
+    ) -> Tensor:
+        """For models that rotate on their own: [tokens, heads, head_dim] each."""
         store(key, value, index, step, cache)
         return paged_attention(query, index, shape, step, cache)
 

@@ -1,0 +1,108 @@
+"""The tokenizer inside a GGUF file -> a tokenizers.Tokenizer.
+
+Two kinds: "gpt2", byte-level BPE with its merges in the file, and "llama", SentencePiece's, whose merges follow from its scores.
+Rule: a pre-tokenizer that is not known is refused: guessing it would split texts differently than the model was trained on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from naiad.errors import unsupported
+from naiad.llm.tokenizer import Tokenizer
+
+CONTROL, USER_DEFINED = 3, 4
+LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+def build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
+    kind = metadata.get("tokenizer.ggml.model")
+    tokens: list[str] = metadata.get("tokenizer.ggml.tokens") or []
+    if kind == "gpt2":
+        backend = _byte_level(metadata, tokens)
+    elif kind == "llama":
+        backend = _sentence_piece(metadata, tokens)
+    else:
+        raise unsupported(f"the GGUF file's tokenizer is '{kind}', expected gpt2 or llama")
+    _add_special_tokens(backend, metadata, tokens)
+    bos, eos = metadata.get("tokenizer.ggml.bos_token_id"), metadata.get("tokenizer.ggml.eos_token_id")
+    if metadata.get("tokenizer.ggml.add_bos_token", kind == "llama") and bos is not None:
+        word = tokens[bos]
+        backend.post_processor = processors.Sequence(
+            [*_processors(kind), processors.TemplateProcessing(f"{word} $A", f"{word} $A {word} $B", [(word, bos)])]
+        )
+    elif kind == "gpt2":
+        backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    eos_token_ids = [token for token in (eos, metadata.get("tokenizer.ggml.eot_token_id")) if token is not None]
+    return Tokenizer(backend, eos_token_ids, bos)
+
+
+def _processors(kind: str) -> list[Any]:
+    return [processors.ByteLevel(trim_offsets=False)] if kind == "gpt2" else []
+
+
+def _byte_level(metadata: dict[str, Any], tokens: list[str]) -> Backend:
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges") or []]
+    name = metadata.get("tokenizer.ggml.pre", "default")
+    backend = Backend(models.BPE(vocab=_vocabulary(tokens), merges=merges, ignore_merges=name == "llama-bpe"))
+    backend.pre_tokenizer = _pre_tokenizer(name)
+    backend.decoder = decoders.ByteLevel()
+    if name == "qwen2":
+        backend.normalizer = normalizers.NFC()
+    return backend
+
+
+def _pre_tokenizer(name: str) -> Any:
+    by_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if name in ("default", "gpt-2"):
+        return by_words
+    if name == "smollm":
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), by_words])
+    splits = {"llama-bpe": LLAMA3_SPLIT, "qwen2": QWEN2_SPLIT}
+    if name not in splits:
+        raise unsupported(f"the GGUF file's pre-tokenizer is '{name}', expected default, gpt-2, smollm, {', '.join(splits)}")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(splits[name]), "isolated"), as_bytes])
+
+
+def _sentence_piece(metadata: dict[str, Any], tokens: list[str]) -> Backend:
+    vocabulary = _vocabulary(tokens)
+    scores: list[float] = metadata.get("tokenizer.ggml.scores") or [0.0] * len(tokens)
+    unknown = tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)]
+    backend = Backend(
+        models.BPE(vocab=vocabulary, merges=_merges(vocabulary, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return backend
+
+
+def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
+    """Every way to put a token together from two others, the best-scored token first, as SentencePiece would merge."""
+    found = [
+        (-scores[index], vocabulary[word[:at]], vocabulary[word[at:]], word[:at], word[at:])
+        for word, index in vocabulary.items()
+        for at in range(1, len(word))
+        if word[:at] in vocabulary and word[at:] in vocabulary
+    ]
+    found.sort()
+    return [(left, right) for _, _, _, left, right in found]
+
+
+def _vocabulary(tokens: list[str]) -> dict[str, int]:
+    vocabulary: dict[str, int] = {}
+    for index, token in enumerate(tokens):
+        vocabulary.setdefault(token, index)
+    return vocabulary
+
+
+def _add_special_tokens(backend: Backend, metadata: dict[str, Any], tokens: list[str]) -> None:
+    kinds = metadata.get("tokenizer.ggml.token_type") or []
+    control = [AddedToken(tokens[i], special=True, normalized=False) for i, kind in enumerate(kinds) if kind == CONTROL]
+    defined = [AddedToken(tokens[i], special=False, normalized=False) for i, kind in enumerate(kinds) if kind == USER_DEFINED]
+    backend.add_special_tokens(control)
+    backend.add_tokens(defined)
