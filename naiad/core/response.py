@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from naiad.core.request import ParameterValue
+from naiad.core.statistics import BatchTimes
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, internal
 
@@ -26,6 +27,8 @@ class InferResponse(msgspec.Struct, eq=False):
     parameters: dict[str, ParameterValue] = {}
     error: NaiadError | None = None
     """When set, `outputs` is empty. A decoupled stream may go on after an error response."""
+    times: BatchTimes | None = None
+    """Of the execution that made it, where there was one: an ensemble adds its steps' up."""
 
 
 Consumer: TypeAlias = Callable[[InferResponse | None, bool], None]

@@ -10,7 +10,8 @@ from naiad.core.statistics import ModelStatistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
-from naiad.scheduling.ensemble import DEFAULT_MAX_INFLIGHT, EnsemblePlan, EnsembleScheduler, Infer, Step
+from naiad.scheduling.ensemble import DEFAULT_MAX_INFLIGHT, EnsembleScheduler, Infer
+from naiad.scheduling.ensemble_plan import EnsemblePlan, Step
 from naiad.scheduling.implicit_state import read_state
 from naiad.scheduling.queue import QueuePolicy
 from naiad.scheduling.scheduler import Executor, Scheduler

@@ -1,9 +1,10 @@
 """Ensembles: one request -> a data flow of requests to other models, each started the moment its inputs are there.
 
 In:  InferRequest for the ensemble. Out: step requests through `infer` (passed in: the same door that clients use), and the answers.
-A decoupled step answers many times: each answer opens a scope of its own, downstream steps run once per scope, and tensors of the
-enclosing scopes are visible in it. An ensemble without decoupled steps has one scope and one answer.
-Rule: the plan (who feeds whom) is worked out once per ensemble; a run only fills tensors in and counts what is in flight.
+A decoupled step answers many times: each answer opens a scope of its own, and the steps after it run once per scope. Configs that
+would mix tensors of different scopes are refused at load. An output that a step leaves out is absent: steps run without it (it may be
+optional to them), and so does the answer.
+Rule: the plan (ensemble_plan.py) knows who feeds whom; a run only fills tensors in and counts what is missing and in flight.
 """
 
 from __future__ import annotations
@@ -12,54 +13,17 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
-
 from naiad.core.clock import Clock
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, invalid_arg, unavailable
+from naiad.scheduling.ensemble_plan import EnsemblePlan, RouteStep
 from naiad.scheduling.queue import RETRY_AFTER_S
+from naiad.scheduling.sequence_mark import SequenceMark
 
 Infer = Callable[[InferRequest], ResponseStream]
-
-
-class Step(msgspec.Struct, frozen=True):
-    model_name: str
-    model_version: str
-    """Empty means the latest."""
-    input_map: dict[str, str]
-    """Input of the model -> tensor of the ensemble."""
-    output_map: dict[str, str]
-    """Output of the model -> tensor of the ensemble."""
-    is_decoupled: bool = False
-
-
-class EnsemblePlan(msgspec.Struct, frozen=True):
-    name: str
-    version: str
-    steps: list[Step]
-    outputs: list[str]
-    is_decoupled: bool
-    """Any of its steps is: it answers any number of times."""
-    max_inflight_requests: int
-    """Answers of one decoupled step that may be on their way downstream; then it is told to pause."""
-
-    def needed_steps(self, outputs: list[str]) -> list[int]:
-        """Steps that contribute to these outputs; the others need not run."""
-        wanted = set(outputs)
-        needed: set[int] = set()
-        is_growing = True
-        while is_growing:
-            is_growing = False
-            for number, step in enumerate(self.steps):
-                if number not in needed and not wanted.isdisjoint(step.output_map.values()):
-                    needed.add(number)
-                    wanted.update(step.input_map.values())
-                    is_growing = True
-        return sorted(needed)
-
 
 DEFAULT_MAX_INFLIGHT = 64
 
@@ -69,115 +33,100 @@ class _Producer:
 
     __slots__ = ("num_open", "stream")
 
-    def __init__(self) -> None:
-        self.stream: ResponseStream | None = None
+    def __init__(self, stream: ResponseStream) -> None:
+        self.stream = stream
         self.num_open = 0
 
     def add(self, change: int, limit: int) -> None:
         self.num_open += change
-        if self.stream is not None:
-            self.stream.pause(self.num_open >= limit)
+        self.stream.pause(self.num_open >= limit)
 
 
 class _Scope:
-    """Tensors by name; those of the enclosing scopes are visible too. Open while a step runs in it or in one that it encloses."""
+    """The tensors of one pass through the steps. Open while a step runs in it or in a scope that it has opened."""
 
-    __slots__ = ("has_responded", "parent", "pending", "producer", "started", "tensors")
+    __slots__ = ("marks", "missing", "num_missing_outputs", "num_open", "parameters", "parent", "producer", "tensors")
 
-    def __init__(self, parent: _Scope | None, producer: _Producer | None) -> None:
+    def __init__(self, run: _Run, parent: _Scope | None, producer: _Producer | None) -> None:
         self.parent = parent
         self.producer = producer
-        self.pending = 0
-        self.tensors: dict[str, Tensor] = {}
-        self.started: set[int] = set()
-        self.has_responded = False
-
-    def find(self, name: str) -> Tensor | None:
-        scope: _Scope | None = self
-        while scope is not None:
-            tensor = scope.tensors.get(name)
-            if tensor is not None:
-                return tensor
-            scope = scope.parent
-        return None
+        self.num_open = 0
+        route = run.route
+        self.tensors: dict[str, Tensor] = {} if parent is None else parent.tensors.copy()
+        self.missing: list[int] = [entry.num_awaited for entry in route.steps] if parent is None else parent.missing.copy()
+        """By step of the route: tensors that it waits for."""
+        self.num_missing_outputs: int = route.num_made_outputs if parent is None else parent.num_missing_outputs
+        self.marks: dict[str, SequenceMark] | None = None
+        """Tensors whose maker said which sequence they belong to."""
+        self.parameters: dict[str, ParameterValue] | None = None
 
 
 class _Run:
     """One request on its way through the steps."""
+
+    __slots__ = (
+        "_compute_ns", "_inflight", "_is_over", "_last_key", "_num_starting", "_plan", "_request", "_scheduler", "_stream", "route",
+    )  # fmt: skip
 
     def __init__(self, scheduler: EnsembleScheduler, request: InferRequest, stream: ResponseStream) -> None:
         self._scheduler = scheduler
         self._plan = scheduler.plan
         self._request = request
         self._stream = stream
-        self._outputs = request.requested_outputs or self._plan.outputs
-        self._steps = scheduler.steps_for(request.requested_outputs)
+        self.route = self._plan.route(request.requested_outputs)
         self._inflight: dict[int, ResponseStream] = {}
         self._last_key = 0
-        self._num_responses = 0
+        self._num_starting = 0
+        """Above 0 while steps are being started: one that answers at once must not look like the last."""
         self._is_over = False
-        produced = {name for number in self._steps for name in self._plan.steps[number].output_map.values()}
-        self._possible = produced.union(tensor.name for tensor in request.inputs)
+        self._compute_ns = [0, 0, 0]
 
     def start(self) -> None:
-        root = _Scope(None, None)
+        root = _Scope(self, None, None)
+        shared = self.route.shared
         for tensor in self._request.inputs:
-            root.tensors[tensor.name] = tensor
+            root.tensors[tensor.name] = _read_only(tensor) if tensor.name in shared else tensor
         self._stream.on_cancel(self._cancel)
-        self._stream.on_flow(self._set_paused)
-        self._advance(root)
+        if self._plan.is_decoupled:
+            self._stream.on_flow(self._set_paused)
+        self._start_steps([entry for entry in self.route.steps if not entry.num_awaited], root)
         self._finish_if_done()
 
-    def _advance(self, scope: _Scope) -> None:
-        """Starts every step that has all its inputs in this scope now and did not before."""
-        for number in self._steps:
-            if self._is_over:
-                return
-            if number not in scope.started and self._is_due(self._plan.steps[number], scope):
-                scope.started.add(number)
-                self._start_step(self._plan.steps[number], scope)
-        self._respond_if_complete(scope)
+    def _start_steps(self, entries: list[RouteStep], scope: _Scope) -> None:
+        self._num_starting += 1
+        for entry in entries:
+            if not self._is_over:
+                self._start_step(entry, scope)
+        self._num_starting -= 1
 
-    def _is_due(self, step: Step, scope: _Scope) -> bool:
-        """All tensors that can come have come, and one of them belongs to this very scope: else the outer scope has run the step."""
-        is_local = scope.parent is None
-        for name in step.input_map.values():
-            if name not in self._possible:
-                continue  # an optional input that the request does not have
-            if name in scope.tensors:
-                is_local = True
-            elif scope.find(name) is None:
-                return False
-        return is_local
-
-    def _start_step(self, step: Step, scope: _Scope) -> None:
+    def _start_step(self, entry: RouteStep, scope: _Scope) -> None:
         try:
-            stream = self._scheduler.infer(self._step_request(step, scope))
+            stream = self._scheduler.infer(self._step_request(entry, scope))
         except NaiadError as error:
             self._fail(error)
             return
         self._last_key += 1
-        self._inflight[self._last_key] = stream
-        scope.pending += 1
-        producer = None
-        if step.is_decoupled:
-            producer = _Producer()
-            producer.stream = stream
-        stream.deliver_to(partial(self._on_response, self._last_key, step, scope, producer))
+        key = self._last_key
+        self._inflight[key] = stream
+        scope.num_open += 1
+        producer = _Producer(stream) if entry.step.is_decoupled else None
+        stream.deliver_to(partial(self._on_response, key, entry, scope, producer))
 
-    def _step_request(self, step: Step, scope: _Scope) -> InferRequest:
+    def _step_request(self, entry: RouteStep, scope: _Scope) -> InferRequest:
+        step, outer, mark = entry.step, self._request, None
         inputs: list[Tensor] = []
         for name, source in step.input_map.items():
-            tensor = scope.find(source)
+            tensor = scope.tensors.get(source)
             if tensor is not None:
                 inputs.append(Tensor(name, tensor.datatype, tensor.shape, tensor.data))
-        outer = self._request
-        return InferRequest(
+            if scope.marks is not None and source in scope.marks:
+                mark = scope.marks[source]
+        request = InferRequest(
             step.model_name,
             inputs,
             step.model_version,
             outer.id,
-            list(step.output_map),
+            entry.outputs,
             outer.parameters,
             outer.sequence_id,
             outer.sequence_start,
@@ -186,72 +135,105 @@ class _Run:
             outer.timeout_us,
             outer.deadline_ns,
         )
+        if mark is not None:
+            mark.put_on(request)
+        return request
 
     def _on_response(
-        self, key: int, step: Step, scope: _Scope, producer: _Producer | None, response: InferResponse | None, is_final: bool
+        self, key: int, entry: RouteStep, scope: _Scope, producer: _Producer | None, response: InferResponse | None, is_final: bool
     ) -> None:
         if is_final:
             self._inflight.pop(key, None)
         if not self._is_over and response is not None:
             if response.error is not None:
                 self._fail(response.error)
+            elif producer is None:
+                self._take_outputs(entry, scope, response)
             else:
-                self._take_outputs(step, scope, producer, response)
+                inner = _Scope(self, scope, producer)
+                scope.num_open += 1
+                inner.num_open += 1
+                producer.add(1, self._plan.max_inflight_requests)
+                self._take_outputs(entry, inner, response)
+                self._leave(inner)
         if is_final:
             self._leave(scope)
             self._finish_if_done()
 
-    def _take_outputs(self, step: Step, scope: _Scope, producer: _Producer | None, response: InferResponse) -> None:
-        target = scope
-        if producer is not None:
-            target = _Scope(scope, producer)
-            scope.pending += 1
-            target.pending += 1
-            producer.add(1, self._plan.max_inflight_requests)
+    def _take_outputs(self, entry: RouteStep, scope: _Scope, response: InferResponse) -> None:
+        route, output_map, tensors = self.route, entry.step.output_map, scope.tensors
         for tensor in response.outputs:
-            name = step.output_map.get(tensor.name)
+            name = output_map.get(tensor.name)
             if name is not None:
-                target.tensors[name] = Tensor(name, tensor.datatype, tensor.shape, tensor.data)
-        self._advance(target)
-        if producer is not None:
-            self._leave(target)
+                named = Tensor(name, tensor.datatype, tensor.shape, tensor.data)
+                tensors[name] = _read_only(named) if name in route.shared else named
+        if response.times is not None:
+            self._count_compute(response.times)
+        if response.parameters:
+            self._take_parameters(entry, scope, response.parameters)
+        due: list[RouteStep] = []
+        for name in output_map.values():
+            if name in route.outputs:
+                scope.num_missing_outputs -= 1
+            for reader in route.waiting_for.get(name, ()):
+                scope.missing[reader.number] -= 1
+                if not scope.missing[reader.number]:
+                    due.append(reader)
+        if due:
+            self._start_steps(due, scope)
+        if not scope.num_missing_outputs and not self._is_over:
+            self._respond(scope)
+
+    def _take_parameters(self, entry: RouteStep, scope: _Scope, parameters: dict[str, ParameterValue]) -> None:
+        """A step may say which sequence its outputs belong to; whatever else it says goes with the answer that it contributes to."""
+        mark = SequenceMark.of(parameters, self._request)
+        tensors = entry.step.output_map.values()
+        if mark is not None:
+            scope.marks = {**(scope.marks or {}), **dict.fromkeys(tensors, mark)}
+        if any(name in self.route.outputs for name in tensors):
+            scope.parameters = {**(scope.parameters or {}), **parameters}
+
+    def _count_compute(self, times: BatchTimes) -> None:
+        compute_ns = self._compute_ns
+        compute_ns[0] += times.compute_input_end_ns - times.compute_start_ns
+        compute_ns[1] += times.compute_output_start_ns - times.compute_input_end_ns
+        compute_ns[2] += times.compute_end_ns - times.compute_output_start_ns
 
     def _leave(self, scope: _Scope) -> None:
         """One thing less is going on in this scope; when nothing is, it closes, and so on outwards."""
         inner: _Scope | None = scope
         while inner is not None:
-            inner.pending -= 1
-            if inner.pending:
+            inner.num_open -= 1
+            if inner.num_open:
                 return
             if inner.producer is not None:
                 inner.producer.add(-1, self._plan.max_inflight_requests)
             inner = inner.parent
 
-    def _respond_if_complete(self, scope: _Scope) -> None:
-        """Once per scope: when the last missing output has appeared in it."""
-        if self._is_over or scope.has_responded:
-            return
-        outputs: list[Tensor] = []
-        is_local = False
-        for name in self._outputs:
-            tensor = scope.find(name)
-            if tensor is None:
-                return
-            is_local = is_local or name in scope.tensors
-            outputs.append(tensor)
-        if not is_local:
-            return
-        scope.has_responded = True
-        self._num_responses += 1
-        response = InferResponse(self._plan.name, self._plan.version, self._request.id, outputs)
-        if self._plan.is_decoupled:
-            self._stream.put(response, False)
-        else:
-            self._end(None)
-            self._stream.put(response, True)
+    # Answers.
+
+    def _respond(self, scope: _Scope) -> None:
+        """Once per scope: no output of it is missing any more."""
+        outputs = [tensor for name in self.route.outputs if (tensor := scope.tensors.get(name)) is not None]
+        request = self._request
+        parameters: dict[str, ParameterValue] = {
+            "sequence_id": request.sequence_id,
+            "sequence_start": request.sequence_start,
+            "sequence_end": request.sequence_end,
+            **(scope.parameters or {}),
+        }
+        response = InferResponse(self._plan.name, self._plan.version, request.id, outputs, parameters)
+        is_final = not self._plan.is_decoupled or self._is_done()
+        if is_final:
+            response.times = self._end(None)
+        self._stream.put(response, is_final)
+
+    def _is_done(self) -> bool:
+        """Nothing is on its way any more."""
+        return not self._inflight and not self._num_starting
 
     def _finish_if_done(self) -> None:
-        if self._is_over or self._inflight:
+        if self._is_over or not self._is_done():
             return
         if self._plan.is_decoupled:
             self._end(None)
@@ -270,9 +252,15 @@ class _Run:
             stream.cancel()
         self._stream.fail(failure, self._plan.name, self._plan.version, self._request.id)
 
-    def _end(self, error: NaiadError | None) -> None:
+    def _end(self, error: NaiadError | None) -> BatchTimes:
         self._is_over = True
-        self._scheduler.on_end(self, self._request, error)
+        start_ns = self._request.queue_start_ns
+        input_ns, infer_ns, output_ns = self._compute_ns
+        input_end_ns = start_ns + input_ns
+        output_start_ns = input_end_ns + infer_ns
+        times = BatchTimes(start_ns, input_end_ns, output_start_ns, output_start_ns + output_ns)
+        self._scheduler.on_end(self, self._request, times, error)
+        return times
 
     def _cancel(self) -> None:
         self._fail(NaiadError(Code.CANCELLED, "request was cancelled"))
@@ -282,13 +270,19 @@ class _Run:
             stream.pause(is_paused)
 
 
+def _read_only(tensor: Tensor) -> Tensor:
+    """So that it is copied for each of its readers: a model may write to its inputs."""
+    if isinstance(tensor.data, memoryview) and not tensor.data.readonly:
+        return Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.toreadonly())
+    return tensor
+
+
 class EnsembleScheduler:
     def __init__(self, plan: EnsemblePlan, infer: Infer, clock: Clock, statistics: ModelStatistics) -> None:
         self.plan = plan
         self.infer = infer
         self._clock = clock
         self._statistics = statistics
-        self._all_steps = plan.needed_steps(plan.outputs)
         self._runs: set[_Run] = set()
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
@@ -312,18 +306,15 @@ class EnsembleScheduler:
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
 
-    def steps_for(self, outputs: list[str]) -> list[int]:
-        return self.plan.needed_steps(outputs) if outputs else self._all_steps
-
-    def on_end(self, run: _Run, request: InferRequest, error: NaiadError | None) -> None:
-        now_ns = self._clock.now_ns()
+    def on_end(self, run: _Run, request: InferRequest, times: BatchTimes, error: NaiadError | None) -> None:
+        """`times` hold what the steps took together, as Triton counts it: more than the clock says when they ran side by side."""
+        now_ns, statistics = self._clock.now_ns(), self._statistics
         if error is not None:
-            self._statistics.record_failure(request.start_ns, now_ns, failure_reason(error.code, is_from_backend=False))
+            statistics.record_failure(request.start_ns, now_ns, failure_reason(error.code, is_from_backend=False))
         else:
-            times = BatchTimes(request.queue_start_ns, request.queue_start_ns, now_ns, now_ns)
-            self._statistics.record_execution(request.batch_size, times)
-            self._statistics.record_compute(1, times)
-            self._statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, request.queue_start_ns, now_ns)
+            statistics.record_execution(request.batch_size, times)
+            statistics.record_compute(1, times)
+            statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, request.queue_start_ns, now_ns)
         self._runs.discard(run)
         if self._stopped is not None and not self._stopped.done() and not self._runs:
             self._stopped.set_result(None)

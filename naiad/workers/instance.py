@@ -426,7 +426,9 @@ class Instance:
             error = NaiadError(Code[response.error.code], response.error.message, response.error.retry_after_s)
             statistics.record_failure(request.start_ns, end_ns, failure_reason(error.code, is_from_backend=True))
         statistics.record_first_response(request.start_ns, end_ns)
-        stream.put(self._to_response(request, response, error), True)
+        answer = self._to_response(request, response, error)
+        answer.times = times
+        stream.put(answer, True)
         return error is None
 
     def _on_response(self, message: Response) -> None:
@@ -436,17 +438,21 @@ class Instance:
             return
         request, response = entry.request, message.response
         now_ns = time.monotonic_ns()
+        is_first = entry.num_responses == 0
         error = None
         if response is not None:
             if response.error is not None:
                 error = NaiadError(Code[response.error.code], response.error.message, response.error.retry_after_s)
-            if entry.num_responses == 0:
+            if is_first:
                 self._statistics.record_first_response(request.start_ns, now_ns)
         if self._plan.is_decoupled:
             self._count_response(entry, response, now_ns)
         if message.is_final:
             self._count_request(entry, error, now_ns)
         answer = None if response is None else self._to_response(request, response, error)
+        if answer is not None and is_first:
+            start_ns = entry.batch.compute_start_ns
+            answer.times = BatchTimes(start_ns, start_ns, now_ns, now_ns)
         self._stream(request).put(answer, message.is_final)
         if not self.inflight:
             self.on_idle(self)

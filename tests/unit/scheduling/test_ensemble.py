@@ -9,10 +9,11 @@ import pytest
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
-from naiad.core.statistics import ModelStatistics
+from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, invalid_arg, unavailable
-from naiad.scheduling.ensemble import EnsemblePlan, EnsembleScheduler, Step
+from naiad.scheduling.ensemble import EnsembleScheduler
+from naiad.scheduling.ensemble_plan import EnsemblePlan, Step
 from tests.fakes import FakeClock
 
 
@@ -27,6 +28,8 @@ class Bench:
         self.scheduler = EnsembleScheduler(plan, self.infer, FakeClock(), self.statistics)
         self.running: dict[str, list[tuple[InferRequest, ResponseStream]]] = {}
         self.refusal: NaiadError | None = None
+        self.at_once: dict[str, list[Tensor]] = {}
+        """Outputs of models that have answered before `infer` returns, as a cache does."""
         self.answers: list[InferResponse | None] = []
         self.is_final = False
         self.paused: dict[str, bool] = {}
@@ -36,7 +39,10 @@ class Bench:
             raise self.refusal
         stream = ResponseStream()
         stream.on_flow(lambda is_paused: self.paused.__setitem__(request.model_name, is_paused))
-        self.running.setdefault(request.model_name, []).append((request, stream))
+        if request.model_name in self.at_once:
+            stream.put(InferResponse(request.model_name, "1", "", self.at_once[request.model_name]), True)
+        else:
+            self.running.setdefault(request.model_name, []).append((request, stream))
         return stream
 
     def send(self, *inputs: Tensor, **fields: Any) -> ResponseStream:
@@ -55,9 +61,9 @@ class Bench:
     def stream(self, model: str) -> ResponseStream:
         return self.running[model][0][1]
 
-    def answer(self, model: str, *outputs: Tensor, is_final: bool = True) -> None:
+    def answer(self, model: str, *outputs: Tensor, is_final: bool = True, **fields: Any) -> None:
         stream = self.running[model].pop(0)[1] if is_final else self.running[model][0][1]
-        stream.put(InferResponse(model, "1", "", list(outputs)), is_final)
+        stream.put(InferResponse(model, "1", "", list(outputs), **fields), is_final)
 
     def waiting(self) -> list[str]:
         return sorted(model for model, requests in self.running.items() for _ in requests)
@@ -140,14 +146,86 @@ def test_cancelling_the_request_cancels_every_step_that_runs() -> None:
     assert bench.error().code is Code.CANCELLED
 
 
-def test_a_step_that_leaves_an_output_out_is_a_deadlock() -> None:
+def test_a_step_that_ends_without_a_response_is_a_deadlock() -> None:
     bench = Bench(A, Step("c", "", {"x": "t1"}, {"y": "OUT"}), outputs=["OUT"])
     bench.send(tensor("IN"))
-    bench.answer("a")
+    bench.stream("a").close()
     assert bench.error().message == (
         "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output is not set "
         "while no more ensemble steps can be made"
     )
+
+
+def test_an_output_that_a_step_leaves_out_is_absent_for_those_after_it() -> None:
+    bench = Bench(A, B, JOIN, outputs=["OUT"])
+    bench.send(tensor("IN"))
+    bench.answer("a")
+    bench.answer("b", tensor("y", b"2"))
+    assert [t.name for t in bench.request("join").inputs] == ["r"]
+
+
+def test_an_output_that_a_step_leaves_out_is_absent_from_the_answer() -> None:
+    bench = Bench(A, B, outputs=["t1", "t2"])
+    bench.send(tensor("IN"))
+    bench.answer("a")
+    bench.answer("b", tensor("y", b"2"))
+    assert bench.values() == [{"t2": b"2"}]
+    assert bench.is_final
+
+
+def test_a_step_that_answers_at_once_does_not_look_like_the_last() -> None:
+    bench = Bench(A, B, JOIN, outputs=["OUT"])
+    bench.at_once["a"] = [tensor("y", b"1")]
+    bench.send(tensor("IN"))
+    assert bench.waiting() == ["b"]
+    bench.at_once["join"] = [tensor("y", b"12")]
+    bench.answer("b", tensor("y", b"2"))
+    assert bench.values() == [{"OUT": b"12"}]
+
+
+def test_a_tensor_with_several_readers_is_read_only_and_one_with_a_single_reader_is_not() -> None:
+    bench = Bench(A, B, JOIN, outputs=["OUT"])
+    data = memoryview(bytearray(4))
+    bench.send(Tensor("IN", "UINT8", [4], data))
+    shared = bench.request("a").inputs[0].data
+    assert isinstance(shared, memoryview)
+    assert shared.readonly
+    bench.answer("a", Tensor("y", "UINT8", [4], data))
+    bench.answer("b", Tensor("y", "UINT8", [4], data))
+    assert bench.request("join").inputs[0].data is data
+
+
+def test_the_answer_tells_its_sequence_and_what_its_last_steps_said() -> None:
+    bench = Bench(A, Step("c", "", {"x": "t1"}, {"y": "OUT"}), outputs=["OUT"])
+    bench.send(tensor("IN"), sequence_id=7, sequence_start=True)
+    bench.answer("a", tensor("y"), parameters={"early": 1})
+    bench.answer("c", tensor("y"), parameters={"late": "x"})
+    (answer,) = bench.answers
+    assert answer is not None
+    assert answer.parameters == {"sequence_id": 7, "sequence_start": True, "sequence_end": False, "late": "x"}
+
+
+def test_a_step_may_say_which_sequence_its_outputs_belong_to() -> None:
+    bench = Bench(A, Step("c", "", {"x": "t1"}, {"y": "OUT"}), B, outputs=["OUT", "t2"])
+    bench.send(tensor("IN"), sequence_id=7, sequence_start=True)
+    bench.answer("a", tensor("y"), parameters={"sequence_id": "other", "sequence_end": True})
+    request = bench.request("c")
+    assert (request.sequence_id, request.sequence_start, request.sequence_end) == ("other", True, True)
+    request = bench.request("b")
+    assert (request.sequence_id, request.sequence_start, request.sequence_end) == (7, True, False)
+
+
+def test_compute_is_what_the_steps_took_together() -> None:
+    bench = Bench(A, B, JOIN, outputs=["OUT"])
+    bench.send(tensor("IN"))
+    for model in ("a", "b", "join"):
+        bench.answer(model, tensor("y"), times=BatchTimes(100, 101, 111, 131))
+    statistics = bench.statistics
+    assert (statistics.compute_input.ns, statistics.compute_infer.ns, statistics.compute_output.ns) == (3, 30, 60)
+    assert statistics.execution_count == 1
+    (answer,) = bench.answers
+    assert answer is not None
+    assert answer.times is not None
 
 
 DECOUPLED = Step("d", "", {"x": "IN"}, {"y": "t1"}, is_decoupled=True)
@@ -186,6 +264,48 @@ def test_a_producer_that_is_too_fast_is_held_back() -> None:
     bench.answer("d", tensor("y", b"2"), is_final=False)
     assert bench.paused["d"]
     bench.answer("after", tensor("y", b"A"))
+    assert not bench.paused["d"]
+
+
+def test_the_last_answer_carries_the_final_flag_when_nothing_else_is_on_its_way() -> None:
+    bench = Bench(DECOUPLED, AFTER, outputs=["OUT"], is_decoupled=True)
+    bench.send(tensor("IN"))
+    bench.answer("d", tensor("y", b"1"))
+    assert not bench.is_final
+    bench.answer("after", tensor("y", b"A"))
+    assert bench.is_final
+    assert len(bench.answers) == 1
+
+
+def test_after_a_decoupled_step_that_ends_the_flow_comes_an_empty_final_flag() -> None:
+    bench = Bench(DECOUPLED, outputs=["t1"], is_decoupled=True)
+    bench.send(tensor("IN"))
+    bench.answer("d", tensor("y", b"1"), is_final=False)
+    bench.stream("d").close()
+    assert [answer is None for answer in bench.answers] == [False, True]
+
+
+def test_an_error_on_the_way_ends_the_stream_and_the_producer() -> None:
+    bench = Bench(DECOUPLED, AFTER, outputs=["OUT"], is_decoupled=True)
+    bench.send(tensor("IN"))
+    bench.answer("d", tensor("y", b"1"), is_final=False)
+    bench.answer("d", tensor("y", b"2"), is_final=False)
+    bench.answer("after", tensor("y", b"A"))
+    bench.stream("after").fail(invalid_arg("no"))
+    assert bench.is_final
+    assert bench.answers[-1] is not None
+    assert bench.answers[-1].error is not None
+    assert bench.stream("d").is_cancelled
+    bench.answer("d", tensor("y", b"3"))
+    assert len(bench.answers) == 2
+
+
+def test_a_reader_that_cannot_keep_up_holds_the_steps_back() -> None:
+    bench = Bench(DECOUPLED, outputs=["t1"], is_decoupled=True)
+    stream = bench.send(tensor("IN"))
+    stream.pause()
+    assert bench.paused["d"]
+    stream.pause(False)
     assert not bench.paused["d"]
 
 

@@ -1,0 +1,104 @@
+"""What an ensemble is: its steps, and who feeds whom. Worked out once, read by every run.
+
+In:  `ensemble_scheduling` of a ModelConfig (build.py). Out: a `Route` per set of outputs that is asked for: the steps that it takes,
+how many tensors each of them waits for, and who waits for a tensor.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_ROUTES = 256
+"""Sets of outputs that are remembered; a client that asks for ever new ones pays for them itself."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    model_name: str
+    model_version: str
+    """Empty means the latest."""
+    input_map: dict[str, str]
+    """Input of the model -> tensor of the ensemble."""
+    output_map: dict[str, str]
+    """Output of the model -> tensor of the ensemble."""
+    is_decoupled: bool = False
+
+
+class RouteStep(msgspec.Struct, frozen=True):
+    number: int
+    """Its place in the route."""
+    step: Step
+    outputs: list[str]
+    """Of the model: those that the step is asked for."""
+    num_awaited: int
+    """Tensors that other steps make."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    outputs: list[str]
+    steps: list[RouteStep]
+    waiting_for: dict[str, list[RouteStep]]
+    """By tensor: the steps that take it, for tensors that a step makes."""
+    num_made_outputs: int
+    """Of `outputs`: those that a step makes. The others are inputs that are passed through."""
+    shared: frozenset[str]
+    """Tensors that more than one step or the answer reads."""
+
+
+class EnsemblePlan:
+    def __init__(
+        self, name: str, version: str, steps: list[Step], outputs: list[str], is_decoupled: bool, max_inflight_requests: int
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.steps = steps
+        self.outputs = outputs
+        self.is_decoupled = is_decoupled
+        """Any of its steps is: it answers any number of times."""
+        self.max_inflight_requests = max_inflight_requests
+        """Answers of one decoupled step that may be on their way downstream; then it is told to pause."""
+        self._all = self._find_route(outputs)
+        self._routes: dict[tuple[str, ...], Route] = {}
+
+    def route(self, requested: list[str]) -> Route:
+        """`requested` empty means all."""
+        if not requested:
+            return self._all
+        key = tuple(requested)
+        route = self._routes.get(key)
+        if route is None:
+            route = self._find_route(requested)
+            if len(self._routes) < MAX_ROUTES:
+                self._routes[key] = route
+        return route
+
+    def _find_route(self, outputs: list[str]) -> Route:
+        numbers = self._needed_steps(outputs)
+        made = {tensor for number in numbers for tensor in self.steps[number].output_map.values()}
+        steps: list[RouteStep] = []
+        waiting_for: dict[str, list[RouteStep]] = {}
+        readers: dict[str, int] = dict.fromkeys(outputs, 1)
+        for number in numbers:
+            step = self.steps[number]
+            awaited = made.intersection(step.input_map.values())
+            entry = RouteStep(len(steps), step, list(step.output_map), len(awaited))
+            steps.append(entry)
+            for tensor in awaited:
+                waiting_for.setdefault(tensor, []).append(entry)
+            for tensor in step.input_map.values():
+                readers[tensor] = readers.get(tensor, 0) + 1
+        shared = frozenset(tensor for tensor, count in readers.items() if count > 1)
+        return Route(outputs, steps, waiting_for, len(made.intersection(outputs)), shared)
+
+    def _needed_steps(self, outputs: list[str]) -> list[int]:
+        """Steps that contribute to these outputs; the others need not run."""
+        wanted = set(outputs)
+        needed: set[int] = set()
+        is_growing = True
+        while is_growing:
+            is_growing = False
+            for number, step in enumerate(self.steps):
+                if number not in needed and not wanted.isdisjoint(step.output_map.values()):
+                    needed.add(number)
+                    wanted.update(step.input_map.values())
+                    is_growing = True
+        return sorted(needed)
