@@ -38,17 +38,6 @@ class Resizable(Protocol):
         ...
 
 
-@runtime_checkable
-class Resizable(Protocol):
-    """A scheduler whose instances may come and go while it runs."""
-
-    def add_instance(self, instance: Executor) -> None: ...
-
-    async def remove_instance(self, instance: Executor) -> None:
-        """It gets no more batches from now on. Returns when it has finished what it has."""
-        ...
-
-
 class Executor(Protocol):
     """What a scheduler needs of an instance (naiad.workers.instance.Instance)."""
 
