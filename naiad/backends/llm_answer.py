@@ -1,0 +1,95 @@
+"""What the completions of one request have gained, gathered from engine steps until it is sent.
+
+In:  TokenOutput. Out: a Progress, which an AnswerForm (one per request, made by its backend) turns into output tensors.
+Rule: what is not sent is kept and merged: for answers that are not streamed, for slow readers, for pieces without text.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from naiad.core.tensor import Tensor
+from naiad.llm.generation import FinishReason, TokenLogprobs, TokenOutput
+
+
+class Piece(msgspec.Struct, eq=False):
+    """What one completion gained."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+class Progress(msgspec.Struct, eq=False):
+    pieces: list[Piece]
+    """By index; only completions that gained something."""
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: list[int]
+    """Of each of the n completions, up to now."""
+    is_final: bool
+
+
+class AnswerForm(Protocol):
+    is_streamed: bool
+
+    def encode(self, progress: Progress) -> list[Tensor] | None:
+        """None: not worth a response yet; never for the final one."""
+        ...
+
+
+class Answer:
+    """One open request."""
+
+    __slots__ = ("_num_cached_tokens", "_num_open", "_num_output_tokens", "_num_prompt_tokens", "_pieces", "form", "handle")
+
+    def __init__(self, handle: int, form: AnswerForm, n: int) -> None:
+        self.handle = handle
+        self.form = form
+        self._pieces: dict[int, Piece] = {}
+        self._num_open = n
+        self._num_output_tokens = [0] * n
+        self._num_prompt_tokens = 0
+        self._num_cached_tokens = 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self._num_open == 0
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self._num_prompt_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(self._num_output_tokens)
+
+    def take(self, output: TokenOutput) -> None:
+        piece = self._pieces.get(output.index)
+        if piece is None:
+            piece = self._pieces[output.index] = Piece(output.index)
+        piece.text += output.text
+        piece.token_ids += output.token_ids
+        if output.logprobs is not None:
+            piece.logprobs += output.logprobs
+        self._num_output_tokens[output.index] += len(output.token_ids)
+        self._num_prompt_tokens = max(self._num_prompt_tokens, output.num_prompt_tokens)
+        self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)
+        if output.finish_reason is not None:
+            piece.finish_reason = output.finish_reason
+            piece.stop_reason = output.stop_reason
+            self._num_open -= 1
+
+    def flush(self) -> list[Tensor] | None:
+        """The outputs of a response with all that was kept, or None when there is to be none yet."""
+        pieces = [self._pieces[index] for index in sorted(self._pieces)]
+        progress = Progress(pieces, self._num_prompt_tokens, self._num_cached_tokens, self._num_output_tokens, self.is_finished)
+        outputs = self.form.encode(progress)
+        if outputs is not None:
+            self._pieces = {}
+        return outputs
