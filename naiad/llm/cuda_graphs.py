@@ -7,6 +7,7 @@ Rule: a graph reads its inputs at fixed places only (StepStager.stage_single) an
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,9 +49,7 @@ class GraphLadder:
         return logits, sampled
 
 
-def _capture(
-    model: Model, sampler: Sampler, cache: KvCache, step: StepInput, pool: tuple[int, int] | None
-) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+def _capture(model: Model, sampler: Sampler, cache: KvCache, step: StepInput, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
     """Run once uncaptured first: libraries make their handles and kernels are compiled outside of the graph."""
     _forward(model, sampler, cache, step)
     graph = torch.cuda.CUDAGraph()

@@ -11,6 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,6 +23,9 @@ from naiad.llm.runner import LaunchedStep, Runner
 from naiad.llm.sequence import Sequence, Status
 from naiad.llm.sequence_builder import SequenceBuilder
 from naiad.llm.token_scheduler import StepPlan, TokenScheduler
+
+if TYPE_CHECKING:
+    from naiad.llm.chat_template import ChatTemplate
 
 MIN_BATCHED_TOKENS = 256
 """Out of memory halves the token budget, down to this; below, the requests fail."""
@@ -41,6 +45,8 @@ class Engine:
         self.scheduler = scheduler
         self.builder = builder
         self.settings = settings
+        self.chat_template: ChatTemplate | None = None
+        """The checkpoint's own, for whoever turns chats into prompts; set by load.py."""
         self.statistics = EngineStatistics()
         self._depth = 1 if is_asynchronous else 0
         self._clock_ns = clock_ns
@@ -118,10 +124,15 @@ class Engine:
 
     def _catch_up(self, depth: int) -> None:
         while len(self._in_flight) > depth:
-            self._postprocess(self._in_flight.popleft())
+            launched = self._in_flight.popleft()
+            try:
+                tokens = launched.wait()
+            except Exception as error:  # the device reports what went wrong in a launch only here
+                self._fail_all(internal(f"a step of the model failed: {error}"))
+                raise
+            self._postprocess(launched, tokens)
 
-    def _postprocess(self, launched: LaunchedStep) -> None:
-        tokens = launched.wait()
+    def _postprocess(self, launched: LaunchedStep, tokens: list[int]) -> None:
         logprobs = launched.take_logprobs(tokens)
         now_ns = self._clock_ns()
         index = 0

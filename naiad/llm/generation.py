@@ -49,6 +49,8 @@ class GenerationRequest(msgspec.Struct, eq=False, kw_only=True):
     grammar: Grammar | None = None
     cache_salt: str = ""
     """Prefixes are shared only between requests with the same salt."""
+    add_special_tokens: bool = True
+    """False for a prompt that holds them already, as rendered chat templates do."""
     should_detokenize: bool = True
     """False leaves TokenOutput.text empty; stop strings then cannot be used."""
 

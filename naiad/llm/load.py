@@ -11,6 +11,7 @@ import torch
 
 from naiad.errors import invalid_arg, not_found
 from naiad.llm.build import build_engine, build_transformers_engine
+from naiad.llm.chat_template import ChatTemplate, read_chat_template
 from naiad.llm.checkpoint.folder import CheckpointFolder, open_folder, read_tokenizer
 from naiad.llm.checkpoint.load_weights import Progress, load_weights
 from naiad.llm.checkpoint.pickle_source import PickleSource
@@ -30,10 +31,11 @@ def load_engine(path: Path, settings: EngineSettings | None = None, progress: Pr
     if path.is_file():
         return _load_gguf(path, settings, progress)
     folder = open_folder(path)
+    template = read_chat_template(path)
     family = find_family(folder.config["model_type"])
-    if family is None:
-        return _load_with_transformers(folder, settings)
-    return _load_family(folder, family, settings, progress)
+    engine = _load_with_transformers(folder, settings) if family is None else _load_family(folder, family, settings, progress)
+    engine.chat_template = template
+    return engine
 
 
 def choose_device(settings: EngineSettings) -> torch.device:
@@ -78,7 +80,10 @@ def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) 
     device = choose_device(settings)
     dtype = choose_dtype(settings, "bfloat16", device)
     weights = load_weights(checkpoint.config, checkpoint.family, checkpoint.source, device, dtype, progress)
-    return build_engine(checkpoint.config, weights, checkpoint.tokenizer, checkpoint.tokenizer.eos_token_ids, settings)
+    engine = build_engine(checkpoint.config, weights, checkpoint.tokenizer, checkpoint.tokenizer.eos_token_ids, settings)
+    if checkpoint.chat_template is not None:
+        engine.chat_template = ChatTemplate(checkpoint.chat_template, checkpoint.special_tokens)
+    return engine
 
 
 def _open_tensors(folder: Path, device: torch.device, settings: EngineSettings) -> TensorSource:

@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from naiad.errors import NaiadError, internal
@@ -125,9 +126,7 @@ class Runner:
             return
         self._send_updates(places, blocks, [sequence.slot for sequence in plan.admitted], rows)
 
-    def _send_updates(
-        self, places: list[int], blocks: list[int], slots: list[int], rows: list[np.ndarray[tuple[int], np.dtype[np.int32]]]
-    ) -> None:
+    def _send_updates(self, places: list[int], blocks: list[int], slots: list[int], rows: list[NDArray[np.int32]]) -> None:
         updates = self._updates
         updates.begin(2 * words_for(len(places)) + 2 * words_for(len(rows) * ROW_WIDTH))
         at, device_at = updates.section(len(places))

@@ -52,7 +52,7 @@ class SequenceBuilder:
         if isinstance(request.prompt, str):
             if self.tokenizer is None:
                 raise invalid_arg("the model has no tokenizer, expected the prompt as token ids")
-            prompt = self.tokenizer.encode(request.prompt)
+            prompt = self.tokenizer.encode(request.prompt, request.add_special_tokens)
         else:
             prompt = request.prompt
         if not prompt:

@@ -57,6 +57,8 @@ class GgufCheckpoint(msgspec.Struct, frozen=True):
     source: GgufSource
     tokenizer: Tokenizer
     chat_template: str | None
+    special_tokens: dict[str, str]
+    """bos_token and eos_token, which chat templates name."""
 
 
 def open_gguf(path: Path) -> GgufCheckpoint:
@@ -67,7 +69,13 @@ def open_gguf(path: Path) -> GgufCheckpoint:
     config = llama.read_config(_as_config_json(file, architecture))
     source = GgufSource(file, config, architecture == "llama")
     template = file.metadata.get("tokenizer.chat_template")
-    return GgufCheckpoint(config, llama.FAMILY, source, build_tokenizer(file.metadata), template)
+    return GgufCheckpoint(config, llama.FAMILY, source, build_tokenizer(file.metadata), template, _special_tokens(file.metadata))
+
+
+def _special_tokens(metadata: dict[str, Any]) -> dict[str, str]:
+    tokens = metadata.get("tokenizer.ggml.tokens") or []
+    ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
+    return {f"{name}_token": tokens[token] for name, token in ids.items() if isinstance(token, int) and token < len(tokens)}
 
 
 def _as_config_json(file: GgufFile, architecture: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class TransformersModel:
 def load_transformers_model(path: Path, device: torch.device, dtype: torch.dtype, trust_remote_code: bool) -> tuple[Any, ModelDescription]:
     transformers.AttentionInterface.register(ATTENTION_NAME, _paged_attention)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
             attn_implementation=ATTENTION_NAME,

@@ -22,13 +22,13 @@ LONGROPE = {
     "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], "long_factor": [2.0] * 8,
     "original_max_position_embeddings": 256,
 }  # fmt: skip
-BIAS = {"mlp_bias": True}
+BIAS = {"attention_bias": True, "mlp_bias": True}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("Llama", {"intermediate_size": 96}),
     "llama3": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 2, "rope_parameters": LLAMA3}),
-    "llama-linear": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 1, "rope_parameters": LINEAR, "attention_bias": True, **BIAS}),
+    "llama-linear": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 1, "rope_parameters": LINEAR, **BIAS}),
     "smollm2": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 2, "tie_word_embeddings": True}),
     "mistral": ("Mistral", {"intermediate_size": 96, "num_key_value_heads": 2, "sliding_window": 20}),
     "qwen2": ("Qwen2", {"intermediate_size": 96, "num_key_value_heads": 2, "rope_parameters": YARN}),

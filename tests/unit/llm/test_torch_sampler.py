@@ -138,8 +138,9 @@ def test_the_stream_depends_on_seed_and_position_alone() -> None:
     "values",
     [
         {"temperature": -0.1}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1}, {"min_p": 2.0}, {"top_k": -2}, {"n": 0},
-        {"n": 1000},        {"max_tokens": 0}, {"min_tokens": -1}, {"min_tokens": 9, "max_tokens": 8}, {"repetition_penalty": 0.0}, {"presence_penalty": 1e9},
-        {"logprobs": 21}, {"logprobs": -1}, {"logit_bias": {VOCAB: 1.0}}, {"logit_bias": {-1: 1.0}}, {"logit_bias": {1: float("nan")}},
+        {"n": 1000}, {"max_tokens": 0}, {"min_tokens": -1}, {"min_tokens": 9, "max_tokens": 8}, {"repetition_penalty": 0.0},
+        {"presence_penalty": 1e9}, {"logprobs": 21},
+        {"logprobs": -1}, {"logit_bias": {VOCAB: 1.0}}, {"logit_bias": {-1: 1.0}}, {"logit_bias": {1: float("nan")}},
         {"stop_token_ids": [VOCAB]}, {"stop": [""]}, {"bad_words": [""]},
     ],
     ids=str,

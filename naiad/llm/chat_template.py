@@ -1,0 +1,101 @@
+"""Messages of a chat -> the prompt that the model was trained on, by the checkpoint's own Jinja template.
+
+In:  messages (and tools) as plain dictionaries, in OpenAI's form.
+Out: text that holds the special tokens already, so it is tokenized without adding any.
+Rule: templates come with checkpoints and are run in Jinja's sandbox; what they raise is the request's error.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from naiad.errors import invalid_arg
+
+MAX_PROMPT_CHARACTERS = 16 << 20
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's part for training; here it is only its content."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    def __init__(self, source: str, special_tokens: dict[str, str] | None = None) -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+        self._special_tokens = special_tokens or {}
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise invalid_arg(f"the checkpoint's chat template cannot be read: {error}") from error
+
+    def render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, add_generation_prompt: bool = True, **values: Any
+    ) -> str:
+        """`values` are what some templates take beside, as `enable_thinking`."""
+        try:
+            text = self._template.render(
+                messages=messages, tools=tools, add_generation_prompt=add_generation_prompt, **{**self._special_tokens, **values}
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise invalid_arg(f"the messages do not fit the model's chat template: {error}") from error
+        if len(text) > MAX_PROMPT_CHARACTERS:
+            raise invalid_arg(f"the chat has {len(text)} characters, expected at most {MAX_PROMPT_CHARACTERS}")
+        return text
+
+
+def read_chat_template(folder: Path) -> ChatTemplate | None:
+    """From chat_template.jinja, or from tokenizer_config.json, where the one called "default" counts if there are several."""
+    config = _read_config(folder / "tokenizer_config.json")
+    path = folder / "chat_template.jinja"
+    source = path.read_text() if path.exists() else config.get("chat_template")
+    if isinstance(source, list):
+        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+        source = named.get("default")
+    if not isinstance(source, str):
+        return None
+    return ChatTemplate(source, _special_tokens(config))
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """bos_token and the like, each a string or an object with its content."""
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if key.endswith("_token") and isinstance(value, dict):
+            value = value.get("content")
+        if key.endswith("_token") and isinstance(value, str):
+            found[key] = value
+    return found
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise invalid_arg(f"{path.name} of checkpoint '{path.parent.name}' is not JSON: {error}") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """Jinja's own filter escapes for HTML, which models were not trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
