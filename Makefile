@@ -22,7 +22,7 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.serve
 
 serve: $(VENV)/.serve  ## serve the example repository on 127.0.0.1:8000 (HTTP), :8001 (gRPC), :8002 (metrics)
 	@echo 'When it says "Started HTTPService", try this in another terminal:'
-	@echo '  curl -s 127.0.0.1:8000/v2/models/add_sub/infer -d '"'"'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]},{"name":"INPUT1","datatype":"FP32","shape":[1,4],"data":[1,1,1,1]}]}'"'"
+	@echo '  curl -s 127.0.0.1:8000/v2/models/digits/infer -d @examples/digits/seven.json'
 	$(BIN)/naiad serve --model-repository examples/repository
 
 test: $(VENV)/.dev  ## install what the tests need and run them

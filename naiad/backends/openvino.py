@@ -22,6 +22,7 @@ from naiad.backends.signature import Signature, TensorSignature, check, complete
 from naiad.backends.tensor_array import Array
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.shm.arena import INLINE_MAX_BYTES
 
 _DATATYPES = {
     "boolean": "BOOL",
@@ -73,7 +74,7 @@ class OpenvinoBackend:
             raise internal(f"failed to compile model '{config.name}': {_words(error, arguments)}") from error
         for note in self._notes:
             runtime.log("WARNING", note, "openvino.py", 0)
-        run = _Runner(compiled, signature, config, fixed_batch)
+        run = _Runner(compiled, signature, config, fixed_batch, runtime)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         self._execution = BatchExecution(config, run, lambda error: f"OpenVINO error: {_words(error, arguments)}", scalars)
 
@@ -162,12 +163,13 @@ def _opened(signature: Signature) -> Signature:
 
 
 class _Runner:
-    def __init__(self, compiled: Any, signature: Signature, config: ServedConfig, fixed_batch: bool) -> None:
+    def __init__(self, compiled: Any, signature: Signature, config: ServedConfig, fixed_batch: bool, runtime: Runtime) -> None:
         self._request = compiled.create_infer_request()
         self._datatypes = {tensor.name: tensor.datatype for tensor in [*signature.inputs, *signature.outputs]}
         self._inputs = {tensor.name: at for at, tensor in enumerate(signature.inputs)}
         self._outputs = {tensor.name: at for at, tensor in enumerate(signature.outputs)}
         self._batch = config.max_batch_size if fixed_batch else 0
+        self._runtime = runtime
         self._should_pad = config.flag("ENABLE_BATCH_PADDING", False)
 
     def __call__(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
@@ -185,12 +187,14 @@ class _Runner:
         return [array[:count] for array in arrays] if count else arrays
 
     def _read(self, name: str) -> Array:
-        """Copied: the memory is the request's, and the next run writes to it."""
-        tensor = self._request.get_output_tensor(self._outputs[name])
+        """Copied, to where the server reads it if it is large: the memory is the request's, and the next run writes to it."""
+        source: Array = self._request.get_output_tensor(self._outputs[name]).data
         if self._datatypes[name] == "BF16":
-            bits: Array = np.array(tensor.data).view(np.uint16)
-            return bits.reshape(list(tensor.shape))
-        array: Array = np.array(tensor.data)
+            source = source.view(np.uint16)
+        if source.nbytes <= INLINE_MAX_BYTES:
+            return source.copy()
+        array: Array = np.frombuffer(self._runtime.allocate(source.nbytes), source.dtype).reshape(source.shape)
+        np.copyto(array, source)
         return array
 
 

@@ -20,7 +20,7 @@ from naiad.backends.torch_example import signature_by_example
 from naiad.backends.torch_load import load_program
 from naiad.backends.torch_options import apply_options, choose_device, inference_context
 from naiad.backends.torch_program import STRINGS, Calling, Program, match
-from naiad.backends.torch_tensor import from_strings, from_torch, to_strings, to_torch
+from naiad.backends.torch_tensor import Allocate, from_strings, from_torch, to_strings, to_torch
 from naiad.backends.torch_untold import untold
 from naiad.core.datatype import BY_CONFIG_NAME
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
@@ -62,7 +62,7 @@ class PytorchBackend:
         calling = match(program, config)
         for note in self._notes:
             runtime.log("WARNING", note, "pytorch.py", 0)
-        run = _Runner(program, calling, config, self._device)
+        run = _Runner(program, calling, config, self._device, runtime.allocate)
         self._execution = BatchExecution(config, run, _words)
         self._should_clean = config.flag("ENABLE_CACHE_CLEANING", False) and arguments.instance_kind == "GPU"
 
@@ -88,11 +88,12 @@ class PytorchBackend:
 
 
 class _Runner:
-    def __init__(self, program: Program, calling: Calling, config: ServedConfig, device: Any) -> None:
+    def __init__(self, program: Program, calling: Calling, config: ServedConfig, device: Any, allocate: Allocate) -> None:
         self._call = program.call
         self._arguments = program.arguments
         self._calling = calling
         self._device = device
+        self._allocate = allocate
         self._context = inference_context(config)
         self._datatypes = _input_datatypes(config)
         self._outputs = {tensor.name: tensor for tensor in config.output}
@@ -130,7 +131,7 @@ class _Runner:
 
     def _read(self, name: str, value: Any) -> Array:
         if isinstance(value, torch.Tensor):
-            return from_torch(name, value)
+            return from_torch(name, value, self._allocate)
         if isinstance(value, list) and all(isinstance(text, str) for text in value):
             return _shaped(from_strings(value), self._outputs.get(name), self._is_batched)
         raise internal(f"output '{name}' must be of type Tensor or List[str], received {type(value).__name__}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from naiad.backends.tensor_array import Array
+from naiad.backends.tensor_array import Array, array_dtype
 from naiad.errors import internal
+from naiad.shm.arena import INLINE_MAX_BYTES
+
+Allocate: TypeAlias = Callable[[int], memoryview]
 
 DATATYPES: dict[Any, str] = {
     torch.bool: "BOOL",
@@ -38,17 +42,24 @@ def to_torch(array: Array, datatype: str, device: Any) -> Any:
     return tensor if device is None or device.type == "cpu" else tensor.to(device)
 
 
-def from_torch(name: str, tensor: Any) -> Array:
-    """Raises NaiadError for what Triton's protocol cannot carry."""
+def from_torch(name: str, tensor: Any, allocate: Allocate) -> Array:
+    """On the CPU its own memory; from a GPU copied, to where the server reads it if it is large. Raises NaiadError."""
     if tensor.dtype not in DATATYPES:
         raise internal(f"output '{name}' is of type {tensor.dtype}, which has no Triton datatype")
     if tensor.layout != torch.strided:
         raise internal(f"output '{name}' is sparse ({tensor.layout}): return a dense tensor")
-    tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.uint16)
-    array: Array = tensor.numpy()
-    return array
+    if tensor.device.type == "cpu":
+        array: Array = tensor.numpy()
+        return array
+    if tensor.nbytes <= INLINE_MAX_BYTES:
+        small: Array = tensor.cpu().numpy()
+        return small
+    placed: Array = np.frombuffer(allocate(tensor.nbytes), array_dtype(DATATYPES[tensor.dtype])).reshape(tuple(tensor.shape))
+    torch.from_numpy(placed).copy_(tensor)
+    return placed
 
 
 def to_strings(array: Array) -> list[str]:

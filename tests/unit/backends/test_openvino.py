@@ -86,6 +86,13 @@ def test_answers_survive_the_next_run(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, kept)
 
 
+def test_large_outputs_go_where_the_server_reads_them(tmp_path: Path) -> None:
+    served = serve(tmp_path, onnx_file.identity("FP32", ["N", 10_000]))
+    x = np.random.default_rng(1).standard_normal((2, 10_000), np.float32)
+    np.testing.assert_array_equal(served.infer(x=x)["y"], x)
+    assert served.runtime.allocated == [80_000]
+
+
 def test_scalars(tmp_path: Path) -> None:
     assert serve(tmp_path, onnx_file.identity("INT64", [])).infer(x=[7])["y"].tolist() == [7]
 
