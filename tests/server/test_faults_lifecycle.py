@@ -136,7 +136,8 @@ def test_a_model_that_raises_in_finalize_is_unloaded(server: Server) -> None:
 
 
 def test_a_model_that_never_returns_from_finalize_does_not_keep_the_server(faults: list[str], launched: list[Server]) -> None:
-    launched.append(launch_naiad(faults, [*EXPLICIT, "--load-model=finalize_hangs", "--exit-timeout-secs=2"]).wait_started())
+    launched.append(launch_naiad(faults, [*EXPLICIT, "--load-model=finalize_hangs", "--exit-timeout-secs=2"]))
+    launched[0].wait_started()
     pids = process_tree(launched[0].pid)
     launched[0].signal(signal.SIGTERM)
     launched[0].wait_exit(20)
@@ -180,7 +181,8 @@ def test_the_is_ready_hook_feeds_readiness(server: Server, state: Path) -> None:
 
 
 def test_workers_die_with_a_killed_parent(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
-    launched.append(launch_naiad(gates).wait_started())
+    launched.append(launch_naiad(gates))
+    launched[0].wait_started()
     gate = Gate(tmp_path)
     call = call_gate(launched[0], gate)
     gate.wait_entered()
@@ -193,7 +195,8 @@ def test_workers_die_with_a_killed_parent(gates: list[str], tmp_path: Path, laun
 
 @pytest.mark.parametrize("number_of_signal", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_requests_finish(gates: list[str], tmp_path: Path, launched: list[Server], number_of_signal: int) -> None:
-    launched.append(launch_naiad(gates).wait_started())
+    launched.append(launch_naiad(gates))
+    launched[0].wait_started()
     server, gate = launched[0], Gate(tmp_path)
     running = call_gate(server, gate)
     gate.wait_entered()
@@ -218,7 +221,8 @@ def assert_refuses(server: Server) -> None:
 
 
 def test_a_second_sigterm_forces(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
-    launched.append(launch_naiad(gates).wait_started())
+    launched.append(launch_naiad(gates))
+    launched[0].wait_started()
     server, gate = launched[0], Gate(tmp_path)
     call = call_gate(server, gate)
     gate.wait_entered()
@@ -232,7 +236,8 @@ def test_a_second_sigterm_forces(gates: list[str], tmp_path: Path, launched: lis
 
 
 def test_the_exit_timeout_ends_a_drain(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
-    launched.append(launch_naiad(gates, ["--exit-timeout-secs=1"]).wait_started())
+    launched.append(launch_naiad(gates, ["--exit-timeout-secs=1"]))
+    launched[0].wait_started()
     server, gate = launched[0], Gate(tmp_path)
     call = call_gate(server, gate)
     gate.wait_entered()
