@@ -105,3 +105,9 @@ def test_a_package_offers_its_backend(tmp_path: Path, monkeypatch: pytest.Monkey
         assert find_backend("python") == "naiad.backends.python:PythonBackend"
     finally:
         installed_backends.cache_clear()
+
+
+def test_the_backend_of_the_page_is_the_example() -> None:
+    root = Path(__file__).parents[3]
+    page = (root / "docs/custom-backend.md").read_text()
+    assert f"```python\n{(root / 'examples/custom_backend/linear_backend/__init__.py').read_text()}```" in page

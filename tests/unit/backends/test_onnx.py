@@ -122,6 +122,16 @@ def test_a_request_that_fails_does_not_spoil_its_batch(tmp_path: Path) -> None:
     assert "indices element out of data bounds" in bad.error.message
 
 
+def test_a_request_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
+    """It asks for so many zeros."""
+    inputs, outputs = [Value("x", "INT64", [1])], [Value("y", "FP32", ["k"])]
+    served = serve(tmp_path, onnx_file.model([Node("ConstantOfShape", ["x"], ["y"])], inputs, outputs))
+    (response,) = served.execute(request(x=[1 << 50]))
+    assert response.error is not None
+    assert "onnx runtime error: " in response.error.message
+    assert served.infer(x=[3])["y"].tolist() == [0, 0, 0]
+
+
 def test_scalars_without_batch(tmp_path: Path) -> None:
     served = serve(tmp_path, onnx_file.identity("INT64", []))
     assert served.config["input"] == [tensor("x", "TYPE_INT64", [1])]
