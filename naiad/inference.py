@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,10 @@ from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, unavailable
+from naiad.shm.region_inference import infer_with_regions
+from naiad.shm.region_table import RegionTable
+from naiad.trace.traced_stream import enqueue_traced
+from naiad.trace.tracing import Tracing
 
 if TYPE_CHECKING:
     from naiad.pb.model_config_pb2 import ModelConfig
@@ -28,10 +33,20 @@ RETRY_AFTER_S = 1
 
 
 class InferenceCore:
-    def __init__(self, repository: Repository, metadata: ServerMetadata, *, strict_readiness: bool = True) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        metadata: ServerMetadata,
+        *,
+        strict_readiness: bool = True,
+        regions: RegionTable | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.repository = repository
         self.metadata = metadata
         self.strict_readiness = strict_readiness
+        self.regions = regions or RegionTable()
+        self.tracing = tracing or Tracing()
         self.is_started = False
         """All that is to be loaded at start has been tried."""
         self.is_draining = False
@@ -88,9 +103,13 @@ class InferenceCore:
     def infer(self, request: InferRequest) -> ResponseStream:
         if self.is_exiting:
             raise unavailable("Server exiting", RETRY_AFTER_S)
+        if request.regions is not None:
+            return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
         request.start_ns = time.monotonic_ns()
         model = self.repository.ready_model(request.model_name, request.model_version)
         model.check(request)
+        if request.trace is not None:
+            return enqueue_traced(request, model.name, model.version, model.scheduler.enqueue)
         return model.scheduler.enqueue(request)
 
     def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -34,6 +35,9 @@ class LogSettings(msgspec.Struct):
     """False by TRITON_SERVER_ESCAPE_LOG_MESSAGES=0; JSON lines are always escaped."""
 
 
+FORMATS = ("default", "ISO8601")
+MAX_VERBOSE_LEVEL = 2**31 - 1
+SHOWN = ("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format")
 settings = LogSettings()
 _file_descriptor = -1
 
@@ -53,6 +57,20 @@ def configure(new: LogSettings) -> None:
             _file_descriptor = os.open(new.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as failure:
             warning(f"cannot write the log file '{new.log_file}': {failure.strerror}; logging to the console")
+
+
+def shown_settings() -> dict[str, str | bool | int]:
+    """What the logging extension shows, in Triton's order."""
+    return {name: getattr(settings, name) for name in SHOWN}
+
+
+def update(changes: Mapping[str, str | bool | int]) -> None:
+    """Checked values of shown settings; the file is not among what may change while the server runs."""
+    for name, value in changes.items():
+        if name == "log_verbose_level":
+            settings.log_verbose_level = min(int(value), MAX_VERBOSE_LEVEL)
+        elif name in SHOWN and name != "log_file":
+            setattr(settings, name, value)
 
 
 def info(message: str, *, request_id: str = "") -> None:

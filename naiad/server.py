@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -30,6 +31,7 @@ from naiad.metrics.page import MetricsPage
 from naiad.settings import Settings
 from naiad.transport.http1 import Http1Endpoint
 from naiad.transport.http1_limits import Http1Limits
+from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
 from naiad.workers.instance import HEARTBEAT_NS
 from naiad.workers.template_process import Templates
 
@@ -87,18 +89,22 @@ class Server:
         """Binds every endpoint; the lines to print when the server serves. Raises NaiadError."""
         settings = self._settings
         lines: list[str] = []
-        endpoints: list[tuple[bool, str, str, int, bool, Callable[[], asyncio.BaseProtocol]]] = [
+        endpoints: list[tuple[bool, str, str, int, bool, Callable[[], asyncio.BaseProtocol], ssl.SSLContext | None]] = [
             (settings.allow_grpc, "GRPCInferenceService", settings.grpc_address, settings.grpc_port, settings.reuse_grpc_port,
-             self._grpc.protocol_factory),
+             self._grpc.protocol_factory, wiring.grpc_tls(settings)),
             (settings.allow_http, "HTTPService", settings.http_address, settings.http_port, settings.reuse_http_port,
-             self._http.protocol_factory),
+             self._http.protocol_factory, wiring.http_tls(settings)),
             (settings.allow_metrics, "Metrics Service", settings.metrics_address or settings.http_address, settings.metrics_port, False,
-             self._metrics.protocol_factory),
+             self._metrics.protocol_factory, None),
         ]  # fmt: skip
-        for is_allowed, name, address, port, reuse_port, factory in endpoints:
+        for is_allowed, name, address, port, reuse_port, factory, tls in endpoints:
             if is_allowed:
                 sock = _bind(name, address, port, reuse_port)
-                self._listeners.append(await asyncio.get_running_loop().create_server(factory, sock=sock, backlog=LISTEN_BACKLOG))
+                handshake_s = None if tls is None else HANDSHAKE_TIMEOUT_S
+                listener = await asyncio.get_running_loop().create_server(
+                    factory, sock=sock, backlog=LISTEN_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
+                )
+                self._listeners.append(listener)
                 lines.append(f"Started {name} at {address}:{sock.getsockname()[1]}")
         return lines
 
@@ -162,6 +168,8 @@ class Server:
         log.info("All models are stopped, unloading models")
         log.info(f"Timeout {grace_s:g}: Found {len(list(repository.models()))} live models and 0 in-flight non-inference requests")
         await repository.stop()
+        self._core.regions.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._core.tracing.close)
 
     # Meanwhile.
 

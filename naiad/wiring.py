@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from naiad import __version__
 from naiad.core.clock import LoopClock
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.work import ControlOperation
-from naiad.errors import internal
+from naiad.errors import internal, unsupported
 from naiad.frontends.http_options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
 from naiad.metrics.custom import CustomMetrics
@@ -22,8 +23,12 @@ from naiad.repository.operations import OperationOptions
 from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.repository.store import LocalStore
 from naiad.settings import Settings, latency_metrics
+from naiad.shm.region_table import RegionTable
+from naiad.trace.trace_options import OPENTELEMETRY, read_trace_options
+from naiad.trace.tracing import Tracing
 from naiad.transport.grpc_options import GrpcOptions
 from naiad.transport.http1_limits import Http1Limits
+from naiad.transport.tls import HTTP1, HTTP2, TlsFiles, build_tls_context
 from naiad.workers.calls import Services
 from naiad.workers.devices import gpu_ids
 from naiad.workers.restart import RestartPolicy
@@ -133,8 +138,42 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
             operations=OperationOptions(settings.model_load_thread_count, settings.model_load_retry_count),
         ),
     )
-    core = InferenceCore(repository, ServerMetadata(settings.id, __version__, EXTENSIONS), strict_readiness=settings.strict_readiness)
+    core = InferenceCore(
+        repository,
+        ServerMetadata(settings.id, __version__, EXTENSIONS),
+        strict_readiness=settings.strict_readiness,
+        regions=RegionTable(is_allowed=settings.allow_client_shm),
+        tracing=build_tracing(settings),
+    )
     return core
+
+
+def build_tracing(settings: Settings) -> Tracing:
+    """Raises NaiadError."""
+    options = read_trace_options(settings.trace_config)
+    if options.mode != OPENTELEMETRY:
+        return Tracing(options)
+    try:
+        from naiad.trace.otel import OtelSink
+    except ImportError as error:
+        raise unsupported(f"--trace-config mode=opentelemetry needs the extra 'otel' (pip install 'naiad[otel]'): {error}") from error
+    return Tracing(options, OtelSink(options.otel))
+
+
+def grpc_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Raises NaiadError. Mutual authentication needs no second flag, as under Triton."""
+    if not (settings.grpc_use_ssl or settings.grpc_use_ssl_mutual):
+        return None
+    files = TlsFiles("grpc", settings.grpc_server_cert, settings.grpc_server_key, settings.grpc_root_cert, settings.grpc_use_ssl_mutual)
+    return build_tls_context(files, HTTP2)
+
+
+def http_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Raises NaiadError."""
+    if not (settings.http_use_ssl or settings.http_use_ssl_mutual):
+        return None
+    files = TlsFiles("http", settings.http_server_cert, settings.http_server_key, settings.http_root_cert, settings.http_use_ssl_mutual)
+    return build_tls_context(files, HTTP1)
 
 
 async def _control(core: InferenceCore, caller: str, operation: ControlOperation) -> bool:

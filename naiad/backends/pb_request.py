@@ -79,6 +79,7 @@ class InferenceRequest:
             flags=index(flags),
             timeout_us=index(timeout),
             trace_context=context,
+            trace_id=0 if trace is None else trace.id,
         )
 
     def inputs(self) -> list[Tensor]:
@@ -106,7 +107,7 @@ class InferenceRequest:
         return encode_parameters(self._work.parameters)
 
     def trace(self) -> InferenceTrace:
-        return InferenceTrace(self._work.trace_context)
+        return InferenceTrace(self._work.trace_context, self._work.trace_id)
 
     def requested_output_names(self) -> set[str]:
         return set(self._wanted())
@@ -165,6 +166,7 @@ class InferenceRequest:
             flags=work.flags,
             timeout_us=work.timeout_us,
             trace_context=work.trace_context,
+            trace_id=work.trace_id,
         )
         return self._target[0], self._target[1], call
 

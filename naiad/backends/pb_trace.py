@@ -4,10 +4,16 @@ from __future__ import annotations
 
 
 class InferenceTrace:
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_id")
 
-    def __init__(self, context: str = "") -> None:
+    def __init__(self, context: str = "", id: int = 0) -> None:
+        """Models get theirs from `request.trace()`. `id`: of the trace at the server; 0 when the request is not traced."""
         self._context = context
+        self._id = id
+
+    @property
+    def id(self) -> int:
+        return self._id
 
     def get_context(self) -> str | None:
         """The W3C trace context as JSON; None when the request is not traced."""

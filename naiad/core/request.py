@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from naiad.core.region_slice import RegionUse
 from naiad.core.tensor import Tensor
 
 if TYPE_CHECKING:
     from naiad.core.response import ResponseStream
+    from naiad.core.trace import Trace
 
 ParameterValue: TypeAlias = bool | int | float | str
 
@@ -48,6 +50,10 @@ class InferRequest(msgspec.Struct, eq=False):
 
     form: RequestForm | None = None
     """Set by decoders that recognise a repeated request."""
+    regions: RegionUse | None = None
+    """Tensors in clients' shared memory, until the core has read them."""
+    trace: Trace | None = None
+    """Of a request that is traced."""
 
     # Set by the core.
     start_ns: int = 0

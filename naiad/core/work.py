@@ -33,8 +33,11 @@ class WorkRequest(msgspec.Struct, array_like=True):
     timeout_us: int = 0
     priority: int = 0
     trace_context: str = ""
+    """W3C's headers as JSON, for the model to hand on."""
     is_null: bool = False
     """Fills an empty slot of a sequence batch: no output of it is wanted, and no answer."""
+    trace_id: int = 0
+    """Of a traced request; in a BLS call, the one that it belongs to. 0: none."""
 
 
 class WorkError(msgspec.Struct, array_like=True):

@@ -6,7 +6,7 @@ Rule: no inference logic here; each RPC's handler is in the file named after it.
 
 from __future__ import annotations
 
-from naiad.frontends import grpc_extension
+from naiad.frontends.grpc_extension import Extensions
 from naiad.frontends.grpc_guard import build_guard
 from naiad.frontends.grpc_header_forward import HeaderForward
 from naiad.frontends.grpc_health import Health
@@ -64,7 +64,7 @@ class GrpcFrontend:
         plain = {
             **Information(core, self._slow).handlers(),
             **RepositoryControl(core, self._slow).handlers(),
-            **grpc_extension.handlers(),
+            **Extensions(core, self._slow).handlers(),
         }
         return [
             Method(f"{SERVICE}ModelInfer", unary=infer.infer, allocate=memory.allocate, is_compressed=True),

@@ -1,60 +1,106 @@
-"""The RPCs of extensions that this server does not have: shared memory, trace and log settings.
-
-What asks for nothing succeeds: perf_analyzer unregisters all regions before and after every run.
-"""
+"""The RPCs of the small extensions: clients' shared memory, trace settings, log settings."""
 
 from __future__ import annotations
 
-from google.protobuf.message import Message
-
-from naiad.errors import not_found, unsupported
-from naiad.frontends.grpc_unary import unary
+from naiad import log
+from naiad.errors import invalid_arg, unsupported
+from naiad.frontends.grpc_unary import SlowCalls, unary
+from naiad.frontends.http_trace import check_model
+from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
+from naiad.shm.region import CUDA, SYSTEM
 from naiad.transport.grpc_method import UnaryHandler
 
-_NO_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+_LOG_SWITCHES = ("log_info", "log_warning", "log_error")
 
 
-def handlers() -> dict[str, UnaryHandler]:
-    return {
-        "SystemSharedMemoryStatus": unary(pb.SystemSharedMemoryStatusRequest, _system_status),
-        "SystemSharedMemoryRegister": unary(pb.SystemSharedMemoryRegisterRequest, _register),
-        "SystemSharedMemoryUnregister": unary(pb.SystemSharedMemoryUnregisterRequest, _system_unregister),
-        "CudaSharedMemoryStatus": unary(pb.CudaSharedMemoryStatusRequest, _cuda_status),
-        "CudaSharedMemoryRegister": unary(pb.CudaSharedMemoryRegisterRequest, _register),
-        "CudaSharedMemoryUnregister": unary(pb.CudaSharedMemoryUnregisterRequest, _cuda_unregister),
-        "TraceSetting": unary(pb.TraceSettingRequest, _trace_setting),
-        "LogSettings": unary(pb.LogSettingsRequest, _log_settings),
-    }
+class Extensions:
+    def __init__(self, core: InferenceCore, slow: SlowCalls) -> None:
+        self._core = core
+        self._regions = core.regions
+        self._tracing = core.tracing
+        self._slow = slow
+
+    def handlers(self) -> dict[str, UnaryHandler]:
+        return {
+            "SystemSharedMemoryStatus": unary(pb.SystemSharedMemoryStatusRequest, self._system_status),
+            "SystemSharedMemoryRegister": unary(pb.SystemSharedMemoryRegisterRequest, self._system_register),
+            "SystemSharedMemoryUnregister": unary(pb.SystemSharedMemoryUnregisterRequest, self._system_unregister),
+            "CudaSharedMemoryStatus": unary(pb.CudaSharedMemoryStatusRequest, self._cuda_status),
+            "CudaSharedMemoryRegister": self._slow.unary(pb.CudaSharedMemoryRegisterRequest, self._cuda_register),
+            "CudaSharedMemoryUnregister": unary(pb.CudaSharedMemoryUnregisterRequest, self._cuda_unregister),
+            "TraceSetting": unary(pb.TraceSettingRequest, self._trace_setting),
+            "LogSettings": unary(pb.LogSettingsRequest, _log_settings),
+        }
+
+    # Shared memory.
+
+    def _system_status(self, request: pb.SystemSharedMemoryStatusRequest) -> pb.SystemSharedMemoryStatusResponse:
+        kind = pb.SystemSharedMemoryStatusResponse.RegionStatus
+        found = self._regions.status(SYSTEM, request.name)
+        return pb.SystemSharedMemoryStatusResponse(regions={region.name: kind(**region.describe()) for region in found})
+
+    def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest) -> pb.SystemSharedMemoryRegisterResponse:
+        self._regions.register_system(request.name, request.key, request.offset, request.byte_size)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    def _system_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest) -> pb.SystemSharedMemoryUnregisterResponse:
+        self._regions.unregister(SYSTEM, request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
+        kind = pb.CudaSharedMemoryStatusResponse.RegionStatus
+        found = self._regions.status(CUDA, request.name)
+        return pb.CudaSharedMemoryStatusResponse(regions={region.name: kind(**region.describe()) for region in found})
+
+    async def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest) -> pb.CudaSharedMemoryRegisterResponse:
+        await self._regions.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+        return pb.CudaSharedMemoryRegisterResponse()
+
+    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest) -> pb.CudaSharedMemoryUnregisterResponse:
+        self._regions.unregister(CUDA, request.name)
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    # Trace settings.
+
+    def _trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
+        check_model(self._core, request.model_name)
+        if request.settings:
+            self._tracing.update(request.model_name, {name: list(setting.value) or None for name, setting in request.settings.items()})
+        kind = pb.TraceSettingResponse.SettingValue
+        shown = self._tracing.shown(request.model_name)
+        return pb.TraceSettingResponse(settings={name: kind(value=values) for name, values in shown.items()})
 
 
-def _register(request: Message) -> Message:
-    raise unsupported(_NO_SHARED_MEMORY)
-
-
-def _system_status(request: pb.SystemSharedMemoryStatusRequest) -> pb.SystemSharedMemoryStatusResponse:
-    if request.name:
-        raise not_found(f"Unable to find system shared memory region: '{request.name}'")
-    return pb.SystemSharedMemoryStatusResponse()
-
-
-def _cuda_status(request: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
-    if request.name:
-        raise not_found(f"Unable to find cuda shared memory region: '{request.name}'")
-    return pb.CudaSharedMemoryStatusResponse()
-
-
-def _system_unregister(request: pb.SystemSharedMemoryUnregisterRequest) -> pb.SystemSharedMemoryUnregisterResponse:
-    return pb.SystemSharedMemoryUnregisterResponse()
-
-
-def _cuda_unregister(request: pb.CudaSharedMemoryUnregisterRequest) -> pb.CudaSharedMemoryUnregisterResponse:
-    return pb.CudaSharedMemoryUnregisterResponse()
-
-
-def _trace_setting(request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-    raise unsupported("this server does not support tracing")
+# Log settings.
 
 
 def _log_settings(request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-    raise unsupported("this server does not support changing log settings over gRPC")
+    changes: dict[str, str | bool | int] = {}
+    for name, setting in request.settings.items():
+        kind = setting.WhichOneof("parameter_choice")
+        if name == "log_file":
+            raise unsupported("log file location can not be updated through network protocol")
+        if name in _LOG_SWITCHES:
+            if kind != "bool_param":
+                raise invalid_arg(f"expect boolean for '{name}'")
+            changes[name] = setting.bool_param
+        elif name == "log_verbose_level":
+            if kind != "uint32_param":
+                raise invalid_arg(f"expect int32 for '{name}'")
+            changes[name] = setting.uint32_param
+        elif name == "log_format":
+            if kind != "string_param":
+                raise invalid_arg(f"expect string for '{name}'")
+            if setting.string_param not in log.FORMATS:
+                raise invalid_arg(f"invalid argument for log_format, got: {setting.string_param}")
+            changes[name] = setting.string_param
+    log.update(changes)
+    return pb.LogSettingsResponse(settings={name: _shown(value) for name, value in log.shown_settings().items()})
+
+
+def _shown(value: str | bool | int) -> pb.LogSettingsResponse.SettingValue:
+    kind = pb.LogSettingsResponse.SettingValue
+    if isinstance(value, bool):
+        return kind(bool_param=value)
+    return kind(uint32_param=value) if isinstance(value, int) else kind(string_param=value)

@@ -9,6 +9,8 @@ from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal, unsupported
 from naiad.frontends.grpc_error import fail
 from naiad.frontends.grpc_header_forward import HeaderForward
+from naiad.frontends.grpc_trace import start_trace
+from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.inference import InferenceCore
 from naiad.protocol import v2_grpc
 from naiad.protocol.v2_grpc import RequestIdentity
@@ -21,6 +23,7 @@ from naiad.transport.grpc_status import Status
 class ModelInfer:
     def __init__(self, core: InferenceCore, headers: HeaderForward) -> None:
         self._core = core
+        self._tracing = core.tracing
         self._headers = headers
 
     def infer(self, call: Call, message: Buffer) -> None:
@@ -35,12 +38,14 @@ class ModelInfer:
                 raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
             self._headers.apply(request, call.head.metadata)
             request.deadline_ns = call.deadline_ns
-            stream = self._core.infer(request)
+            group = start_trace(self._tracing, request, call) if self._tracing.is_on else None
+            stream = self._core.infer(request) if group is None else infer_in_trace(self._core, request, group)
         except NaiadError as error:
             fail(call, error)
             return
         call.on_cancel = stream.cancel
-        stream.deliver_to(_Answer(call, request, options, model.spec).take)
+        take = _Answer(call, request, options, model.spec).take
+        stream.deliver_to(take if group is None else traced(group, take, "GRPC"))
 
 
 def first_fault(core: InferenceCore, identity: RequestIdentity | None, error: NaiadError) -> NaiadError:

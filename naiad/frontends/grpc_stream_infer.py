@@ -15,10 +15,13 @@ from naiad import log
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.trace import TraceGroup
 from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontends.grpc_error import STATUS
 from naiad.frontends.grpc_header_forward import HeaderForward
 from naiad.frontends.grpc_infer import first_fault, response_error
+from naiad.frontends.grpc_trace import start_trace
+from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.inference import InferenceCore
 from naiad.protocol import v2_grpc
 from naiad.protocol.v2_grpc_request import PLAIN, RequestOptions
@@ -119,7 +122,9 @@ class RequestStream:
         self._method.headers.apply(request, self._call.head.metadata)
         request.deadline_ns = self._call.deadline_ns
         answer = _Answer(self, request, options, model.spec)
-        answer.stream = core.infer(request)
+        if core.tracing.is_on:
+            answer.group = start_trace(core.tracing, request, self._call)
+        answer.stream = core.infer(request) if answer.group is None else infer_in_trace(core, request, answer.group)
         self._begin(answer)
         return answer
 
@@ -166,7 +171,7 @@ class RequestStream:
 class _Answer:
     """What becomes of one request of the stream."""
 
-    __slots__ = ("_count", "_options", "_owner", "_request", "_response", "_spec", "is_decoupled", "message", "stream")
+    __slots__ = ("_count", "_options", "_owner", "_request", "_response", "_spec", "group", "is_decoupled", "message", "stream")
 
     def __init__(self, owner: RequestStream, request: InferRequest, options: RequestOptions, spec: ModelSpec | None) -> None:
         self._owner = owner
@@ -175,6 +180,7 @@ class _Answer:
         self._spec = spec
         self.is_decoupled = spec is not None and spec.is_decoupled
         self.stream: ResponseStream | None = None
+        self.group: TraceGroup | None = None
         self.message: v2_grpc.Pieces | None = None
         """Of an ordered answer, when it is complete and waits for its turn."""
         self._response: InferResponse | None = None
@@ -182,7 +188,8 @@ class _Answer:
 
     def start(self) -> None:
         assert self.stream is not None
-        self.stream.deliver_to(self._take_decoupled if self.is_decoupled else self._take_single)
+        take = self._take_decoupled if self.is_decoupled else self._take_single
+        self.stream.deliver_to(take if self.group is None else traced(self.group, take, "GRPC"))
 
     def cancel(self) -> None:
         if self.stream is not None:

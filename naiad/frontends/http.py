@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from naiad.frontends import http_shared_memory
+from naiad.frontends import http_logging
 from naiad.frontends.http_forward import build_header_forwarder
 from naiad.frontends.http_generate import GenerateRoute
 from naiad.frontends.http_infer import InferRoute
-from naiad.frontends.http_metadata import MetadataRoutes, not_yet
+from naiad.frontends.http_metadata import MetadataRoutes
 from naiad.frontends.http_options import HttpOptions
 from naiad.frontends.http_repository import RepositoryRoutes
 from naiad.frontends.http_routes import Entry, Names, RouteTable, simple
+from naiad.frontends.http_shared_memory import SharedMemoryRoutes
+from naiad.frontends.http_trace import TraceRoutes
 from naiad.transport.http1 import Http1Endpoint
 from naiad.transport.http1_connection import Http1Connection
 from naiad.transport.http1_head import Head
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
+_TRACED = r"/v2(?:/models/(?P<model>[^/]+))?"
 _MEMORY = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
 
@@ -37,11 +40,14 @@ class HttpFrontend:
         self._options = options
         self._forward = build_header_forwarder(options.header_forward_pattern)
         self._repository = RepositoryRoutes(core)
+        self._memory = SharedMemoryRoutes(core.regions)
+        self._tracing = core.tracing
         table = RouteTable(self._entries(), options.restricted_apis)
         self._endpoint = Http1Endpoint(table, msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size))
 
     def _entries(self) -> list[Entry]:
-        metadata, repository, memory = MetadataRoutes(self._core), self._repository, http_shared_memory
+        metadata, repository, memory = MetadataRoutes(self._core), self._repository, self._memory
+        trace = TraceRoutes(self._core, self._tracing)
         return [
             Entry("POST", _MODEL + "/infer", "inference", self._infer),
             Entry("POST", _MODEL + "/generate", "inference", self._generate),
@@ -60,11 +66,10 @@ class HttpFrontend:
             Entry("GET", _MEMORY + "/status", "shared-memory", simple(memory.status)),
             Entry("POST", _MEMORY + "/register", "shared-memory", simple(memory.register)),
             Entry("POST", _MEMORY + "/unregister", "shared-memory", simple(memory.unregister)),
-            *(Entry(method, "/v2/logging", "logging", simple(not_yet("log settings"))) for method in ("GET", "POST")),
-            *(
-                Entry(method, "(?:/v2|/v2/models/[^/]+)/trace/setting", "trace", simple(not_yet("trace settings")))
-                for method in ("GET", "POST")
-            ),
+            Entry("GET", "/v2/logging", "logging", simple(http_logging.show)),
+            Entry("POST", "/v2/logging", "logging", simple(http_logging.update)),
+            Entry("GET", _TRACED + "/trace/setting", "trace", simple(trace.show)),
+            Entry("POST", _TRACED + "/trace/setting", "trace", simple(trace.update)),
         ]
 
     def protocol_factory(self) -> Http1Connection:
@@ -75,6 +80,7 @@ class HttpFrontend:
         """After the listening sockets are closed: answers what is in work, then closes; whoever needs longer is cut off."""
         await self._endpoint.stop(grace_s)
         await self._repository.stop()
+        await self._memory.stop()
 
     @property
     def num_connections(self) -> int:

@@ -13,6 +13,8 @@ from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.http_answer import STATUS, answer_error, answer_json, error_headers
+from naiad.frontends.http_trace import start_trace
+from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate
 from naiad.protocol.v2_json import encode_error
 from naiad.transport.http1_exchange import Exchange
@@ -79,8 +81,9 @@ class SingleGeneration:
 
     def run(self, core: InferenceCore, request: InferRequest) -> None:
         """Raises NaiadError when the request is refused."""
-        self._stream = core.infer(request)
-        self._stream.deliver_to(self._take)
+        group = start_trace(core.tracing, request, self._exchange) if core.tracing.is_on else None
+        self._stream = infer_in_trace(core, request, group)
+        self._stream.deliver_to(self._take if group is None else traced(group, self._take, "HTTP"))
         if not self._exchange.is_ended:
             self._exchange.on_disconnect(self._stream.cancel)
 
@@ -119,8 +122,9 @@ class StreamedGeneration:
 
     def run(self, core: InferenceCore, request: InferRequest) -> None:
         """Raises NaiadError when the request is refused."""
-        stream = core.infer(request)
-        stream.deliver_to(self._take)
+        group = start_trace(core.tracing, request, self._exchange) if core.tracing.is_on else None
+        stream = infer_in_trace(core, request, group)
+        stream.deliver_to(self._take if group is None else traced(group, self._take, "HTTP"))
         if not self._exchange.is_ended:
             self._exchange.on_disconnect(stream.cancel)
             self._exchange.on_flow(stream.pause)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue
-from naiad.core.response import InferResponse
+from naiad.core.response import Consumer, InferResponse
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.frontends.http_answer import answer_error
 from naiad.frontends.http_generate import SingleGeneration
+from naiad.frontends.http_trace import start_trace
+from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate, raw_request, v2_json
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, compress, decompress
 from naiad.protocol.output_form import OutputForms
@@ -47,6 +49,7 @@ class InferRoute:
         "_model_name",
         "_model_version",
         "_response_encoding",
+        "_tracing",
     )
 
     def __init__(
@@ -59,6 +62,7 @@ class InferRoute:
         forward: Callable[[Head], dict[str, ParameterValue]] | None,
     ) -> None:
         self._core = core
+        self._tracing = core.tracing
         self._model_name = model_name
         self._model_version = model_version
         self._max_bytes = max_bytes
@@ -107,6 +111,9 @@ class InferRoute:
             request, forms = self._decode(body, spec)
             if self._forward:
                 request.parameters = request.parameters | self._forward
+            if self._tracing.is_on:
+                self._infer_traced(exchange, request, forms, spec)
+                return
             stream = self._core.infer(request)
         except MissingInputsError as error:
             self._infer_flat(exchange, error, spec)
@@ -115,6 +122,15 @@ class InferRoute:
             answer_error(exchange, error)
             return
         stream.deliver_to(_InferAnswer(exchange, forms, spec, self._response_encoding).take)
+        if not exchange.is_ended:
+            exchange.on_disconnect(stream.cancel)
+
+    def _infer_traced(self, exchange: Exchange, request: InferRequest, forms: OutputForms, spec: ModelSpec) -> None:
+        """The same, when it may be traced. Raises NaiadError."""
+        answer: Consumer = _InferAnswer(exchange, forms, spec, self._response_encoding).take
+        group = start_trace(self._tracing, request, exchange)
+        stream = infer_in_trace(self._core, request, group)
+        stream.deliver_to(answer if group is None else traced(group, answer, "HTTP"))
         if not exchange.is_ended:
             exchange.on_disconnect(stream.cancel)
 

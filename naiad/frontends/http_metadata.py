@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
-from naiad.errors import NaiadError, unsupported
+from naiad.errors import NaiadError
 from naiad.frontends.http_answer import answer_empty, answer_error, answer_json
 from naiad.frontends.http_routes import Names
 from naiad.protocol.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
@@ -52,11 +52,6 @@ class MetadataRoutes:
 
     def all_statistics(self, exchange: Exchange, _names: Names) -> None:
         _answer(exchange, lambda: encode_statistics(self._core.statistics()))
-
-
-def not_yet(what: str) -> Callable[[Exchange, Names], None]:
-    """A handler for an extension that this server does not have."""
-    return lambda exchange, _names: answer_error(exchange, unsupported(f"{what} are not supported by this server"))
 
 
 def _answer(exchange: Exchange, encode: Callable[[], Buffer]) -> None:

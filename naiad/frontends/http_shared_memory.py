@@ -1,29 +1,76 @@
-"""The shared memory extensions over HTTP, as a server answers them that has client shared memory switched off.
+"""The shared memory extensions over HTTP: status, register, unregister of clients' regions.
 
-Status and unregister work on the empty set of regions: perf_analyzer and QA scripts call them on every server.
+Where client shared memory is off, the table refuses registrations; status and unregister work on the empty set of regions, because
+perf_analyzer and scripts call them on every server.
 """
 
 from __future__ import annotations
 
-from naiad.errors import not_found, unsupported
+import asyncio
+
+import msgspec
+
+from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.frontends.http_answer import answer_error, answer_json
 from naiad.frontends.http_routes import Names
+from naiad.protocol.extension_json import CudaRegistration, decode_cuda_registration, decode_system_registration
+from naiad.shm.region import CUDA
+from naiad.shm.region_table import RegionTable
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_response import JSON_TYPE
 
-DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 
+class SharedMemoryRoutes:
+    def __init__(self, regions: RegionTable) -> None:
+        self._regions = regions
+        self._tasks: set[asyncio.Task[None]] = set()
 
-def status(exchange: Exchange, names: Names) -> None:
-    if names["region"]:
-        answer_error(exchange, not_found(f"Unable to find {names['kind']} shared memory region: '{names['region']}'"))
-    else:
-        answer_json(exchange, b"[]")
+    def status(self, exchange: Exchange, names: Names) -> None:
+        try:
+            found = self._regions.status(names["kind"], names["region"])
+        except NaiadError as error:
+            answer_error(exchange, error)
+        else:
+            answer_json(exchange, msgspec.json.encode([region.describe() for region in found]))
 
+    def register(self, exchange: Exchange, names: Names) -> None:
+        kind, name = names["kind"], names["region"]
+        try:
+            self._regions.check_allowed()
+            if not name:
+                raise invalid_arg(f"'region name' is necessary to register {kind} shared memory region")
+            if kind == CUDA:
+                self._register_cuda(exchange, name, decode_cuda_registration(exchange.body))
+                return
+            wanted = decode_system_registration(exchange.body)
+            self._regions.register_system(name, wanted.key, wanted.offset, wanted.byte_size)
+        except NaiadError as error:
+            answer_error(exchange, error)
+        else:
+            exchange.respond(200, JSON_TYPE)
 
-def register(exchange: Exchange, _names: Names) -> None:
-    answer_error(exchange, unsupported(DISABLED))
+    def unregister(self, exchange: Exchange, names: Names) -> None:
+        self._regions.unregister(names["kind"], names["region"])
+        exchange.respond(200, JSON_TYPE)
 
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-def unregister(exchange: Exchange, _names: Names) -> None:
-    exchange.respond(200, JSON_TYPE)
+    def _register_cuda(self, exchange: Exchange, name: str, wanted: CudaRegistration) -> None:
+        async def run() -> None:
+            try:
+                await self._regions.register_cuda(name, wanted.raw_handle, wanted.device_id, wanted.byte_size)
+            except NaiadError as error:
+                answer_error(exchange, error)
+            except BaseException:
+                answer_error(exchange, internal("the region could not be registered"))
+                raise
+            else:
+                exchange.respond(200, JSON_TYPE)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

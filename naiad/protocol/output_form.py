@@ -1,4 +1,7 @@
-"""How a client wants its outputs: as JSON, as binary data, or as classes. Decided by the request, used by the response encoder."""
+"""How a client wants its outputs: as JSON, as binary data, as classes, or in its shared memory.
+
+Decided by the request, used by the response encoder.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ class OutputForm(msgspec.Struct, frozen=True):
     is_binary: bool = False
     classification: int = 0
     """The number of top classes; 0 means the tensor itself."""
+    is_shared: bool = False
+    """The data is in the client's shared memory: the answer says only what it is."""
 
 
 JSON_FORM = OutputForm()
 BINARY_FORM = OutputForm(is_binary=True)
+SHARED_FORM = OutputForm(is_shared=True)
 
 
 class AnswerHead(msgspec.Struct, frozen=True):

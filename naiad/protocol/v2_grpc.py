@@ -33,6 +33,8 @@ _JOIN_BYTES: Final = 64 * 1024
 # Tags, number << 3 | 2: all fields of ModelInferRequest and ModelInferResponse are length-delimited.
 _MODEL_NAME, _MODEL_VERSION, _ID, _RAW = 0x0A, 0x12, 0x1A, 0x3A
 _RAW_TAG: Final = bytes((_RAW,))
+_REGION: Final = b"shared_memory_region"
+"""A request with all its tensors in shared memory holds none: clients repeat it as a whole."""
 _RESPONSE_ID, _RESPONSE_OUTPUTS, _RESPONSE_RAW = 0x1A, 0x2A, 0x32
 _INFER_RESPONSE = 0x12
 
@@ -58,6 +60,11 @@ def decode_request(message: Buffer) -> tuple[InferRequest, RequestOptions]:
             at = head.find(_RAW_TAG, at + 1, _MAX_HEAD_BYTES)
             if at < 0:
                 break
+    if len(message) <= _MAX_HEAD_BYTES and _REGION in head:
+        request_id, start, stop = _find_id(head)
+        template = _template(head[:start] + head[stop:])
+        if template is not None and template.has_no_raw:
+            return template.fill(request_id, []), template.options
     return _decode_whole(message)
 
 

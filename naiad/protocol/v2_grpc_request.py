@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from naiad.core.datatype import DATATYPES
+from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.core.request import InferRequest, ParameterValue, RequestForm
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, invalid_arg, unsupported
@@ -40,6 +41,8 @@ class _Input(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     contents: bytes | None
     """Typed contents, as raw bytes; None when the data is among the raw tensors."""
+    region: RegionSlice | None = None
+    """The data is in shared memory."""
     error: NaiadError | None = None
     """What is wrong with it, told when its turn comes."""
 
@@ -53,7 +56,10 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     repeated_output: str | None
     output_error: NaiadError | None
     is_plain: bool
-    """Neither parameters nor typed contents nor a fault."""
+    """Neither parameters nor typed contents nor shared memory nor a fault."""
+    regions: RegionUse | None = None
+    has_no_raw: bool = True
+    """The message that it was made from held no raw tensors."""
     form: RequestForm = msgspec.field(default_factory=RequestForm)
 
     def fill(self, request_id: str, raw: list[Buffer]) -> InferRequest:
@@ -72,7 +78,6 @@ class RequestTemplate(msgspec.Struct, frozen=True):
             prototype.model_name, tensors, prototype.model_version, prototype.id or request_id, list(prototype.requested_outputs)
         )
         request.form = self.form
-        request.form = self.form
         if not self.is_plain:
             self._copy_parameters(request)
         return request
@@ -84,10 +89,12 @@ class RequestTemplate(msgspec.Struct, frozen=True):
         for head in self.inputs:
             if head.error is not None:
                 raise _fresh(head.error)
-            if head.contents is not None:
+            if head.region is not None:
+                data: Buffer = b""
+            elif head.contents is not None:
                 if raw:
                     raise invalid_arg(f"contents field must not be specified when using raw_input_contents for '{head.name}' {of}")
-                data: Buffer = head.contents
+                data = head.contents
             elif next_raw < len(raw):
                 data = raw[next_raw]
                 next_raw += 1
@@ -98,6 +105,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
 
     def _copy_parameters(self, request: InferRequest) -> None:
         prototype = self.prototype
+        request.regions = self.regions
         request.parameters = dict(prototype.parameters)
         request.sequence_id = prototype.sequence_id
         request.sequence_start = prototype.sequence_start
@@ -115,30 +123,44 @@ def build_template(message: ModelInferRequest) -> RequestTemplate:
     request.requested_outputs = names
     inputs = [_input(tensor, message.model_name) for tensor in message.inputs]
     classification: dict[str, int] = {}
+    slices = [(at, head.region) for at, head in enumerate(inputs) if head.region is not None]
+    regions: dict[str, RegionSlice] = {}
     output_error = None
     try:
         for output in message.outputs:
-            if output.parameters and (count := _classification(output)):
+            if not output.parameters:
+                continue
+            if count := _classification(output):
                 classification[output.name] = count
+            elif region := _region_slice(output.name, output.parameters):
+                regions[output.name] = region
     except NaiadError as error:
         output_error = error
+    use = RegionUse(slices, regions) if slices or regions else None
     options = RequestOptions(classification, wants_empty_final) if classification or wants_empty_final else PLAIN
     has_reserved = any(name not in _OPTIONS_ONLY for name in message.parameters)
-    is_plain = not has_reserved and repeated is None and all(head.contents is None and head.error is None for head in inputs)
-    return RequestTemplate(request, inputs, options, repeated, output_error, is_plain)
+    is_plain = (
+        not has_reserved and repeated is None and use is None and all(head.contents is None and head.error is None for head in inputs)
+    )
+    return RequestTemplate(request, inputs, options, repeated, output_error, is_plain, use, not message.raw_input_contents)
 
 
 def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Input:
     contents: bytes | None = None
+    region: RegionSlice | None = None
     error = None
     try:
-        _refuse_shared_memory(tensor.parameters)
+        region = _region_slice(tensor.name, tensor.parameters) if tensor.parameters else None
         if tensor.HasField("contents"):
+            if region is not None:
+                raise invalid_arg(
+                    f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}' for model '{model_name}'"
+                )
             contents = raw_contents(tensor, model_name)
     except NaiadError as fault:
         error = fault
     datatype = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
-    return _Input(tensor.name, datatype, tuple(tensor.shape), contents, error)
+    return _Input(tensor.name, datatype, tuple(tensor.shape), contents, region, error)
 
 
 def _fresh(error: NaiadError) -> NaiadError:
@@ -146,15 +168,29 @@ def _fresh(error: NaiadError) -> NaiadError:
     return NaiadError(error.code, error.message)
 
 
-def _refuse_shared_memory(parameters: Mapping[str, InferParameter]) -> None:
-    if "shared_memory_region" in parameters:
-        raise unsupported("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")
+def _region_slice(name: str, parameters: Mapping[str, InferParameter]) -> RegionSlice | None:
+    """Where the tensor is in shared memory, if it is there. Raises NaiadError."""
+    region = parameters.get("shared_memory_region")
+    if region is None:
+        return None
+    if region.WhichOneof("parameter_choice") != "string_param":
+        raise invalid_arg(f"invalid value type for 'shared_memory_region' parameter for tensor '{name}', expected string_param.")
+    if "shared_memory_byte_size" not in parameters:
+        raise invalid_arg(f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{name}'")
+    offset = _byte_count(name, "shared_memory_offset", parameters) if "shared_memory_offset" in parameters else 0
+    return RegionSlice(region.string_param, offset, _byte_count(name, "shared_memory_byte_size", parameters))
+
+
+def _byte_count(tensor: str, name: str, parameters: Mapping[str, InferParameter]) -> int:
+    """As Triton reads it: a negative number is a very large one, which no region holds."""
+    if parameters[name].WhichOneof("parameter_choice") != "int64_param":
+        raise invalid_arg(f"invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param.")
+    return parameters[name].int64_param & _UINT64_MASK
 
 
 def _classification(output: ModelInferRequest.InferRequestedOutputTensor) -> int:
     parameter = output.parameters.get("classification")
     if parameter is None:
-        _refuse_shared_memory(output.parameters)
         return 0
     if parameter.WhichOneof("parameter_choice") != "int64_param":
         raise invalid_arg("invalid value type for 'classification' parameter, expected int64_param")

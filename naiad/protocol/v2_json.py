@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelSpec
+from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.core.request import InferRequest, ParameterValue, RequestForm
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
@@ -23,15 +24,18 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.protocol import v2_json_checked
 from naiad.protocol.classification import classify
 from naiad.protocol.json_tensor import json_values, pack_json
-from naiad.protocol.output_form import ALL_JSON, BINARY_FORM, JSON_FORM, AnswerHead, OutputForm, OutputForms
+from naiad.protocol.output_form import ALL_JSON, BINARY_FORM, JSON_FORM, SHARED_FORM, AnswerHead, OutputForm, OutputForms
 from naiad.protocol.request_parameters import apply_parameters
-from naiad.protocol.v2_json_checked import repeated_output, unexpected_data, unexpected_size
+from naiad.protocol.v2_json_checked import check_shared_output, repeated_output, unexpected_data, unexpected_size
 
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class _InputParameters(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    binary_data_size: Size
+    binary_data_size: Size | UnsetType = UNSET
+    shared_memory_region: str | UnsetType = UNSET
+    shared_memory_byte_size: Size = 0
+    shared_memory_offset: Size = 0
 
 
 class _Input(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -44,7 +48,10 @@ class _Input(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 class _OutputParameters(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     binary_data: bool = False
-    classification: Size = 0
+    classification: Size | UnsetType = UNSET
+    shared_memory_region: str | UnsetType = UNSET
+    shared_memory_byte_size: Size = 0
+    shared_memory_offset: Size = 0
 
 
 class _Output(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -64,7 +71,7 @@ _NO_BINARY = memoryview(b"")
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """A header whose tensors are all binary: serves any number of requests that repeat it."""
+    """A header whose tensors are all binary or in shared memory: serves any number of requests that repeat it."""
 
     inputs: list[tuple[str, str, list[int], int]]
     """(name, datatype, shape, bytes)"""
@@ -72,6 +79,7 @@ class _Template(msgspec.Struct, frozen=True):
     requested_outputs: list[str]
     forms: OutputForms
     form: RequestForm
+    regions: RegionUse | None
 
     def fill(self, binary: memoryview, model_name: str, model_version: str) -> InferRequest:
         tensors: list[Tensor] = []
@@ -79,7 +87,7 @@ class _Template(msgspec.Struct, frozen=True):
         for name, datatype, shape, size in self.inputs:
             tensors.append(Tensor(name, datatype, shape, binary[at : at + size]))
             at += size
-        return InferRequest(model_name, tensors, model_version, "", self.requested_outputs, form=self.form)
+        return InferRequest(model_name, tensors, model_version, "", self.requested_outputs, form=self.form, regions=self.regions)
 
 
 _REPEATABLE = frozenset({"binary_data_output"})
@@ -95,7 +103,8 @@ def _remember(key: tuple[str, bytes], request: InferRequest, forms: OutputForms)
         _templates.clear()
     inputs = [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.inputs]
     request.form = RequestForm()
-    _templates[key] = _Template(inputs, sum(row[3] for row in inputs), request.requested_outputs, forms, request.form)
+    num_bytes = sum(row[3] for row in inputs)
+    _templates[key] = _Template(inputs, num_bytes, request.requested_outputs, forms, request.form, request.regions)
 
 
 def decode_request(
@@ -107,7 +116,7 @@ def decode_request(
         raise invalid_arg(oversize_message(len(text), max_bytes))
     binary = _NO_BINARY if header_length is None else memoryview(body)[header_length:]
     key = None
-    if header_length is not None and header_length <= _MAX_TEMPLATE_BYTES:
+    if len(text) <= _MAX_TEMPLATE_BYTES and (header_length is not None or _is_in_shared_memory(text)):
         key = (model_name, bytes(text))
         template = _templates.get(key)
         if template is not None and template.binary_bytes == len(binary):
@@ -116,10 +125,13 @@ def decode_request(
         header = _DECODER.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return v2_json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
-    inputs = _inputs(header.inputs, binary, model_name, max_bytes)
+    slices: list[tuple[int, RegionSlice]] = []
+    inputs = _inputs(header.inputs, binary, model_name, max_bytes, slices)
     if inputs is None:
         return v2_json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
     request = InferRequest(model_name, inputs, model_version, header.id)
+    if slices:
+        request.regions = RegionUse(slices)
     is_binary = bool(header.parameters) and apply_parameters(request, header.parameters)
     if header.outputs:
         forms = _forms(request, header.outputs)
@@ -133,6 +145,11 @@ def decode_request(
     return request, forms
 
 
+def _is_in_shared_memory(body: Buffer) -> bool:
+    """Such bodies hold no tensors, so clients repeat them as a whole."""
+    return type(body) is bytes and b"shared_memory_region" in body
+
+
 def oversize_message(num_bytes: int, max_bytes: int) -> str:
     return (
         f"request JSON size of {num_bytes} bytes exceeds the maximum allowed input size of {max_bytes} bytes. "
@@ -140,20 +157,30 @@ def oversize_message(num_bytes: int, max_bytes: int) -> str:
     )
 
 
-def _inputs(inputs: list[_Input], binary: memoryview, model_name: str, max_bytes: int) -> list[Tensor] | None:
-    """None when something is not as expected, for the checked decoder to find out."""
+def _inputs(
+    inputs: list[_Input], binary: memoryview, model_name: str, max_bytes: int, slices: list[tuple[int, RegionSlice]]
+) -> list[Tensor] | None:
+    """Adds what is in shared memory to `slices`. None when something is not as expected, for the checked decoder to find out."""
     tensors: list[Tensor] = []
     at = 0
     for tensor in inputs:
         data: Buffer | None
         if tensor.parameters is not UNSET:
+            size, region = tensor.parameters.binary_data_size, tensor.parameters.shared_memory_region
             if tensor.data is not UNSET or tensor.datatype not in DATATYPES:
                 return None
-            end = at + tensor.parameters.binary_data_size
-            data = binary[at:end]
-            if end > len(binary):
-                raise unexpected_size(tensor.name, end - len(binary), model_name)
-            at = end
+            if size is not UNSET and region is UNSET:
+                end = at + size
+                data = binary[at:end]
+                if end > len(binary):
+                    raise unexpected_size(tensor.name, end - len(binary), model_name)
+                at = end
+            elif region is not UNSET and size is UNSET:
+                parameters = tensor.parameters
+                slices.append((len(tensors), RegionSlice(region, parameters.shared_memory_offset, parameters.shared_memory_byte_size)))
+                data = b""
+            else:
+                return None
         elif tensor.data is not UNSET:
             count = prod(tensor.shape)
             data = pack_json(tensor.data, tensor.datatype, count)
@@ -169,17 +196,25 @@ def _inputs(inputs: list[_Input], binary: memoryview, model_name: str, max_bytes
 
 def _forms(request: InferRequest, outputs: list[_Output]) -> OutputForms:
     forms: dict[str, OutputForm] = {}
+    regions: dict[str, RegionSlice] = {}
     for output in outputs:
         if output.name in forms:
             raise repeated_output(output.name, request.id)
         wanted = output.parameters
         if wanted is UNSET:
             forms[output.name] = JSON_FORM
+        elif wanted.shared_memory_region is not UNSET:
+            check_shared_output(has_classification=wanted.classification is not UNSET, is_binary=wanted.binary_data)
+            region = RegionSlice(wanted.shared_memory_region, wanted.shared_memory_offset, wanted.shared_memory_byte_size)
+            regions[output.name] = region
+            forms[output.name] = SHARED_FORM
         elif wanted.classification:
             forms[output.name] = OutputForm(wanted.binary_data, wanted.classification)
         else:
             forms[output.name] = BINARY_FORM if wanted.binary_data else JSON_FORM
     request.requested_outputs = list(forms)
+    if regions:
+        request.regions = RegionUse([] if request.regions is None else request.regions.inputs, regions)
     return OutputForms(JSON_FORM, forms)
 
 
@@ -202,6 +237,12 @@ class _JsonTensor(msgspec.Struct, gc=False):
     data: Any
 
 
+class _SharedTensor(msgspec.Struct, gc=False):
+    name: str
+    datatype: str
+    shape: list[int]
+
+
 class _BinaryTensor(msgspec.Struct, gc=False):
     name: str
     datatype: str
@@ -214,7 +255,7 @@ class _Response(msgspec.Struct, omit_defaults=True, gc=False):
     model_name: str = ""
     model_version: str = ""
     parameters: dict[str, ParameterValue] = {}
-    outputs: list[_JsonTensor | _BinaryTensor] | UnsetType = UNSET
+    outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor] | UnsetType = UNSET
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -226,7 +267,7 @@ def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec
     last = forms.last_answer
     if last is not None and _is_repeated(response, last):
         return EncodedResponse(last.headers, [last.text, *(tensor.data for tensor in response.outputs)], last.size, len(last.text))
-    outputs: list[_JsonTensor | _BinaryTensor] = []
+    outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor] = []
     binary: list[Buffer] = []
     binary_bytes = 0
     by_name = forms.by_name
@@ -241,6 +282,8 @@ def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec
             outputs.append(_BinaryTensor(tensor.name, tensor.datatype, tensor.shape, _BinarySize(size)))
             binary.append(tensor.data)
             binary_bytes += size
+        elif form.is_shared:
+            outputs.append(_SharedTensor(tensor.name, tensor.datatype, tensor.shape))
         else:
             outputs.append(_JsonTensor(tensor.name, tensor.datatype, tensor.shape, json_values(tensor)))
     text = _encode_json(_Response(response.id, response.model_name, response.model_version, response.parameters, outputs))

@@ -10,16 +10,16 @@ from math import prod
 from typing import Any
 
 from naiad.core.datatype import DATATYPES
+from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer, Tensor
-from naiad.errors import Code, NaiadError, internal, invalid_arg, unsupported
+from naiad.errors import Code, NaiadError, internal, invalid_arg
 from naiad.protocol.json_access import as_array, as_boolean, as_string, as_unsigned, find, is_unsigned, member, mismatch, parse_error
 from naiad.protocol.json_tensor import pack_values
-from naiad.protocol.output_form import ALL_JSON, BINARY_FORM, JSON_FORM, OutputForm, OutputForms
+from naiad.protocol.output_form import ALL_JSON, BINARY_FORM, JSON_FORM, SHARED_FORM, OutputForm, OutputForms
 from naiad.protocol.request_parameters import apply_parameters
 from naiad.protocol.triton_json import parse
 
-_SHARED_MEMORY_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 _DATA_SOURCES = "'data', 'binary_data_size' in 'parameters', 'shared_memory_region' in 'parameters'"
 
 
@@ -48,11 +48,15 @@ def decode_document(
     if request_id is not None:
         request.id = as_string(request_id, "id")
     is_binary = _apply_parameters(request, find(document, "parameters"))
-    request.inputs = _inputs(as_array(document["inputs"], "inputs"), binary, model_name, max_bytes)
+    slices: list[tuple[int, RegionSlice]] = []
+    regions: dict[str, RegionSlice] = {}
+    request.inputs = _inputs(as_array(document["inputs"], "inputs"), binary, model_name, max_bytes, slices)
     outputs = find(document, "outputs")
     wanted = [] if outputs is None else as_array(outputs, "outputs")
-    if wanted:
-        forms = _forms(wanted, request.id)
+    forms = _forms(wanted, request.id, regions)
+    if slices or regions:
+        request.regions = RegionUse(slices, regions)
+    if forms:
         request.requested_outputs = list(forms)
         return request, OutputForms(JSON_FORM, forms)
     return request, OutputForms(BINARY_FORM) if is_binary else ALL_JSON
@@ -69,19 +73,23 @@ def _apply_parameters(request: InferRequest, parameters: Any) -> bool:
 # Inputs.
 
 
-def _inputs(inputs: list[Any], binary: memoryview, model_name: str, max_bytes: int) -> list[Tensor]:
+def _inputs(inputs: list[Any], binary: memoryview, model_name: str, max_bytes: int, slices: list[tuple[int, RegionSlice]]) -> list[Tensor]:
+    """Adds what is in shared memory to `slices`."""
     tensors: list[Tensor] = []
     at = 0
     for value in inputs:
         parameters = find(value, "parameters")
-        size = _check_data_source(value, parameters)
+        size, region = _check_data_source(value, parameters)
         name = as_string(member(value, "name"), "name")
         datatype = as_string(member(value, "datatype"), "datatype")
         if datatype not in DATATYPES:
             raise invalid_arg(f"invalid datatype for input {name}")
         shape = [_dimension(dim) for dim in as_array(member(value, "shape"), "shape")]
         data: Buffer
-        if size is None:
+        if region is not None:
+            slices.append((len(tensors), region))
+            data = b""
+        elif size is None:
             data = pack_values(as_array(value["data"], "data"), datatype, prod(shape) if shape else 0, name, max_bytes)
         else:
             end = at + size
@@ -94,8 +102,8 @@ def _inputs(inputs: list[Any], binary: memoryview, model_name: str, max_bytes: i
     return tensors
 
 
-def _check_data_source(value: Any, parameters: Any) -> int | None:
-    """The size of the binary data, None when the data is in the JSON."""
+def _check_data_source(value: Any, parameters: Any) -> tuple[int | None, RegionSlice | None]:
+    """The size of binary data, or where in shared memory the data is; (None, None) when it is in the JSON."""
     size = find(parameters, "binary_data_size")
     region = find(parameters, "shared_memory_region")
     sources = {"data": find(value, "data"), "binary_data_size": size, "shared_memory_region": region}
@@ -104,9 +112,17 @@ def _check_data_source(value: Any, parameters: Any) -> int | None:
         found = "no field is set" if not given else "set " + " ".join(f"'{name}'" for name in given)
         raise invalid_arg(f"Input must set only one of the following fields: {_DATA_SOURCES}. But {found}")
     if region is not None:
-        as_string(region, "shared_memory_region")
-        raise unsupported(_SHARED_MEMORY_OFF)
-    return None if size is None else as_unsigned(size, "binary_data_size")
+        return None, _region_slice(region, parameters)
+    return (None if size is None else as_unsigned(size, "binary_data_size")), None
+
+
+def _region_slice(region: Any, parameters: Any) -> RegionSlice:
+    offset, byte_size = find(parameters, "shared_memory_offset"), find(parameters, "shared_memory_byte_size")
+    return RegionSlice(
+        as_string(region, "shared_memory_region"),
+        0 if offset is None else as_unsigned(offset, "shared_memory_offset"),
+        0 if byte_size is None else as_unsigned(byte_size, "shared_memory_byte_size"),
+    )
 
 
 def _dimension(value: Any) -> int:
@@ -126,13 +142,17 @@ def unexpected_data(model_name: str) -> NaiadError:
 # Outputs.
 
 
-def _forms(outputs: list[Any], request_id: str) -> dict[str, OutputForm]:
+def _forms(outputs: list[Any], request_id: str, regions: dict[str, RegionSlice]) -> dict[str, OutputForm]:
+    """Adds what is to go to shared memory to `regions`."""
     forms: dict[str, OutputForm] = {}
     for value in outputs:
         name = as_string(member(value, "name"), "name")
         if name in forms:
             raise repeated_output(name, request_id)
-        forms[name] = _form(find(value, "parameters"))
+        parameters = find(value, "parameters")
+        forms[name] = _form(parameters)
+        if forms[name].is_shared:
+            regions[name] = _region_slice(find(parameters, "shared_memory_region"), parameters)
     return forms
 
 
@@ -144,13 +164,16 @@ def _form(parameters: Any) -> OutputForm:
         raise internal(f"Unable to set 'classification': {mismatch('unsigned-integer')}")
     is_binary = binary is not None and as_boolean(binary, "binary_data")
     if region is not None:
-        as_string(region, "shared_memory_region")
-        if classification:
-            raise invalid_arg("Output can't set both 'shared_memory_region' and 'classification'")
-        if is_binary:
-            raise invalid_arg("Output can't set both 'shared_memory_region' and 'binary_data'")
-        raise unsupported(_SHARED_MEMORY_OFF)
+        check_shared_output(has_classification=classification is not None, is_binary=is_binary)
+        return SHARED_FORM
     return OutputForm(is_binary, int(classification or 0))
+
+
+def check_shared_output(*, has_classification: bool, is_binary: bool) -> None:
+    if has_classification:
+        raise invalid_arg("Output can't set both 'shared_memory_region' and 'classification'")
+    if is_binary:
+        raise invalid_arg("Output can't set both 'shared_memory_region' and 'binary_data'")
 
 
 def repeated_output(name: str, request_id: str) -> NaiadError:

@@ -10,22 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 LATER = " in this version"
-PLAIN = " in this version: gRPC is served without TLS"
 
 WITHOUT_EFFECT: dict[str, str] = {
     # Features to come.
-    "grpc-use-ssl": PLAIN,
-    "grpc-use-ssl-mutual": PLAIN,
-    "grpc-server-cert": PLAIN,
-    "grpc-server-key": PLAIN,
-    "grpc-root-cert": PLAIN,
     "allow-sagemaker": LATER,
     "sagemaker-port": LATER,
     "sagemaker-safe-port-range": LATER,
     "allow-vertex-ai": LATER,
     "vertex-ai-port": LATER,
     "vertex-ai-default-model": LATER,
-    "trace-config": LATER,
     "repoagent-directory": LATER,
     "cache-config": LATER,
     "rate-limit": LATER,
@@ -33,7 +26,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "min-supported-compute-capability": LATER,
     "host-policy": LATER,
     "model-load-gpu-limit": LATER,
-    "allow-client-shm": LATER,
     # What has no counterpart here.
     "enable-peer-access": ": each model's process manages its own GPU memory",
     "http-thread-count": ": one event loop serves all connections",

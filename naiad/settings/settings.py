@@ -170,6 +170,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="API,...:KEY=VALUE",
         ),
     ] = ()
+    http_use_ssl: Annotated[bool, HTTP("Serve HTTPS.", is_extension=True)] = False
+    http_use_ssl_mutual: Annotated[bool, HTTP("Serve HTTPS and ask clients for a certificate.", is_extension=True)] = False
+    http_server_cert: Annotated[str, HTTP("Certificate of the server, PEM.", metavar="FILE", is_extension=True)] = ""
+    http_server_key: Annotated[str, HTTP("Private key of the server, PEM.", metavar="FILE", is_extension=True)] = ""
+    http_root_cert: Annotated[str, HTTP("Certificates that sign the clients', PEM.", metavar="FILE", is_extension=True)] = ""
     http_max_connections: Annotated[
         int,
         HTTP("Open HTTP connections; further ones are answered 503.", parse=value.at_least(1, value.integer), is_extension=True),
@@ -298,7 +303,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trace_config: Annotated[
         tuple[TraceSetting, ...],
         TRACING(
-            "Trace settings: level, rate, count and mode, or those of one mode (triton: file, log-frequency). May be repeated.",
+            "Trace settings: level, rate, count and mode, or those of one mode (triton: file, log-frequency; opentelemetry: url, "
+            "resource, bsp_max_queue_size, bsp_schedule_delay, bsp_max_export_batch_size). May be repeated.",
             parse=compound.trace_config,
             metavar="[MODE,]SETTING=VALUE",
         ),

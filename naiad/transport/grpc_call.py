@@ -93,6 +93,11 @@ class Call:
             self.handler = self.method.stream(self)
             self.on_cancel = self.handler.on_cancel
 
+    @property
+    def receive_start_ns(self) -> int:
+        """When the message began to arrive that is being handled; 0 when it came in one piece."""
+        return 0 if self.reader is None else self.reader.start_ns
+
     # Requests in: called by the protocol.
 
     def receive(self, messages: list[Message], end_stream: bool) -> None:

@@ -8,6 +8,7 @@ when 1/64 of it has arrived, and every byte that waits here is counted in the se
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import TypeAlias
 
 import numpy as np
@@ -50,7 +51,9 @@ def ordinary_memory(num_bytes: int) -> memoryview:
 
 
 class MessageReader:
-    __slots__ = ("_allocate", "_budget", "_counted_bytes", "_filled", "_is_compressed", "_length", "_max_bytes", "_start", "_target")
+    __slots__ = (
+        "_allocate", "_budget", "_counted_bytes", "_filled", "_is_compressed", "_length", "_max_bytes", "_start", "_target", "start_ns",
+    )  # fmt: skip
 
     def __init__(self, max_message_bytes: int, budget: ReceiveBudget, allocate: Allocate | None = None) -> None:
         self._max_bytes = max_message_bytes
@@ -58,6 +61,8 @@ class MessageReader:
         self._allocate = allocate
         self._counted_bytes = 0
         self._is_compressed = False
+        self.start_ns = 0
+        """When the first bytes of the last message came, on the monotonic clock; 0 when it came in one piece."""
         self._length = -1
         """Of the message in progress; -1 while its prefix is incomplete."""
         self._start = bytearray()
@@ -85,6 +90,7 @@ class MessageReader:
                 if self._length < 0:
                     break
             if not self._filled and not self._start and end - at >= self._length:
+                self.start_ns = 0
                 message = chunk[at : at + self._length]
                 # A small view would keep the whole read buffer alive.
                 messages.append((self._is_compressed, bytes(message) if self._length <= _FIRST_BYTES else message))
@@ -136,6 +142,8 @@ class MessageReader:
 
     def _store(self, chunk: bytes | memoryview, at: int, messages: list[Message]) -> int:
         have = self._filled or len(self._start)
+        if not have:
+            self.start_ns = monotonic_ns()
         stop = min(len(chunk), at + self._length - have)
         num_bytes = stop - at
         self._count(num_bytes)

@@ -61,7 +61,8 @@ class Http1Endpoint:
         head.route = self._router(head)
         max_bytes = head.route.max_body_bytes or self.limits.max_body_bytes
         head.is_inline = not head.is_chunked and head.content_length <= min(max_bytes, self.limits.large_body_bytes)
-        if len(data) <= _MAX_CACHED_HEAD_BYTES:
+        # A traceparent is new with every request: such heads would only push out those that come again.
+        if len(data) <= _MAX_CACHED_HEAD_BYTES and b"traceparent" not in head.headers:
             if len(self.heads) >= _MAX_CACHED_HEADS:
                 self.heads.clear()
             self.heads[data] = head

@@ -6,6 +6,8 @@ a chunked one is decoded from copies. Rule: memory is committed as bytes arrive,
 
 from __future__ import annotations
 
+from time import monotonic_ns
+
 import numpy as np
 
 from naiad.core.tensor import Buffer
@@ -14,10 +16,11 @@ from naiad.transport.http1_head import Head
 
 
 class FixedBody:
-    __slots__ = ("_is_large", "_memory", "head", "num_bytes", "rest")
+    __slots__ = ("_is_large", "_memory", "head", "num_bytes", "rest", "start_ns")
 
     def __init__(self, head: Head, large_body_bytes: int) -> None:
         self.head = head
+        self.start_ns = monotonic_ns()
         self._is_large = head.content_length > large_body_bytes
         self._memory = self._allocate(head)
         self.rest: memoryview = self._memory
@@ -53,10 +56,11 @@ class FixedBody:
 
 
 class ChunkedBody:
-    __slots__ = ("_decoder", "_large_body_bytes", "head", "max_bytes")
+    __slots__ = ("_decoder", "_large_body_bytes", "head", "max_bytes", "start_ns")
 
     def __init__(self, head: Head, max_bytes: int, max_chunks: int, large_body_bytes: int) -> None:
         self.head = head
+        self.start_ns = monotonic_ns()
         self.max_bytes = max_bytes
         self._decoder = ChunkedDecoder(max_bytes, max_chunks)
         self._large_body_bytes = large_body_bytes

@@ -235,12 +235,13 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _end_body(self, body: FixedBody | ChunkedBody) -> None:
         self._body = self._fixed_body = None
         self._has_continue_due = False
-        self._dispatch(body.head, body.content())
+        self._dispatch(body.head, body.content(), body.start_ns)
 
-    def _dispatch(self, head: Head, body: Buffer) -> None:
+    def _dispatch(self, head: Head, body: Buffer, receive_start_ns: int = 0) -> None:
         self._received_bytes = 0
         self._endpoint.num_requests += 1
         exchange = Exchange(self._answers, head, body)
+        exchange.receive_start_ns = receive_start_ns
         self._answers.exchanges.append(exchange)
         if not head.keep_alive:
             self._is_draining = True  # nothing after this request counts; its answer ends the connection

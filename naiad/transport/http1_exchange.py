@@ -31,6 +31,7 @@ class Exchange:
         "head",
         "is_ended",
         "is_started",
+        "receive_start_ns",
         "should_close",
         "waiting",
         "waiting_bytes",
@@ -39,6 +40,8 @@ class Exchange:
     def __init__(self, answers: AnswerQueue, head: Head, body: Buffer) -> None:
         self.head = head
         self.body = body
+        self.receive_start_ns = 0
+        """When the first byte of the body came, on the monotonic clock; 0 when the request came in one piece."""
         self.is_started = False
         self.is_ended = False
         self.should_close = False

@@ -16,6 +16,7 @@ import msgspec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import SlotRef, Tensor
+from naiad.core.trace import Trace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError, unsupported
 from naiad.workers.channel import Channel
@@ -34,8 +35,12 @@ class Services(msgspec.Struct, frozen=True):
 
 
 class Calls:
-    def __init__(self, channel: Channel[ToServer], services: Services, owner: str) -> None:
+    def __init__(
+        self, channel: Channel[ToServer], services: Services, owner: str, find_trace: Callable[[int], Trace | None] = lambda id: None
+    ) -> None:
+        """`find_trace`: of a request that the worker works on, by its number."""
         self._channel = channel
+        self._find_trace = find_trace
         self._services = services
         self._owner = owner
         self._streams: dict[int, ResponseStream] = {}
@@ -82,6 +87,9 @@ class Calls:
             work.priority,
             work.timeout_us,
         )
+        if work.trace_id:
+            trace = self._find_trace(work.trace_id)
+            request.trace = None if trace is None else trace.child()
         try:
             if not call.is_decoupled and self._services.is_decoupled(request.model_name, request.model_version):
                 raise unsupported(

@@ -20,6 +20,7 @@ from naiad.core.clock import Clock, Timer
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
+from naiad.core.trace import Trace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError, internal
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
@@ -190,7 +191,7 @@ class Instance:
             await process.start(self._templates.get(self._plan.backend))
         self._process = process
         # Before the load: a model may create metrics or call others from `initialize`.
-        self._calls = Calls(process.channel, self._services, self.name)
+        self._calls = Calls(process.channel, self._services, self.name, self._find_trace)
         process.on_message = self._take
         process.on_end = self._on_process_end
         loaded = await process.load(self._arguments)
@@ -288,20 +289,21 @@ class Instance:
                     link.place(inputs)
                     break
             flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
-            work.append(
-                WorkRequest(
-                    handle,
-                    request.id,
-                    inputs,
-                    request.requested_outputs,
-                    request.parameters,
-                    request.sequence_id,
-                    flags,
-                    request.timeout_us,
-                    request.priority,
-                    is_null=request.is_null,
-                )
+            item = WorkRequest(
+                handle,
+                request.id,
+                inputs,
+                request.requested_outputs,
+                request.parameters,
+                request.sequence_id,
+                flags,
+                request.timeout_us,
+                request.priority,
+                is_null=request.is_null,
             )
+            if request.trace is not None:
+                item.trace_context, item.trace_id = request.trace.context, request.trace.id
+            work.append(item)
             self._open[handle] = OpenRequest(request, batch)
             batch.handles.append(handle)
             stream = self._stream(request)
@@ -472,13 +474,28 @@ class Instance:
 
     def _count_request(self, entry: OpenRequest, error: NaiadError | None, now_ns: int) -> None:
         request, batch = entry.request, entry.batch
+        if request.trace is not None:
+            request.trace.computed(self._times_of(batch, now_ns))
         if error is not None:
             self._statistics.record_failure(request.start_ns, now_ns, failure_reason(error.code, is_from_backend=True))
             return
         start_ns = batch.compute_start_ns
-        input_end_ns = batch.times.compute_input_end_ns if batch.times is not None else start_ns
-        self._statistics.record_compute(1, BatchTimes(start_ns, input_end_ns, now_ns, now_ns))
+        self._statistics.record_compute(1, self._times_of(batch, now_ns))
         self._statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, start_ns, now_ns)
+
+    @staticmethod
+    def _times_of(batch: Batch, now_ns: int) -> BatchTimes:
+        """As seen from a request that is answered by a sender, now."""
+        start_ns = batch.compute_start_ns
+        return BatchTimes(start_ns, batch.times.compute_input_end_ns if batch.times is not None else start_ns, now_ns, now_ns)
+
+    def _find_trace(self, id: int) -> Trace | None:
+        """Of a request that this worker works on."""
+        for entry in self._open.values():
+            trace = entry.request.trace
+            if trace is not None and trace.id == id:
+                return trace
+        return None
 
     def _to_response(self, request: InferRequest, response: WorkResponse, error: NaiadError | None) -> InferResponse:
         if self._process is not None and response.outputs:

@@ -8,6 +8,7 @@ error), `double` (two responses).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor, tensor_from_numpy
 from naiad.errors import internal, invalid_arg, not_found, unavailable
 from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.shm.region_inference import infer_with_regions
+from naiad.shm.region_table import RegionTable
+from naiad.trace.tracing import Tracing
 
 
 def _spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], *, batch: int = 0, is_decoupled: bool = False) -> ModelSpec:
@@ -78,6 +82,8 @@ class Held:
 class FakeCore:
     def __init__(self) -> None:
         self.metadata = ServerMetadata("triton", "2.73.0", ["classification", "sequence", "statistics"])
+        self.regions = RegionTable()
+        self.tracing = Tracing()
         self.models = {spec.name: FakeModel(spec) for spec in SPECS}
         self.ready = True
         self.held: list[Held] = []
@@ -138,6 +144,8 @@ class FakeCore:
         return buffer
 
     def infer(self, request: InferRequest) -> ResponseStream:
+        if request.regions is not None:
+            return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
         self.model(request.model_name, request.model_version)
         if self.keeps_requests:
             self.requests.append(request)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +25,9 @@ from naiad.errors import Code, NaiadError, internal, invalid_arg, not_found
 from naiad.frontends.http import HttpFrontend
 from naiad.frontends.http_options import HttpOptions
 from naiad.repository.request_check import RequestCheck
+from naiad.shm.region_inference import infer_with_regions
+from naiad.shm.region_table import RegionTable
+from naiad.trace.tracing import Tracing
 
 Compute = Callable[[InferRequest, ResponseStream, ModelSpec], None]
 
@@ -172,6 +176,8 @@ class FakeCore:
 
     def __init__(self) -> None:
         self.metadata = ServerMetadata("triton", "2.73.0", ["classification", "sequence", "statistics"])
+        self.regions = RegionTable()
+        self.tracing = Tracing()
         self.models = models()
         self.held: list[Held] = []
         self.on_held = asyncio.Event()
@@ -235,6 +241,8 @@ class FakeCore:
         return [self.models[name].statistics]
 
     def infer(self, request: InferRequest) -> ResponseStream:
+        if request.regions is not None:
+            return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
         request.start_ns = time.monotonic_ns()
         found = self.model(request.model_name, request.model_version)
         found.check(request)

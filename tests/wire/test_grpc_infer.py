@@ -313,12 +313,6 @@ class TestExtensions:
         assert call.status == 12
         assert call.message.startswith("Client shared memory is disabled.")
 
-    @pytest.mark.parametrize("name", ["TraceSetting", "LogSettings"])
-    async def test_what_is_not_there_says_so(self, rig: Rig, name: str) -> None:
-        call = await rig.unary(name, b"")
-        assert call.status == 12
-        assert call.message.startswith("this server does not support")
-
     async def test_every_rpc_of_the_proto_is_served(self, rig: Rig) -> None:
         service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
         assert {f"{SERVICE}{method.name}".encode() for method in service.methods} <= set(rig.endpoint.methods)

@@ -15,6 +15,9 @@ JSON = "application/json"
 TEXT = "text/plain"
 
 
+EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document is empty. at 0"}'
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "content_type", "body"),
     [
@@ -37,10 +40,11 @@ TEXT = "text/plain"
         ("GET", "/v2/models/add_sub/stats", 200, JSON, None),
         ("GET", "/v2/models/stats", 200, JSON, None),
         ("GET", "/v2/models/nope/stats", 400, JSON, b'{"error":"requested model \'nope\' is not available"}'),
-        ("GET", "/v2/logging", 501, JSON, None),
-        ("POST", "/v2/logging", 501, JSON, None),
-        ("GET", "/v2/trace/setting", 501, JSON, None),
-        ("POST", "/v2/models/add_sub/trace/setting", 501, JSON, None),
+        ("GET", "/v2/logging", 200, JSON, None),
+        ("POST", "/v2/logging", 500, JSON, EMPTY_BODY),
+        ("GET", "/v2/trace/setting", 200, JSON, None),
+        ("POST", "/v2/models/add_sub/trace/setting", 500, JSON, EMPTY_BODY),
+        ("GET", "/v2/models/nosuch/trace/setting", 400, JSON, b'{"error":"Request for unknown model : nosuch"}'),
         ("GET", "/v2/models/add_sub/versions/1/trace/setting", 404, JSON, b'{"error":"Not Found"}'),
         ("GET", "/v2/systemsharedmemory/status", 200, JSON, b"[]"),
         ("GET", "/v2/cudasharedmemory/status", 200, JSON, b"[]"),

@@ -306,14 +306,6 @@ class TestTritonsWords:
 
         assert _error(both)[1] == "output can't set both 'shared_memory_region' and 'classification'"
 
-    @pytest.mark.parametrize("place", ["inputs", "outputs"])
-    def test_shared_memory(self, place: str) -> None:
-        def use(message: ModelInferRequest) -> None:
-            getattr(message, place)[0].parameters["shared_memory_region"].string_param = "r"
-
-        words = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-        assert _error(use) == (Code.UNSUPPORTED, words)
-
     def test_the_same_error_again_and_again_is_a_new_one(self) -> None:
         """Requests share a template, never an exception: its traceback would grow."""
         message = plain()

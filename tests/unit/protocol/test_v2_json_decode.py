@@ -176,7 +176,6 @@ SOURCES = (
     "'shared_memory_region' in 'parameters'. But "
 )
 NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
-SHM_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 
 BODIES: list[tuple[Any, Code, str]] = [
     (b"[]", Code.INTERNAL, NO_INPUTS),
@@ -262,7 +261,6 @@ TENSORS: list[tuple[dict[str, Any], Code, str]] = [
         Code.INVALID_ARG,
         SOURCES + "set 'binary_data_size' 'shared_memory_region'",
     ),
-    ({"data": ..., "parameters": {"shared_memory_region": "x"}}, Code.UNSUPPORTED, SHM_OFF),
     (
         {"data": ..., "parameters": {"shared_memory_region": 5}},
         Code.INTERNAL,
@@ -299,7 +297,6 @@ OUTPUTS: list[tuple[list[Any], Code, str]] = [
         Code.INVALID_ARG,
         "Output can't set both 'shared_memory_region' and 'binary_data'",
     ),
-    ([{"name": "A", "parameters": {"shared_memory_region": "x"}}], Code.UNSUPPORTED, SHM_OFF),
 ]
 
 WRONG_TYPE = "parameter 'a' has invalid type. It should be either 'int', 'bool', or 'string'."

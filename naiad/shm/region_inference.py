@@ -1,0 +1,140 @@
+"""A request with tensors in clients' regions: read the inputs, infer, write the outputs, answer.
+
+In:  InferRequest whose `regions` is set, and the door to the models as a callable. Out: the ResponseStream that the endpoint sees.
+What is small is copied at once; what is large is copied by a thread, so that other requests go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from naiad import log
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.errors import NaiadError, cancelled, internal
+from naiad.shm.region_lease import Allocate, RegionLease
+from naiad.shm.region_table import RegionTable
+
+MAX_INLINE_BYTES = 1 << 20
+"""Copying so much takes about as long as decoding a large request."""
+
+T = TypeVar("T")
+Infer = Callable[[InferRequest], ResponseStream]
+
+
+def infer_with_regions(request: InferRequest, table: RegionTable, infer: Infer, allocate: Allocate) -> ResponseStream:
+    """Raises NaiadError as `infer` does."""
+    use, request.regions = request.regions, None
+    assert use is not None
+    lease = table.lease(use)
+    try:
+        lease.allocate_inputs(request, allocate)
+        if lease.input_bytes > MAX_INLINE_BYTES:
+            return _RegionStream(lease, table).start_later(request, infer)
+        lease.read_inputs(request)
+        stream = infer(request)
+    except BaseException:
+        lease.close()
+        raise
+    return _RegionStream(lease, table).follow(stream)
+
+
+class _RegionStream:
+    """Between the model's stream and the endpoint's: writes outputs to their regions, keeps the order, gives the lease back."""
+
+    def __init__(self, lease: RegionLease, table: RegionTable) -> None:
+        self._lease = lease
+        self._table = table
+        self._outer = ResponseStream()
+        self._events: deque[tuple[InferResponse | None, bool]] = deque()
+        self._is_writing = False
+
+    def follow(self, inner: ResponseStream) -> ResponseStream:
+        self._outer.on_cancel(inner.cancel)
+        self._outer.on_flow(inner.pause)
+        inner.deliver_to(self._take)
+        return self._outer
+
+    # Large inputs.
+
+    def start_later(self, request: InferRequest, infer: Infer) -> ResponseStream:
+        self._in_thread(partial(self._read, request), partial(self._on_read, request, infer), lambda error: error)
+        return self._outer
+
+    def _read(self, request: InferRequest) -> NaiadError | None:
+        try:
+            self._lease.read_inputs(request)
+        except NaiadError as error:
+            return error
+        return None
+
+    def _on_read(self, request: InferRequest, infer: Infer, error: NaiadError | None) -> None:
+        try:
+            if self._outer.is_cancelled:
+                raise cancelled("request was cancelled while its inputs were read")
+            if error is not None:
+                raise error
+            inner = infer(request)
+        except NaiadError as failure:
+            self._lease.close()
+            self._outer.fail(failure, request.model_name, request.model_version, request.id)
+        else:
+            self.follow(inner)
+
+    # Outputs.
+
+    def _take(self, response: InferResponse | None, is_final: bool) -> None:
+        self._events.append((response, is_final))
+        if not self._is_writing:
+            self._advance()
+
+    def _advance(self) -> None:
+        while self._events:
+            response, is_final = self._events.popleft()
+            if response is None or response.error is not None:
+                self._put(response, is_final)
+            elif self._lease.output_bytes(response.outputs) > MAX_INLINE_BYTES:
+                self._is_writing = True
+                self._in_thread(partial(self._write, response), partial(self._on_written, is_final), partial(_failed, response))
+                return
+            else:
+                self._put(self._write(response), is_final)
+
+    def _write(self, response: InferResponse) -> InferResponse:
+        try:
+            outputs = self._lease.write_outputs(response.outputs)
+        except NaiadError as error:
+            return _failed(response, error)
+        return msgspec.structs.replace(response, outputs=outputs)
+
+    def _on_written(self, is_final: bool, response: InferResponse) -> None:
+        self._is_writing = False
+        self._put(response, is_final)
+        self._advance()
+
+    def _put(self, response: InferResponse | None, is_final: bool) -> None:
+        if is_final:
+            self._lease.close()
+        self._outer.put(response, is_final)
+
+    def _in_thread(self, work: Callable[[], T], on_done: Callable[[T], None], failed: Callable[[NaiadError], T]) -> None:
+        def finish(future: asyncio.Future[T]) -> None:
+            if future.cancelled():
+                on_done(failed(cancelled("the server is shutting down")))
+            elif (error := future.exception()) is not None:
+                log.error(f"copying from or to shared memory failed: {error!r}")
+                on_done(failed(internal("the shared memory of the request could not be copied")))
+            else:
+                on_done(future.result())
+
+        asyncio.get_running_loop().run_in_executor(self._table.threads, work).add_done_callback(finish)
+
+
+def _failed(response: InferResponse, error: NaiadError) -> InferResponse:
+    return InferResponse(response.model_name, response.model_version, response.id, [], error=error)

@@ -1,0 +1,94 @@
+"""What one request holds of clients' regions, from its decoding to its last answer: reads its inputs, takes its outputs.
+
+In:  made by RegionTable.lease, bounds already checked. Out: tensors with data of their own; outputs copied into the region.
+Invariant: `close` is called exactly once, after the last read and write; until then no region of the lease is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from naiad.core.region_slice import RegionSlice
+from naiad.core.request import InferRequest
+from naiad.core.tensor import Tensor
+from naiad.errors import NaiadError, internal
+from naiad.shm.region import Region
+
+Allocate = Callable[[int], memoryview | None]
+"""Memory shared with the workers that will read it; None where it would not pay."""
+
+
+class RegionEntry:
+    """A region in the table."""
+
+    __slots__ = ("is_leaving", "num_uses", "region")
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.num_uses = 0
+        self.is_leaving = False
+        """Unregistered; it goes with its last use."""
+
+
+class RegionLease:
+    __slots__ = ("_inputs", "_on_close", "_outputs", "input_bytes")
+
+    def __init__(
+        self,
+        inputs: list[tuple[int, RegionEntry, RegionSlice]],
+        outputs: dict[str, tuple[RegionEntry, RegionSlice]],
+        on_close: Callable[[RegionLease], None],
+    ) -> None:
+        self._inputs = inputs
+        self._outputs = outputs
+        self._on_close = on_close
+        self.input_bytes = sum(piece.byte_size for _, _, piece in inputs)
+
+    @property
+    def entries(self) -> list[RegionEntry]:
+        """One for each tensor."""
+        return [entry for _, entry, _ in self._inputs] + [entry for entry, _ in self._outputs.values()]
+
+    def output_bytes(self, outputs: list[Tensor]) -> int:
+        """Of those that go to a region."""
+        return sum(len(tensor.data) for tensor in outputs if tensor.name in self._outputs)
+
+    def allocate_inputs(self, request: InferRequest, allocate: Allocate) -> None:
+        """Large inputs get memory that their worker can read as it is, so that they are copied once."""
+        for at, _, piece in self._inputs:
+            buffer = allocate(piece.byte_size)
+            request.inputs[at].data = b"" if buffer is None else buffer
+
+    def read_inputs(self, request: InferRequest) -> None:
+        """Raises NaiadError. May run in any thread."""
+        for at, entry, piece in self._inputs:
+            tensor = request.inputs[at]
+            if isinstance(tensor.data, memoryview):
+                entry.region.read_into(piece.offset, tensor.data)
+            else:
+                tensor.data = entry.region.read(piece.offset, piece.byte_size)
+
+    def write_outputs(self, outputs: list[Tensor]) -> list[Tensor]:
+        """The outputs, without data where the region has it now. Raises NaiadError. May run in any thread."""
+        left: list[Tensor] = []
+        for tensor in outputs:
+            target = self._outputs.get(tensor.name)
+            if target is not None:
+                entry, piece = target
+                num_bytes = len(tensor.data)
+                if num_bytes > piece.byte_size:
+                    raise _too_small(tensor.name, piece.byte_size, num_bytes)
+                entry.region.write(piece.offset, tensor.data)
+                tensor = Tensor(tensor.name, tensor.datatype, tensor.shape, b"")
+            left.append(tensor)
+        return left
+
+    def close(self) -> None:
+        self._on_close(self)
+
+
+def _too_small(name: str, given_bytes: int, needed_bytes: int) -> NaiadError:
+    return internal(
+        f"shared memory size specified with the request for output '{name}' ({given_bytes} bytes) "
+        f"should be at least {needed_bytes} bytes to hold the results"
+    )

@@ -1,0 +1,75 @@
+"""A finished trace as the entries of Triton's trace file: who, when, and with which tensors.
+
+In:  TraceGroup. Out: bytes that stand in a JSON array. Entries of one model stay together, in the order of time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from naiad.core.byte_strings import split_byte_strings
+from naiad.core.datatype import DATATYPES
+from naiad.core.trace import TensorRecord, Trace, TraceGroup
+
+MAX_ELEMENTS = 1 << 20
+"""Larger tensors are named without their data: as text they would take longer to write than the server has."""
+
+
+def encode_trace(group: TraceGroup) -> bytes:
+    """The entries, without the brackets around them."""
+    entries: list[dict[str, Any]] = []
+    for trace in group.traces:
+        entries += _entries(trace, group.endpoint_stamps if trace.parent is None else [])
+    return msgspec.json.encode(entries)[1:-1]
+
+
+def _entries(trace: Trace, endpoint_stamps: list[tuple[str, int]]) -> list[dict[str, Any]]:
+    head: dict[str, Any] = {"id": trace.id, "model_name": trace.model_name, "model_version": int(trace.model_version)}
+    if trace.request_id:
+        head["request_id"] = trace.request_id
+    if trace.parent is not None:
+        head["parent_id"] = trace.parent.id
+    inputs = [_tensor(trace.id, record) for record in trace.tensors if record.activity == "TENSOR_QUEUE_INPUT"]
+    outputs = [_tensor(trace.id, record) for record in trace.tensors if record.activity != "TENSOR_QUEUE_INPUT"]
+    entries = [head]
+    for name, ns in sorted(trace.stamps + endpoint_stamps, key=lambda stamp: stamp[1]):
+        if name == "REQUEST_END":
+            entries += outputs
+            outputs = []
+        entries.append({"id": trace.id, "timestamps": [{"name": name, "ns": ns}]})
+        if name == "QUEUE_START":
+            entries += inputs
+            inputs = []
+    return entries + inputs + outputs
+
+
+def _tensor(trace_id: int, record: TensorRecord) -> dict[str, Any]:
+    tensor = {
+        "name": record.name,
+        "data": _text(record),
+        "shape": ",".join(map(str, record.shape)),
+        "dtype": record.datatype,
+    }
+    return {"id": trace_id, "activity": record.activity, "tensor": tensor}
+
+
+def _text(record: TensorRecord) -> str:
+    """Values as C++ streams write them, with a comma between; strings are quoted."""
+    if np.prod(record.shape, dtype=object) > MAX_ELEMENTS:
+        return ""
+    if record.datatype == "BYTES":
+        return ",".join(_quoted(element) for element in split_byte_strings(record.data))
+    if record.datatype == "BF16":
+        values: Any = (np.frombuffer(record.data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = np.frombuffer(record.data, DATATYPES[record.datatype].numpy)
+    if values.dtype.kind == "f":
+        return ",".join(f"{value:g}" for value in values.tolist())
+    return ",".join(str(int(value)) for value in values.tolist())
+
+
+def _quoted(element: bytes) -> str:
+    return msgspec.json.encode(element.decode("utf-8", "replace")).decode()

@@ -1,0 +1,159 @@
+"""Trace settings of the server and of single models: what is traced, how often, how many; shown and changed by the trace extension.
+
+A model's settings fall back to the server's, one by one, and the server's to those of the command line; clearing goes back that way.
+Rule: words and numbers are Triton's; a change makes a new `ActiveSetting`, so what is being traced ends by the rules it began with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from naiad.core.trace import TENSORS, TIMESTAMPS
+from naiad.errors import NaiadError, invalid_arg, unsupported
+from naiad.trace.trace_options import INT32_MAX, LEVELS, TRITON, UINT32_MAX, TraceOptions
+
+Changes = Mapping[str, list[str] | None]
+"""Setting -> its new values as texts; None or no value clears it."""
+
+_INTEGER = re.compile(r"\s*([+-]?[0-9]+)\s*")
+_LEGACY_LEVELS = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """What was set at one place; None: not set there."""
+
+    level: int | None = None
+    rate: int | None = None
+    count: int | None = None
+    log_frequency: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Chosen()
+
+    def changed(self, changes: Changes) -> Chosen:
+        """Raises NaiadError."""
+        if "trace_file" in changes:
+            raise unsupported("trace file location can not be updated through network protocol")
+        fields: dict[str, int | None] = {}
+        for name, values in changes.items():
+            match name:
+                case "trace_level":
+                    if values is None or values:
+                        fields["level"] = None if values is None else _level(values)
+                case "trace_rate":
+                    fields["rate"] = _number(name, values, 0, UINT32_MAX)
+                case "trace_count":
+                    fields["count"] = _number(name, values, -1, INT32_MAX)
+                case "log_frequency":
+                    fields["log_frequency"] = _number(name, values, 0, UINT32_MAX)
+        return msgspec.structs.replace(self, **fields)
+
+    def over(self, fallback: Chosen) -> Chosen:
+        return Chosen(
+            fallback.level if self.level is None else self.level,
+            fallback.rate if self.rate is None else self.rate,
+            fallback.count if self.count is None else self.count,
+            fallback.log_frequency if self.log_frequency is None else self.log_frequency,
+        )
+
+
+def from_options(options: TraceOptions) -> Chosen:
+    return Chosen(options.level, options.rate, options.count, options.log_frequency)
+
+
+class ActiveSetting:
+    """Settings in force for the server or for one model, with what has been sampled by them."""
+
+    def __init__(self, chosen: Chosen, options: TraceOptions) -> None:
+        """`chosen` is complete. Raises NaiadError when nothing could ever be traced by it, unless it says OFF."""
+        self.level = chosen.level or 0
+        self.rate = chosen.rate or 0
+        self.count = -1 if chosen.count is None else chosen.count
+        self.log_frequency = chosen.log_frequency or 0
+        self._options = options
+        self._num_seen = 0
+        self.num_created = 0
+        self.num_collected = 0
+        reason = self._fault()
+        if self.level and reason:
+            raise invalid_arg(f"Attempting to set invalid trace setting :{reason}")
+
+    def _fault(self) -> str:
+        if self._options.mode == TRITON:
+            if self.rate == 0:
+                return "sample rate must be non-zero"
+            if not self._options.file:
+                return "trace file name is not given"
+        return "trace count must be non-zero" if self.count == 0 else ""
+
+    def is_sampled(self, *, is_forced: bool) -> bool:
+        """Whether the next request is to be traced. `is_forced`: its caller says so, whatever rate and count say."""
+        if not self.level or (self._options.mode == TRITON and not self._options.file):
+            return False
+        if is_forced:
+            return True
+        self._num_seen += 1
+        if self.count == 0 or self.rate == 0 or self._num_seen % self.rate:
+            return False
+        if self.count > 0:
+            self.count -= 1
+        self.num_created += 1
+        return True
+
+    @property
+    def is_exhausted(self) -> bool:
+        """A limited number of traces was asked for, and all of them have been collected."""
+        return self.count == 0 and self.num_collected == self.num_created
+
+    def shown(self) -> dict[str, list[str]]:
+        """In Triton's order."""
+        options = self._options
+        levels = [name for name, bit in LEVELS.items() if self.level & bit] or ["OFF"]
+        values: dict[str, list[str]] = {"trace_level": levels, "trace_rate": [str(self.rate)], "trace_count": [str(self.count)]}
+        if options.mode == TRITON:
+            values |= {"log_frequency": [str(self.log_frequency)], "trace_file": [options.file], "trace_mode": [options.mode]}
+            return values
+        otel = options.otel
+        values |= {"trace_mode": [options.mode], "url": [otel.url]}
+        if otel.resource:
+            values["resource"] = [f"{key}={value}" for key, value in otel.resource.items()]
+        return values | {
+            "bsp_schedule_delay": [str(otel.schedule_delay_ms)],
+            "bsp_max_export_batch_size": [str(otel.max_export_batch_size)],
+            "bsp_max_queue_size": [str(otel.max_queue_size)],
+        }
+
+
+def _level(values: list[str]) -> int:
+    level = 0
+    for value in values:
+        if value not in LEVELS and value not in _LEGACY_LEVELS:
+            raise invalid_arg(f"invalid value for trace level option: {value}")
+        if value == "OFF" and len(values) > 1:
+            raise invalid_arg("Expect only one trace level 'OFF' is specified")
+        level |= LEVELS[value] if value in LEVELS else _LEGACY_LEVELS[value]
+    return level & (TIMESTAMPS | TENSORS)
+
+
+def _number(name: str, values: list[str] | None, low: int, high: int) -> int | None:
+    if not values:
+        return None
+    if len(values) > 1:
+        raise invalid_arg(f"expect only 1 value for '{name}'")
+    match = _INTEGER.fullmatch(values[0])
+    if match is None or len(match[1]) > 20:
+        raise _unreadable(name, values[0])
+    value = int(match[1])
+    if name == "trace_count" and value < low:
+        raise invalid_arg(f"Unable to parse '{name}'. Expecting value >= -1, got:{value}")
+    if not low <= value <= high:
+        raise invalid_arg(f"Unable to parse '{name}', value is out of range [ {low}, {high} ], got: {values[0]}")
+    return value
+
+
+def _unreadable(name: str, value: str) -> NaiadError:
+    return invalid_arg(f"Unable to parse '{name}', got: {value}")
