@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from naiad.backends.backend import Runtime
+from naiad.backends.pb_reshape import Reshapes
 from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkRequest, WorkResponse
 from naiad.errors import NaiadError, unavailable
 
@@ -57,7 +58,7 @@ class DetachedRuntime:
 
 
 class Instance:
-    __slots__ = ("_batch", "_thread", "is_decoupled", "is_serving", "name", "output_names", "runtime", "version_dir")
+    __slots__ = ("_batch", "_thread", "is_decoupled", "is_serving", "name", "output_names", "reshapes", "runtime", "version_dir")
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Instance:
         self.runtime: Runtime = runtime or DetachedRuntime()
         self.is_decoupled = is_decoupled
         self.output_names = output_names
+        self.reshapes: Reshapes | None = None
         self.is_serving = False
         """Between `initialize` and `finalize`: only then may the model call other models."""
         self._batch: list[WorkRequest] | None = None

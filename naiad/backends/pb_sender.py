@@ -35,6 +35,8 @@ class InferenceResponseSender:
             raise signature_error(signature, response, flags)
         self._check(response, flags)
         encoded = None if response is None else encode_response(response, self._wanted)
+        if encoded is not None and self._instance.reshapes is not None:
+            self._instance.reshapes.to_client(encoded)
         is_final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
         is_last = is_final or not self._instance.is_decoupled
         must_tell = encoded is not None or self._instance.is_decoupled

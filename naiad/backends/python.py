@@ -20,6 +20,7 @@ from naiad.backends.model_module import import_model_class, version_dir
 from naiad.backends.pb_config import ModelConfig, completed_config
 from naiad.backends.pb_instance import AWAITED_HANDLES, Instance, install
 from naiad.backends.pb_request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceRequest, received_request
+from naiad.backends.pb_reshape import read_reshapes
 from naiad.backends.pb_response import InferenceResponse, encode_response
 from naiad.backends.ready_check import ReadyCheck
 from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse
@@ -72,6 +73,7 @@ class PythonBackend:
         output_names = frozenset(output["name"] for output in config.get("output", ()))
         is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         instance = Instance(arguments.instance_name, version_dir(arguments), runtime, is_decoupled, output_names)
+        instance.reshapes = read_reshapes(config)
         self._enter(arguments, instance)
         try:
             self._model = self._import(arguments)()
@@ -109,6 +111,8 @@ class PythonBackend:
 
     def execute(self, requests: list[WorkRequest]) -> Responses | Awaitable[Responses]:
         instance = self._instance
+        if instance.reshapes is not None:
+            instance.reshapes.to_model(requests)
         batch = [received_request(request, instance) for request in requests]
         instance.begin(requests)
         try:
@@ -164,7 +168,10 @@ class PythonBackend:
         if request._sender is not None and not request._sender._take_over():
             self._instance.log("ERROR", "Unable to send response. Non-decoupled model cannot send more than one response.")
             return None
-        return encode_response(response, request._work.requested_outputs or request._wanted())
+        encoded = encode_response(response, request._work.requested_outputs or request._wanted())
+        if self._instance.reshapes is not None:
+            self._instance.reshapes.to_client(encoded)
+        return encoded
 
     def _defer(self, request: InferenceRequest) -> WorkResponse | None:
         """The answer is left to the request's sender: dropped together with the request, it ends the request itself."""

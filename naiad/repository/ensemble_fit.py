@@ -199,7 +199,7 @@ def _label_responses(ensemble: ModelConfig, models: Mapping[str, ModelConfig], f
     while True:
         ready = next((entry for entry in waiting if all(name in labels for name in entry[1].input_map.values())), None)
         if ready is None:
-            return
+            break
         waiting.remove(ready)
         index, step = ready
         origins = {labels[name] for name in step.input_map.values()}
@@ -215,3 +215,8 @@ def _label_responses(ensemble: ModelConfig, models: Mapping[str, ModelConfig], f
         if models[step.model_name].model_transaction_policy.decoupled:
             label, next_label = next_label, next_label + 1
         labels.update(dict.fromkeys(step.output_map.values(), label))
+    if len({labels[tensor.name] for tensor in ensemble.output if tensor.name in labels}) > 1:
+        # Triton calls the ensemble itself the step here.
+        message = f"in ensemble {ensemble.name}, step of model '{ensemble.name}' receives inputs originated from different decoupled models"
+        shown = "outputs with different numbers of responses"
+        found.add("ensemble-decoupled", message, "output", found=shown, expected="all outputs from one decoupled step, or from none")

@@ -11,7 +11,7 @@ from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
 from naiad.scheduling.ensemble import DEFAULT_MAX_INFLIGHT, EnsembleScheduler, Infer
-from naiad.scheduling.ensemble_plan import EnsemblePlan, Step
+from naiad.scheduling.ensemble_plan import EnsemblePlan, Step, TensorReshape
 from naiad.scheduling.implicit_state import read_state
 from naiad.scheduling.queue import QueuePolicy
 from naiad.scheduling.scheduler import Executor, Scheduler
@@ -59,6 +59,7 @@ def build_ensemble(
         )
         for step in config.ensemble_scheduling.step
     ]
+    offset = int(config.max_batch_size > 0)
     plan = EnsemblePlan(
         config.name,
         str(version),
@@ -66,6 +67,8 @@ def build_ensemble(
         [output.name for output in config.output],
         any(step.is_decoupled for step in steps),
         config.ensemble_scheduling.max_inflight_requests or DEFAULT_MAX_INFLIGHT,
+        {io.name: TensorReshape(list(io.dims), list(io.reshape.shape), offset) for io in config.input if io.HasField("reshape")},
+        {io.name: TensorReshape(list(io.reshape.shape), list(io.dims), offset) for io in config.output if io.HasField("reshape")},
     )
     return EnsembleScheduler(plan, infer, clock, statistics)
 

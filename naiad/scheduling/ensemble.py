@@ -83,8 +83,10 @@ class _Run:
 
     def start(self) -> None:
         root = _Scope(self, None, None)
-        shared = self.route.shared
+        shared, reshapes = self.route.shared, self._plan.input_reshapes
         for tensor in self._request.inputs:
+            if tensor.name in reshapes:
+                tensor = reshapes[tensor.name].apply(tensor)
             root.tensors[tensor.name] = _read_only(tensor) if tensor.name in shared else tensor
         self._stream.on_cancel(self._cancel)
         if self._plan.is_decoupled:
@@ -215,6 +217,9 @@ class _Run:
     def _respond(self, scope: _Scope) -> None:
         """Once per scope: no output of it is missing any more."""
         outputs = [tensor for name in self.route.outputs if (tensor := scope.tensors.get(name)) is not None]
+        if self._plan.output_reshapes:
+            reshapes = self._plan.output_reshapes
+            outputs = [reshapes[tensor.name].apply(tensor) if tensor.name in reshapes else tensor for tensor in outputs]
         request = self._request
         parameters: dict[str, ParameterValue] = {
             "sequence_id": request.sequence_id,

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from naiad.backends.tensor_array import reshaped
+from naiad.core.tensor import Tensor
+
 MAX_ROUTES = 256
 """Sets of outputs that are remembered; a client that asks for ever new ones pays for them itself."""
 
@@ -33,6 +36,18 @@ class RouteStep(msgspec.Struct, frozen=True):
     """Tensors that other steps make."""
 
 
+class TensorReshape(msgspec.Struct, frozen=True):
+    """`reshape` of the ensemble's own inputs and outputs: its clients see `dims`, its steps the other shape."""
+
+    source: list[int]
+    target: list[int]
+    num_batch_dims: int
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        shape = reshaped(tensor.shape, self.source, self.target, self.num_batch_dims)
+        return Tensor(tensor.name, tensor.datatype, shape, tensor.data)
+
+
 class Route(msgspec.Struct, frozen=True):
     outputs: list[str]
     steps: list[RouteStep]
@@ -46,7 +61,15 @@ class Route(msgspec.Struct, frozen=True):
 
 class EnsemblePlan:
     def __init__(
-        self, name: str, version: str, steps: list[Step], outputs: list[str], is_decoupled: bool, max_inflight_requests: int
+        self,
+        name: str,
+        version: str,
+        steps: list[Step],
+        outputs: list[str],
+        is_decoupled: bool,
+        max_inflight_requests: int,
+        input_reshapes: dict[str, TensorReshape] | None = None,
+        output_reshapes: dict[str, TensorReshape] | None = None,
     ) -> None:
         self.name = name
         self.version = version
@@ -56,6 +79,8 @@ class EnsemblePlan:
         """Any of its steps is: it answers any number of times."""
         self.max_inflight_requests = max_inflight_requests
         """Answers of one decoupled step that may be on their way downstream; then it is told to pause."""
+        self.input_reshapes = input_reshapes or {}
+        self.output_reshapes = output_reshapes or {}
         self._all = self._find_route(outputs)
         self._routes: dict[tuple[str, ...], Route] = {}
 

@@ -107,3 +107,10 @@ def test_circles() -> None:
     cycle = find_cycle(circle(start="a", a="m b", b="c", c="a"))
     assert cycle == ["a", "b", "c"]
     assert cycle_message(cycle) == "circular dependency between ensembles: a -> ... -> c -> a"
+
+
+def test_the_answer_cannot_join_what_comes_once_with_what_comes_many_times() -> None:
+    two = IO + ' output { name: "mid" data_type: TYPE_FP32 dims: [ 16 ] }'
+    e = ensemble(step("a", "x=x", "y=mid"), step("b", "x=mid", "y=y"), io=two)
+    assert errors(e, model("a"), model("b")) == []
+    assert errors(e, model("a"), model("b", decoupled=True)) == ["ensemble-decoupled"]

@@ -13,7 +13,7 @@ from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, invalid_arg, unavailable
 from naiad.scheduling.ensemble import EnsembleScheduler
-from naiad.scheduling.ensemble_plan import EnsemblePlan, Step
+from naiad.scheduling.ensemble_plan import EnsemblePlan, Step, TensorReshape
 from tests.fakes import FakeClock
 
 
@@ -22,8 +22,8 @@ def tensor(name: str, value: bytes = b"") -> Tensor:
 
 
 class Bench:
-    def __init__(self, *steps: Step, outputs: list[str], is_decoupled: bool = False, max_inflight: int = 4) -> None:
-        plan = EnsemblePlan("e", "1", list(steps), outputs, is_decoupled, max_inflight)
+    def __init__(self, *steps: Step, outputs: list[str], is_decoupled: bool = False, max_inflight: int = 4, **plan_fields: Any) -> None:
+        plan = EnsemblePlan("e", "1", list(steps), outputs, is_decoupled, max_inflight, **plan_fields)
         self.statistics = ModelStatistics("e", 1)
         self.scheduler = EnsembleScheduler(plan, self.infer, FakeClock(), self.statistics)
         self.running: dict[str, list[tuple[InferRequest, ResponseStream]]] = {}
@@ -307,6 +307,21 @@ def test_a_reader_that_cannot_keep_up_holds_the_steps_back() -> None:
     assert bench.paused["d"]
     stream.pause(False)
     assert not bench.paused["d"]
+
+
+def test_the_ensembles_own_reshape_is_between_its_clients_and_its_steps() -> None:
+    bench = Bench(
+        A,
+        outputs=["t1"],
+        input_reshapes={"IN": TensorReshape([4], [2, 2], 1)},
+        output_reshapes={"t1": TensorReshape([2, 2], [4], 1)},
+    )
+    bench.send(Tensor("IN", "UINT8", [3, 4], bytes(12)))
+    assert bench.request("a").inputs[0].shape == [3, 2, 2]
+    bench.answer("a", Tensor("y", "UINT8", [3, 2, 2], bytes(12)))
+    (answer,) = bench.answers
+    assert answer is not None
+    assert answer.outputs[0].shape == [3, 4]
 
 
 async def test_stop_waits_for_runs() -> None:
