@@ -27,6 +27,7 @@ class TensorRecord(msgspec.Struct, frozen=True):
     shape: list[int]
     data: bytes
     """A copy: models may write to their inputs."""
+    ns: int
 
 
 class RemoteParent(msgspec.Struct, frozen=True):
@@ -142,6 +143,11 @@ class Trace:
         self.stamp("COMPUTE_OUTPUT_START", times.compute_output_start_ns)
         self.stamp("COMPUTE_END", times.compute_end_ns)
 
+    def responded(self) -> None:
+        """Triton tells it of the request itself only, not of its parts."""
+        if self.parent is None:
+            self.group.stamp("INFER_RESPONSE_COMPLETE")
+
     def end(self) -> None:
         self.stamp("REQUEST_END", monotonic_ns())
         self.group.close()
@@ -152,8 +158,9 @@ class Trace:
 
     def record(self, activity: str, tensors: list[Tensor]) -> None:
         if self.group.level & TENSORS:
+            now_ns = monotonic_ns()
             self.tensors += [
-                TensorRecord(activity, tensor.name, tensor.datatype, list(tensor.shape), bytes(tensor.data)) for tensor in tensors
+                TensorRecord(activity, tensor.name, tensor.datatype, list(tensor.shape), bytes(tensor.data), now_ns) for tensor in tensors
             ]
 
 

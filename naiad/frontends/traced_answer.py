@@ -32,8 +32,6 @@ def traced(group: TraceGroup, consumer: Consumer, protocol: str) -> Consumer:
     """`protocol`: HTTP or GRPC. Encoding counts as sending: it happens while the answer is written."""
 
     def take(response: InferResponse | None, is_final: bool) -> None:
-        if response is not None:
-            group.stamp("INFER_RESPONSE_COMPLETE")
         group.stamp(f"{protocol}_SEND_START")
         consumer(response, is_final)
         group.stamp(f"{protocol}_SEND_END")

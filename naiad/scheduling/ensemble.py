@@ -139,6 +139,8 @@ class _Run:
         )
         if mark is not None:
             mark.put_on(request)
+        if outer.trace is not None:
+            request.trace = outer.trace.child()
         return request
 
     def _on_response(

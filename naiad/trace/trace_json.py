@@ -32,18 +32,9 @@ def _entries(trace: Trace, endpoint_stamps: list[tuple[str, int]]) -> list[dict[
         head["request_id"] = trace.request_id
     if trace.parent is not None:
         head["parent_id"] = trace.parent.id
-    inputs = [_tensor(trace.id, record) for record in trace.tensors if record.activity == "TENSOR_QUEUE_INPUT"]
-    outputs = [_tensor(trace.id, record) for record in trace.tensors if record.activity != "TENSOR_QUEUE_INPUT"]
-    entries = [head]
-    for name, ns in sorted(trace.stamps + endpoint_stamps, key=lambda stamp: stamp[1]):
-        if name == "REQUEST_END":
-            entries += outputs
-            outputs = []
-        entries.append({"id": trace.id, "timestamps": [{"name": name, "ns": ns}]})
-        if name == "QUEUE_START":
-            entries += inputs
-            inputs = []
-    return entries + inputs + outputs
+    told = [(ns, {"id": trace.id, "timestamps": [{"name": name, "ns": ns}]}) for name, ns in trace.stamps + endpoint_stamps]
+    told += [(record.ns, _tensor(trace.id, record)) for record in trace.tensors]
+    return [head, *(entry for _, entry in sorted(told, key=lambda item: item[0]))]
 
 
 def _tensor(trace_id: int, record: TensorRecord) -> dict[str, Any]:

@@ -40,9 +40,8 @@ class _TracedAnswers:
 
     def take(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:
-            if response.times is not None:
-                self._trace.computed(response.times)
             self._trace.record("TENSOR_BACKEND_OUTPUT", response.outputs)
+            self._trace.responded()
         if is_final:
             self._trace.end()
         self._outer.put(response, is_final)

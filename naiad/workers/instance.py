@@ -421,6 +421,8 @@ class Instance:
         stream = request.stream
         assert stream is not None
         statistics, end_ns = self._statistics, times.compute_end_ns
+        if request.trace is not None:
+            request.trace.computed(times)
         error = None
         if response.error is None:
             statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, times.compute_start_ns, end_ns)
