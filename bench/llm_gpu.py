@@ -20,10 +20,10 @@ from pathlib import Path
 import msgspec
 import torch
 
+from naiad.llm.build import build_engine
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import GenerationRequest
-from naiad.llm.load import build_engine
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import random_weights
 from naiad.llm.models.registry import FAMILIES
@@ -101,6 +101,11 @@ class Bench:
         run(self.engine, lengths, seed=size)
         seconds = run(self.engine, lengths, seed=size + 1)
         self._add(f"batch {size}", size * num_out / seconds, seconds, self._decode_s(lengths))
+
+    def first_token(self, num_in: int = 128) -> None:
+        """An idle engine's time to the first token of one request; median of nine."""
+        times = sorted(run(self.engine, [(num_in, 1)], seed=100 + index) for index in range(9))
+        print(f"  first token of {num_in}: {times[4] * 1e3:.2f} ms", flush=True)
 
     def nano(self) -> None:
         source = random.Random(0)  # draws in the benchmark's own order: each prompt's length, its tokens, then all output lengths
@@ -218,6 +223,7 @@ def measure(model: str, arguments: argparse.Namespace) -> list[Row]:
     for size in arguments.profile:
         profile(bench, size, arguments.profile_context)
     if "batch" in wanted and model == "llama-3.1-8b":
+        bench.first_token()
         for size in (1, 16, 64, 256):
             bench.batch(size)
     if "prefill" in wanted and model == "llama-3.1-8b":
