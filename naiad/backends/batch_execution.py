@@ -105,9 +105,8 @@ class BatchExecution:
             for tensor in first:
                 inputs[tensor.name] = to_array(tensor.data, tensor.datatype, self._model_shape(tensor))
         else:
-            by_name = [{tensor.name: tensor for tensor in request.inputs} for request in requests]
-            for tensor in first:
-                inputs[tensor.name] = self._concatenated([tensors[tensor.name] for tensors in by_name])
+            for at, tensor in enumerate(first):
+                inputs[tensor.name] = self._concatenated(_column(requests, at, tensor.name))
         for name in self._ragged:
             if name in inputs:
                 inputs[name] = inputs[name].reshape(-1)
@@ -165,12 +164,9 @@ class BatchExecution:
             else:
                 self._require_batch(output, array, total)
                 columns[name] = self._cut(output, array, sizes, total)
-        return [
-            WorkResponse(
-                [column[at] for name, column in columns.items() if not request.requested_outputs or name in request.requested_outputs]
-            )
-            for at, request in enumerate(requests)
-        ]
+        if not any(request.requested_outputs for request in requests):
+            return [WorkResponse(list(row)) for row in zip(*columns.values(), strict=True)]
+        return [WorkResponse([columns[name][at] for name in request.requested_outputs or columns]) for at, request in enumerate(requests)]
 
     def _cut(self, output: _Output, array: Array, sizes: list[int], total: int) -> list[Tensor]:
         tail = self._client_shape(output, array)[1:]
@@ -203,6 +199,17 @@ class BatchExecution:
         if not shape and output.is_scalar:
             return [1]
         return shape
+
+
+def _column(requests: list[WorkRequest], at: int, name: str) -> list[Tensor]:
+    """That input of every request. Nearly always all of them list their inputs in the same order."""
+    try:
+        column = [request.inputs[at] for request in requests]
+        if all(tensor.name == name for tensor in column):
+            return column
+    except IndexError:
+        pass
+    return [next(tensor for tensor in request.inputs if tensor.name == name) for request in requests]
 
 
 def _batch_size(request: WorkRequest) -> int:
