@@ -36,6 +36,7 @@ _MAX_INLINE_DECOMPRESS_BYTES = 4 * 1024
 _MAX_INLINE_COMPRESS_BYTES = 64 * 1024
 _LENGTH_HEADER = "Inference-Header-Content-Length"
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,20}")
+_ALIGNMENT = 64
 
 
 class InferRoute:
@@ -95,10 +96,12 @@ class InferRoute:
         )
 
     def body_buffer(self, num_bytes: int) -> memoryview | None:
-        """Memory shared with the workers: binary tensors of the body need no further copy."""
+        """Memory shared with the workers: binary tensors of the body need no further copy. The first of them is aligned there."""
         if self._header_length is None or self._content_encoding != IDENTITY:
             return None
-        return self._core.input_buffer(self._model_name, num_bytes)
+        skipped = -self._header_length % _ALIGNMENT
+        memory = self._core.input_buffer(self._model_name, num_bytes + skipped)
+        return None if memory is None else memory[skipped:]
 
     def _infer(self, exchange: Exchange, body: Buffer) -> None:
         try:
