@@ -40,9 +40,7 @@ def find_checkpoint(text: str, bases: list[Path]) -> Path:
         return path
     if _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
         return _one_file(download(text))
-    raise not_found(
-        f"no checkpoint '{text}': expected a folder, a .gguf file, a name of `naiad pull` or the id of a hub repository"
-    )
+    raise not_found(f"no checkpoint '{text}': expected a folder, a .gguf file, a name of `naiad pull` or the id of a hub repository")
 
 
 def _one_file(path: Path) -> Path:

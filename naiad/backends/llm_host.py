@@ -33,6 +33,7 @@ class EngineHost:
         self._metrics = metrics
         self._arrived = threading.Condition()
         self._intake: deque[tuple[GenerationRequest, Answer]] = deque()
+        self._unwanted: deque[str] = deque()
         self._open: dict[str, Answer] = {}
         self._is_stopping = False
         self._num_failed_steps = 0
@@ -57,6 +58,11 @@ class EngineHost:
         with self._arrived:
             self._intake.append((request, answer))
             self._arrived.notify()
+
+    def cancel(self, request_id: str) -> None:
+        """For cancellations that the server does not know of; it is answered as any other cancelled request is."""
+        with self._arrived:
+            self._unwanted.append(request_id)
 
     # The engine's thread.
 
@@ -98,6 +104,8 @@ class EngineHost:
             self._runtime.respond_many(refusals)
 
     def _drop_cancelled(self) -> None:
+        while self._unwanted:
+            self.model.engine.cancel(self._unwanted.popleft())
         is_cancelled = self._runtime.is_cancelled
         for request_id, answer in self._open.items():
             if is_cancelled(answer.handle):

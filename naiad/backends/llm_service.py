@@ -78,6 +78,9 @@ class LlmService:
         self._host.submit(generation.request, Answer(request.handle, generation.form, generation.request.parameters.n))
         return None
 
+    def cancel(self, request_id: str) -> None:
+        self._host.cancel(request_id)
+
     def is_ready(self) -> bool:
         return self._host.is_running()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.harness import Endpoints, naiad, running_elsewhere
+from tests.server.harness import Endpoints, Server, naiad, running_elsewhere
 
 REPOSITORIES = Path(__file__).parents[1] / "repositories"
 
@@ -36,4 +36,15 @@ def control_server() -> Iterator[Endpoints]:
         yield elsewhere
         return
     with naiad([str(REPOSITORIES / "control")], ["--model-control-mode=explicit"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def llm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Language models of every backend, all from one tiny random checkpoint."""
+    pytest.importorskip("torch", reason="language models need torch")
+    pytest.importorskip("transformers", reason="the tests' checkpoint is made by transformers")
+    from tests.server.llm_repository import write_repository
+
+    with naiad([str(write_repository(tmp_path_factory.mktemp("llm")))]) as server:
         yield server
