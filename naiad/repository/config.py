@@ -33,6 +33,8 @@ class ConfigOptions(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...] = ()
     """Ids of the GPUs that may be used."""
     min_compute_capability: float = 6.0
+    other_backends: frozenset[str] = frozenset()
+    """Backends of others, from packages and from --backend-directory: they may complete a config too."""
 
 
 class ModelConfigFile(msgspec.Struct, frozen=True):

@@ -123,7 +123,8 @@ class ModelSources:
         file = read_model_config(directory, options=self._options, override=override.config)
         for warning in file.directory.warnings + file.notes:
             log.warning(warning.sentence())
-        should_configure = self._options.is_auto_complete_enabled and file.config.backend in CONFIGURING_BACKENDS
+        completing = CONFIGURING_BACKENDS | self._options.other_backends
+        should_configure = self._options.is_auto_complete_enabled and file.config.backend in completing
         if not should_configure:
             require_valid(file, self._options)
         versions = select_versions(file.versions, file.config.version_policy)

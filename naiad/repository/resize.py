@@ -31,18 +31,21 @@ def signature(group: ModelInstanceGroup, device: int) -> bytes:
 
 def plan_resize(present: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> ResizePlan:
     free = dict(present)
-    stay: list[str] = []
+    stay = [name for name, kind in wanted.items() if free.get(name) == kind]
+    for name in stay:
+        del free[name]
     unmatched: list[str] = []
-    for name, kind in wanted.items():
-        same = name if free.get(name) == kind else next((other for other, theirs in free.items() if theirs == kind), None)
-        if same is None:
-            unmatched.append(name)
-        else:
+    others = {name: kind for name, kind in wanted.items() if name not in stay}
+    for name, kind in others.items():
+        same = next((other for other, theirs in free.items() if theirs == kind), "")
+        if same:
             stay.append(same)
             del free[same]
-    # A name is given once, also when the one that had it is about to go.
-    names = [name for name in wanted if name not in present]
-    come: dict[str, str] = {}
-    for number, name in enumerate(unmatched):
-        come[names.pop(0) if names else f"{name}_{number}"] = name
-    return ResizePlan(stay, list(free), come)
+        else:
+            unmatched.append(name)
+    return ResizePlan(stay, list(free), {_unused(name, present): name for name in unmatched})
+
+
+def _unused(name: str, present: Mapping[str, bytes]) -> str:
+    """A name is given once, also when the one that had it is about to go."""
+    return name if name not in present else _unused(f"{name}_new", present)

@@ -40,13 +40,15 @@ class Turns:
     def __init__(self) -> None:
         self._running: list[Turn] = []
         self._waiting: list[Turn] = []
+        self._surveys: dict[int, list[frozenset[str]]] = {}
+        """For each survey that is under way, the keys of the turns that have ended meanwhile."""
 
     @contextlib.asynccontextmanager
     async def take(self, survey: Callable[[], Awaitable[set[str]]], caller: str = "") -> AsyncIterator[Turn]:
         """`survey` tells the keys; it is asked again after each wait, because the disk may have changed. Raises NaiadError."""
         turn = Turn(caller, self._turn_starting(caller))
         while True:
-            keys = await survey()
+            keys = await self._survey(survey)
             holder = next((other for other in self._running if not keys.isdisjoint(other.keys)), None)
             if holder is None:
                 break
@@ -60,6 +62,20 @@ class Turns:
         finally:
             self._running.remove(turn)
             turn.end.set_result(None)
+            for ended in self._surveys.values():
+                ended.append(turn.keys)
+
+    async def _survey(self, survey: Callable[[], Awaitable[set[str]]]) -> set[str]:
+        """What it saw holds now: no turn of a related model has ended since it began to look."""
+        while True:
+            ended: list[frozenset[str]] = []
+            self._surveys[id(ended)] = ended
+            try:
+                keys = await survey()
+            finally:
+                del self._surveys[id(ended)]
+            if all(keys.isdisjoint(others) for others in ended):
+                return keys
 
     async def _wait(self, turn: Turn, holder: Turn) -> None:
         turn.waits_for = holder
