@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from naiad import __version__
+from naiad.backends.custom_package import installed_backends
 from naiad.core.clock import LoopClock
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.work import ControlOperation
@@ -105,6 +106,14 @@ def load_options(settings: Settings) -> LoadOptions:
     )
 
 
+def folder_backends(directory: Path) -> frozenset[str]:
+    """Those that are a model.py of their own."""
+    try:
+        return frozenset(path.name for path in directory.iterdir() if (path / "model.py").is_file())
+    except OSError:
+        return frozenset()
+
+
 def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics) -> InferenceCore:
     """Raises NaiadError when a repository cannot be used at all."""
     for path in settings.model_repository:
@@ -115,6 +124,7 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         config_name=settings.model_config_name,
         gpus=gpu_ids(),
         min_compute_capability=settings.min_supported_compute_capability,
+        other_backends=frozenset(installed_backends()) | folder_backends(Path(settings.backend_directory)),
     )
 
     async def control(caller: str, operation: ControlOperation) -> bool:

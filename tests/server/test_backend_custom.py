@@ -17,6 +17,12 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "TEXT", "data_type": "TYPE_STRING", "dims": [1]})
+        config.add_output({"name": "LOUD", "data_type": "TYPE_STRING", "dims": [1]})
+        return config
+
     def initialize(self, args):
         self.mark = json.loads(args["model_config"])["parameters"]["mark"]["string_value"]
 
@@ -47,7 +53,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "backends/shouting/model.py").write_text("import json\n" + SHOUTING)
     for name, mark in (("loud", "!"), ("louder", "!!!")):
         (folder / "repository" / name / "1").mkdir(parents=True)
-        (folder / "repository" / name / "config.pbtxt").write_text(CONFIG % mark)
+        # The backend itself knows the tensors of the second one.
+        config = CONFIG if name == "loud" else "\n".join(line for line in CONFIG.splitlines() if "put" not in line)
+        (folder / "repository" / name / "config.pbtxt").write_text(config % mark)
     (folder / "repository/unheard-of/1").mkdir(parents=True)
     (folder / "repository/unheard-of/config.pbtxt").write_text(CONFIG.replace("shouting", "whispering") % "")
     paths = os.pathsep.join([str(EXAMPLE), str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
