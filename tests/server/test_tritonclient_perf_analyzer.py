@@ -16,6 +16,18 @@ pytestmark = pytest.mark.skipif(
 BRIEF = ["--measurement-mode", "count_windows", "--measurement-request-count", "50", "--stability-percentage", "999", "--max-trials", "3"]
 
 
+def run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    """None when it did not end well: on a busy machine it now and then misses its own windows, so there is a second attempt."""
+    try:
+        done = subprocess.run(command, env=oracle.perf_analyzer_environment(), capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode:
+        print(done.stdout[-2000:] + done.stderr[-1000:])
+        return None
+    return done
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -38,7 +50,7 @@ def test_perf_analyzer(main_server: Endpoints, tmp_path: Path, flags: list[str])
     data.write_text('{"data": [{"COUNT": [3]}]}')
     flags = [str(data) if flag == "COUNT=3" else flag for flag in flags]
     command = oracle.perf_analyzer_command([*flags, "-u", address, *BRIEF])
-    done = subprocess.run(command, env=oracle.perf_analyzer_environment(), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-1000:]
+    done = run(command) or run(command)
+    assert done is not None, "perf_analyzer failed twice"
     assert "Throughput:" in done.stdout
     assert "error" not in done.stderr.lower()
