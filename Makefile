@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench differential soak proto wheel clean
+.PHONY: help serve test frameworks check bench differential soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ serve: $(VENV)/.serve  ## serve the example repository on 127.0.0.1:8000 (HTTP),
 
 test: $(VENV)/.dev  ## install what the tests need and run them
 	$(BIN)/python -m pytest
+
+frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, which `make test` skips (installs some 700 MB)
+	$(BIN)/python -m pip install -q "torch==2.13.0" "openvino==2026.4.1"
+	$(BIN)/python -m pytest tests/unit/backends tests/unit/tools $(wildcard tests/server/test_backend_*.py)
 
 check: $(VENV)/.dev  ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .
