@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -284,5 +284,5 @@ def test_many_requests_with_random_lengths_and_cancellations_leave_nothing_behin
 
 
 @pytest.fixture(name="server")
-def _server(llm_server: Server) -> Iterator[Server]:
-    yield llm_server
+def _server(llm_server: Server) -> Server:
+    return llm_server

@@ -1,0 +1,230 @@
+"""The engine's thread: merging for slow readers, cancellation, refusals, failing steps; with an engine that does as it is told."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jinja2")
+
+from naiad.backends import llm_host
+from naiad.backends.llm_answer import Answer, Progress
+from naiad.backends.llm_host import EngineHost
+from naiad.backends.llm_inputs import text_tensor
+from naiad.backends.llm_metrics import EngineMetrics
+from naiad.backends.llm_model import OpenModel
+from naiad.core.tensor import Tensor
+from naiad.core.work import MetricOperation, WorkResponse
+from naiad.errors import unavailable
+from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
+from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
+from naiad.llm.parameters import SamplingParameters
+
+WAIT_S = 10.0
+
+
+class ScriptedEngine:
+    """A step happens when the test lets it, and gives what the test says."""
+
+    def __init__(self) -> None:
+        self.statistics = EngineStatistics()
+        self.open: dict[str, GenerationRequest] = {}
+        self.cancelled: list[str] = []
+        self.num_ended: dict[str, int] = {}
+        self.steps: list[Any] = []
+        self.allowed = threading.Semaphore(0)
+
+    def submit(self, request: GenerationRequest) -> None:
+        if request.prompt == [0]:
+            raise unavailable("too many wait", 7)
+        self.open[request.id] = request
+
+    def cancel(self, request_id: str) -> None:
+        if request_id in self.open and request_id not in self.cancelled:
+            self.cancelled.append(request_id)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.open)
+
+    def step(self) -> list[TokenOutput]:
+        self.allowed.acquire()
+        outputs: Any = [TokenOutput(one, 0, [], finish_reason=FinishReason.CANCELLED) for one in self.cancelled]
+        if not outputs and self.steps:
+            outputs = self.steps.pop(0)
+        if isinstance(outputs, Exception):
+            self.open.clear()
+            raise outputs
+        for output in outputs:
+            if output.finish_reason is not None:
+                self.num_ended[output.request_id] = self.num_ended.get(output.request_id, 0) + 1
+                if self.num_ended[output.request_id] == self.open[output.request_id].parameters.n:
+                    del self.open[output.request_id]
+        return list(outputs)
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(len(self.open), 0, 0.0, 0, 0, 0)
+
+
+class RecordingRuntime:
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, WorkResponse | None, bool]] = []
+        self.news = threading.Condition()
+        self.paused: set[int] = set()
+        self.cancelled: set[int] = set()
+        self.logs: list[str] = []
+
+    def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
+        with self.news:
+            self.sent += responses
+            self.news.notify_all()
+
+    def is_paused(self, handle: int) -> bool:
+        return handle in self.paused
+
+    def is_cancelled(self, handle: int) -> bool:
+        return handle in self.cancelled
+
+    def log(self, severity: str, message: str, file: str, line: int) -> None:
+        self.logs.append(message)
+
+    def metric(self, operation: MetricOperation) -> float:
+        return 1.0
+
+    def wait(self, count: int) -> list[tuple[int, WorkResponse | None, bool]]:
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.sent) >= count, WAIT_S), self.sent
+            return self.sent
+
+
+class TextForm:
+    is_streamed = True
+
+    def encode(self, progress: Progress) -> list[Tensor]:
+        return [text_tensor("text", [piece.text for piece in progress.pieces])]
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.is_started = False
+        self.engine = ScriptedEngine()
+        self.runtime = RecordingRuntime()
+        model = OpenModel(self.engine, None, None, 64, 100, 4, 16, 10, "scripted")  # type: ignore[arg-type]
+        metrics = EngineMetrics(self.runtime, model, "m", 1)  # type: ignore[arg-type]
+        self.host = EngineHost(model, self.runtime, metrics)  # type: ignore[arg-type]
+
+    def submit(self, handle: int, prompt: int = 5, n: int = 1) -> None:
+        request = GenerationRequest(id=str(handle), prompt=[prompt], parameters=SamplingParameters(n=n))
+        self.host.submit(request, Answer(handle, TextForm(), n))
+
+    def step(self, *outputs: TokenOutput) -> None:
+        self.let(list(outputs))
+
+    def let(self, step: list[TokenOutput] | Exception) -> None:
+        self.engine.steps.append(step)
+        self.engine.allowed.release()
+        self.start()
+
+    def start(self) -> None:
+        if not self.is_started:
+            self.is_started = True
+            self.host.start()
+
+    def close(self) -> None:
+        self.start()
+        self.engine.open.clear()
+        self.engine.allowed.release(100)
+        self.host.stop(WAIT_S)
+        assert not self.host.is_running()
+
+
+@pytest.fixture
+def bench() -> Any:
+    """Starts with its first step, so that what was submitted before is in it."""
+    one = Bench()
+    yield one
+    one.close()
+
+
+def text(response: WorkResponse | None) -> list[bytes]:
+    assert response is not None
+    return [bytes(element) for element in response.outputs[0].as_numpy().tolist()]
+
+
+def gained(handle: int, words: str, end: FinishReason | None = None, index: int = 0) -> TokenOutput:
+    return TokenOutput(str(handle), index, [1], words, finish_reason=end, num_prompt_tokens=1)
+
+
+def test_one_message_per_step_and_a_final_with_the_last(bench: Bench) -> None:
+    bench.submit(1)
+    bench.submit(2)
+    bench.step(gained(1, "a"), gained(2, "x"))
+    bench.step(gained(1, "b", FinishReason.STOP), gained(2, "y", FinishReason.LENGTH))
+    sent = bench.runtime.wait(4)
+    assert [(handle, text(response), is_final) for handle, response, is_final in sent if handle == 1] == [
+        (1, [b"a"], False),
+        (1, [b"b"], True),
+    ]
+
+
+def test_a_slow_reader_gets_what_it_missed_in_one_piece(bench: Bench) -> None:
+    bench.submit(1)
+    bench.runtime.paused.add(1)
+    bench.step(gained(1, "a"))
+    bench.step(gained(1, "b"))
+    bench.step(gained(1, "c", FinishReason.STOP))
+    assert [(text(response), is_final) for _, response, is_final in bench.runtime.wait(1)] == [([b"abc"], True)]
+
+
+def test_all_completions_must_end(bench: Bench) -> None:
+    bench.submit(1, n=2)
+    bench.step(gained(1, "a", FinishReason.STOP), gained(1, "b", index=1))
+    bench.step(gained(1, "c", FinishReason.STOP, index=1))
+    assert [(text(response), is_final) for _, response, is_final in bench.runtime.wait(2)] == [([b"a", b"b"], False), ([b"c"], True)]
+
+
+def test_a_cancelled_request_leaves_the_engine(bench: Bench) -> None:
+    bench.submit(1)
+    bench.step(gained(1, "a"))
+    bench.runtime.wait(1)
+    bench.runtime.cancelled.add(1)
+    bench.engine.allowed.release(2)
+    (_, response, is_final) = bench.runtime.wait(2)[1]
+    assert is_final
+    assert response is not None
+    assert response.error is not None
+    assert response.error.code == "CANCELLED"
+
+
+def test_what_the_engine_refuses_is_that_requests_error(bench: Bench) -> None:
+    bench.submit(1, prompt=0)
+    bench.start()
+    (handle, response, is_final) = bench.runtime.wait(1)[0]
+    assert (handle, is_final) == (1, True)
+    assert response is not None
+    assert response.error is not None
+    assert (response.error.code, response.error.retry_after_s) == ("UNAVAILABLE", 7)
+
+
+def test_a_failing_step_fails_what_was_open_and_the_engine_goes_on(bench: Bench) -> None:
+    bench.submit(1)
+    bench.let(RuntimeError("out of luck"))
+    (_, response, is_final) = bench.runtime.wait(1)[0]
+    assert is_final
+    assert response is not None
+    assert response.error is not None
+    assert "out of luck" in response.error.message
+    bench.submit(2)
+    bench.step(gained(2, "fine", FinishReason.STOP))
+    assert text(bench.runtime.wait(2)[1][1]) == [b"fine"]
+
+
+def test_a_lost_device_ends_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(llm_host.os, "_exit", lambda status: ended.set())
+    bench.submit(1)
+    bench.let(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert ended.wait(WAIT_S)
+    assert bench.runtime.wait(1)[0][2]
