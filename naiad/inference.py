@@ -101,13 +101,25 @@ class InferenceCore:
     # Inference.
 
     def infer(self, request: InferRequest) -> ResponseStream:
-        if self.is_exiting:
+        if self.is_exiting and not request.sequence_id:  # a sequence that has begun may go on to its end
             raise unavailable("Server exiting", RETRY_AFTER_S)
         if request.regions is not None:
             return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
         request.start_ns = time.monotonic_ns()
         model = self.repository.ready_model(request.model_name, request.model_version)
         model.check(request)
+        if request.trace is not None:
+            return enqueue_traced(request, model.name, model.version, model.scheduler.enqueue)
+        return model.scheduler.enqueue(request)
+
+    def call(self, request: InferRequest) -> ResponseStream:
+        """On behalf of another request: a step of an ensemble, a call of a model. Goes on while the server drains."""
+        request.start_ns = time.monotonic_ns()
+        request.is_inner = True
+        model = self.repository.ready_model(request.model_name, request.model_version)
+        model.check(request)
+        if request.caller is not None:
+            request.caller.enter(request, model.name, model.instances)
         if request.trace is not None:
             return enqueue_traced(request, model.name, model.version, model.scheduler.enqueue)
         return model.scheduler.enqueue(request)

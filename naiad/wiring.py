@@ -133,7 +133,7 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
     def is_decoupled(name: str, version: str) -> bool:
         return core.model(name, version).spec.is_decoupled
 
-    services = Services(lambda request: core.infer(request), is_decoupled, custom.apply, custom.drop_owner, control)
+    services = Services(lambda request: core.call(request), is_decoupled, custom.apply, custom.drop_owner, control)
     loader = Loader(LoopClock(loop), templates, services, load_options(settings))
     sources = ModelSources(
         [LocalStore(Path(path)) for path in settings.model_repository], config_options, is_namespacing=settings.model_namespacing

@@ -6,7 +6,8 @@ Rule: fields hold what the client asked for; what the core works out about it is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from naiad.core.trace import Trace
 
 ParameterValue: TypeAlias = bool | int | float | str
+
+
+class Caller(Protocol):
+    """A call of a model (naiad.workers.call_graph.OutgoingCall)."""
+
+    def enter(self, request: InferRequest, model_name: str, instances: Sequence[Any]) -> None:
+        """Raises NaiadError when the request would wait for ever."""
+        ...
 
 
 class RequestForm(msgspec.Struct):
@@ -64,3 +73,7 @@ class InferRequest(msgspec.Struct, eq=False):
     """In a queue, and not cancelled or timed out there."""
     is_null: bool = False
     """Fills an empty slot of a sequence batch: counted nowhere, answered to nobody."""
+    is_inner: bool = False
+    """Made on behalf of another request, by an ensemble or a model: it is served while the server drains."""
+    caller: Caller | None = None
+    """The call of a model that it belongs to."""

@@ -159,13 +159,9 @@ class Repository:
         return sum(model.scheduler.inflight() > 0 for model in self.models())
 
     async def drain(self) -> None:
-        """Returns when no request is in flight; new ones are refused from now on, ensembles first: theirs call the others."""
+        """Returns when no request is in flight. New ones are refused from now on, but for those that belong to one in flight."""
         await self._poll.stop()
-        models = list(self.models())
-        for is_ensemble in (True, False):
-            for model in models:
-                if bool(model.parts) == is_ensemble:
-                    await model.scheduler.stop()
+        await asyncio.gather(*(model.scheduler.stop() for model in self.models()))
 
     async def stop(self) -> None:
         await self._poll.stop()

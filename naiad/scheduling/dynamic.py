@@ -58,7 +58,7 @@ class DynamicScheduler:
     # Scheduler.
 
     def enqueue(self, request: InferRequest) -> ResponseStream:
-        if self._is_stopping:
+        if self._is_stopping and not request.is_inner:
             raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
         stream = outer = request.stream = ResponseStream()
         request.queue_start_ns = self._clock.now_ns()

@@ -137,6 +137,7 @@ class _Run:
             outer.timeout_us,
             outer.deadline_ns,
         )
+        request.caller = outer.caller
         if mark is not None:
             mark.put_on(request)
         if outer.trace is not None:
@@ -295,7 +296,7 @@ class EnsembleScheduler:
         self._stopped: asyncio.Future[None] | None = None
 
     def enqueue(self, request: InferRequest) -> ResponseStream:
-        if self._is_stopping:
+        if self._is_stopping and not request.is_inner:
             raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
         stream = request.stream = ResponseStream()
         request.queue_start_ns = self._clock.now_ns()

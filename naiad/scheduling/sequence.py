@@ -169,7 +169,7 @@ class SequenceScheduler:
                 f"inference request for sequence {id} to model '{model_name}' must specify the START flag "
                 "on the first request of the sequence"
             )
-        if self._is_stopping:
+        if self._is_stopping and not request.is_inner:
             raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
         sequence = self._by_id[id] = Sequence(id)
         return sequence

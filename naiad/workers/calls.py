@@ -7,7 +7,7 @@ Invariant: when the worker ends, its calls are cancelled and its metrics dropped
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from naiad.core.tensor import SlotRef, Tensor
 from naiad.core.trace import Trace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError, unsupported
+from naiad.workers.call_graph import OutgoingCall, Waiter
 from naiad.workers.channel import Channel
 from naiad.workers.messages import Answer, CallEvent, CallFlow, CancelCall, Control, Metric, StartCall, ToServer
 
@@ -36,10 +37,17 @@ class Services(msgspec.Struct, frozen=True):
 
 class Calls:
     def __init__(
-        self, channel: Channel[ToServer], services: Services, owner: str, find_trace: Callable[[int], Trace | None] = lambda id: None
+        self,
+        channel: Channel[ToServer],
+        services: Services,
+        owner: str,
+        find_trace: Callable[[int], Trace | None] = lambda id: None,
+        instance: Waiter | None = None,
     ) -> None:
-        """`find_trace`: of a request that the worker works on, by its number."""
+        """`find_trace`: of a request that the worker works on, by its number. `instance`: None while the model is only configured."""
         self._channel = channel
+        self._instance = instance
+        self._outgoing: dict[int, tuple[list[int], OutgoingCall]] = {}
         self._find_trace = find_trace
         self._services = services
         self._owner = owner
@@ -65,7 +73,12 @@ class Calls:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
+    def waiting(self) -> Iterable[tuple[list[int], OutgoingCall]]:
+        """Calls without an answer, each with the handles of the requests that it is made for (none when that is not known)."""
+        return self._outgoing.values()
+
     def close(self) -> None:
+        self._outgoing.clear()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.cancel()
@@ -87,6 +100,9 @@ class Calls:
             work.priority,
             work.timeout_us,
         )
+        if self._instance is not None:
+            request.caller = outgoing = OutgoingCall(self._instance)
+            self._outgoing[work.handle] = (call.callers, outgoing)
         if work.trace_id:
             trace = self._find_trace(work.trace_id)
             request.trace = None if trace is None else trace.child()
@@ -99,6 +115,7 @@ class Calls:
                 )
             stream = self._services.infer(request)
         except NaiadError as error:
+            self._outgoing.pop(work.handle, None)
             self._channel.send(CallEvent(work.handle, _refusal(call.model_name, error), True))
             return
         self._streams[work.handle] = stream
@@ -115,6 +132,7 @@ class Calls:
     def _deliver(self, number: int, response: InferResponse | None, is_final: bool) -> None:
         if is_final:
             self._streams.pop(number, None)
+            self._outgoing.pop(number, None)
         if self._channel.is_closed:
             return
         answer = None

@@ -24,6 +24,7 @@ from naiad.core.trace import Trace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError, internal
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
+from naiad.workers.call_graph import OutgoingCall
 from naiad.workers.calls import Calls, Services
 from naiad.workers.messages import (
     CallFlow,
@@ -175,6 +176,24 @@ class Instance:
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
+    # For the circles of calls (naiad.workers.call_graph).
+
+    @property
+    def model_name(self) -> str:
+        return self._plan.model_name
+
+    def executes(self, request: InferRequest) -> bool:
+        return any(entry.request is request for entry in self._open.values())
+
+    def waits(self) -> list[list[OutgoingCall]]:
+        """A call from a thread of the model's own is taken to be what its only batch waits for, unless the model is decoupled."""
+        calls = list(self._calls.waiting()) if self._calls is not None else []
+        may_guess = len(self._batches) == 1 and not self._plan.is_decoupled
+        return [
+            [call for handles, call in calls if (not handles and may_guess) or not batch_handles.isdisjoint(handles)]
+            for batch_handles in (frozenset(batch.handles) for batch in self._batches.values())
+        ]
+
     async def load(self, process: WorkerProcess | None = None) -> None:
         """Raises when the model cannot be loaded; nothing is left behind then. `process` is one that has configured the model."""
         self.state = State.STARTING
@@ -191,7 +210,7 @@ class Instance:
             await process.start(self._templates.get(self._plan.backend))
         self._process = process
         # Before the load: a model may create metrics or call others from `initialize`.
-        self._calls = Calls(process.channel, self._services, self.name, self._find_trace)
+        self._calls = Calls(process.channel, self._services, self.name, self._find_trace, self)
         process.on_message = self._take
         process.on_end = self._on_process_end
         loaded = await process.load(self._arguments)
