@@ -65,11 +65,19 @@ def from_options(options: TraceOptions) -> Chosen:
     return Chosen(options.level, options.rate, options.count, options.log_frequency)
 
 
+def checked_setting(chosen: Chosen, options: TraceOptions) -> ActiveSetting:
+    """Raises NaiadError when nothing could ever be traced by it, unless it says OFF."""
+    setting = ActiveSetting(chosen, options)
+    if setting.fault:
+        raise invalid_arg(f"Attempting to set invalid trace setting :{setting.fault}")
+    return setting
+
+
 class ActiveSetting:
     """Settings in force for the server or for one model, with what has been sampled by them."""
 
     def __init__(self, chosen: Chosen, options: TraceOptions) -> None:
-        """`chosen` is complete. Raises NaiadError when nothing could ever be traced by it, unless it says OFF."""
+        """`chosen` is complete."""
         self.level = chosen.level or 0
         self.rate = chosen.rate or 0
         self.count = -1 if chosen.count is None else chosen.count
@@ -78,11 +86,12 @@ class ActiveSetting:
         self._num_seen = 0
         self.num_created = 0
         self.num_collected = 0
-        reason = self._fault()
-        if self.level and reason:
-            raise invalid_arg(f"Attempting to set invalid trace setting :{reason}")
 
-    def _fault(self) -> str:
+    @property
+    def fault(self) -> str:
+        """Why nothing can be traced by it although it is not OFF."""
+        if not self.level:
+            return ""
         if self._options.mode == TRITON:
             if self.rate == 0:
                 return "sample rate must be non-zero"

@@ -11,10 +11,13 @@ import itertools
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
+from naiad import log
 from naiad.core.trace import RemoteParent, TraceGroup, new_span_id, new_trace_id
 from naiad.trace.trace_file import TraceFile
 from naiad.trace.trace_options import OPENTELEMETRY, TraceOptions
-from naiad.trace.trace_setting import ActiveSetting, Changes, Chosen, from_options
+from naiad.trace.trace_setting import ActiveSetting, Changes, Chosen, checked_setting, from_options
 
 ALL_MODELS = ""
 
@@ -29,7 +32,6 @@ class Sink(Protocol):
 
 class Tracing:
     def __init__(self, options: TraceOptions | None = None, sink: Sink | None = None) -> None:
-        """Raises NaiadError for options by which nothing could be traced although they do not say OFF."""
         self.options = options or TraceOptions()
         self.is_on = False
         self.is_otel = self.options.mode == OPENTELEMETRY
@@ -38,7 +40,10 @@ class Tracing:
         self._start = from_options(self.options)
         self._chosen: dict[str, Chosen] = {}
         """By model; `ALL_MODELS` for the server."""
-        self._active = {ALL_MODELS: ActiveSetting(self._start, self.options)}
+        start = ActiveSetting(self._start, self.options)
+        if start.fault:  # Triton starts all the same, and says nothing
+            log.warning(f"nothing will be traced: {start.fault}")
+        self._active = {ALL_MODELS: start}
         self._note_level()
 
     # Requests.
@@ -71,19 +76,26 @@ class Tracing:
 
     def update(self, model_name: str, changes: Changes) -> None:
         """Raises NaiadError; nothing has changed then."""
-        chosen = self._chosen.get(model_name, Chosen()).changed(changes)
+        chosen = self._current(model_name).changed(changes)
         if model_name == ALL_MODELS:
             self._update_server(chosen)
         else:
             self._update_model(model_name, chosen)
         self._note_level()
 
+    def _current(self, model_name: str) -> Chosen:
+        """What was chosen, with the count as it is now: a change of something else does not start it again."""
+        chosen = self._chosen.get(model_name, Chosen())
+        if chosen.count is None:
+            return chosen
+        return msgspec.structs.replace(chosen, count=self._active[model_name].count)
+
     def _update_server(self, chosen: Chosen) -> None:
         base = chosen.over(self._start)
-        active = {ALL_MODELS: ActiveSetting(base, self.options)}
-        for model_name, of_model in self._chosen.items():
+        active = {ALL_MODELS: checked_setting(base, self.options)}
+        for model_name in self._chosen:
             if model_name != ALL_MODELS:
-                active[model_name] = ActiveSetting(of_model.over(base), self.options)
+                active[model_name] = checked_setting(self._current(model_name).over(base), self.options)
         self._chosen[ALL_MODELS] = chosen
         replaced, self._active = self._active, active
         for setting in replaced.values():
@@ -96,13 +108,13 @@ class Tracing:
             self._active.pop(model_name, None)
         else:
             base = self._chosen.get(ALL_MODELS, Chosen()).over(self._start)
-            self._active[model_name] = ActiveSetting(chosen.over(base), self.options)
+            self._active[model_name] = checked_setting(chosen.over(base), self.options)
             self._chosen[model_name] = chosen
         if before is not None:
             self._sink.retire(before)
 
     def _note_level(self) -> None:
-        self.is_on = any(setting.level for setting in self._active.values())
+        self.is_on = any(setting.level and not setting.fault for setting in self._active.values())
 
     def close(self) -> None:
         """At the end of the server, when nothing is in flight: writes what waits; may take seconds."""

@@ -1,0 +1,53 @@
+"""The caller's trace context, as W3C writes it. What is not well formed is no context."""
+
+from __future__ import annotations
+
+import pytest
+
+from naiad.core.trace import RemoteParent
+from naiad.trace.w3c import read_parent
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def read(parent: str, state: str = "") -> RemoteParent | None:
+    headers = {"traceparent": parent, "tracestate": state}
+    return read_parent(lambda name: headers.get(name, ""))
+
+
+def test_sampled() -> None:
+    assert read(f"00-{TRACE}-{SPAN}-01") == RemoteParent(int(TRACE, 16), int(SPAN, 16), True)
+
+
+def test_not_sampled() -> None:
+    found = read(f"00-{TRACE}-{SPAN}-02", "a=b")
+    assert found == RemoteParent(int(TRACE, 16), int(SPAN, 16), False, "a=b")
+
+
+def test_later_versions_may_say_more() -> None:
+    assert read(f"01-{TRACE}-{SPAN}-01-more") is not None
+
+
+def test_a_state_that_is_too_long_is_dropped() -> None:
+    found = read(f"00-{TRACE}-{SPAN}-01", "a" * 513)
+    assert found is not None
+    assert found.state == ""
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "",
+        "x",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"00-{TRACE[1:]}-{SPAN}-01",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{SPAN}-1",
+        f"00-{TRACE}-{SPAN}-01\nx",
+    ],
+)
+def test_malformed(parent: str) -> None:
+    assert read(parent) is None
