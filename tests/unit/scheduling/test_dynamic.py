@@ -65,7 +65,30 @@ def test_what_arrives_while_the_instance_is_busy_waits_and_goes_together() -> No
     bench.clock.turn()
     assert bench.instances[0].ids == [["a"]]
     bench.instances[0].finish()
+    bench.clock.turn()
     assert bench.instances[0].ids == [["a"], ["b", "c"]]
+
+
+def test_a_batch_waits_while_the_turns_of_the_loop_bring_more() -> None:
+    bench = Bench()
+    bench.send("a", "b")
+    bench.clock.call_soon(lambda: bench.send("c") and None)
+    bench.clock.turn()
+    assert bench.instances[0].ids == [["a", "b", "c"]]
+
+
+def test_a_batch_does_not_wait_for_ever() -> None:
+    bench = Bench()
+    bench.send("0", "0")
+
+    def one_more() -> None:
+        if len(bench.instances[0].ids) == 0:
+            bench.send("more")
+            bench.clock.call_soon(one_more)
+
+    bench.clock.call_soon(one_more)
+    bench.clock.turn()
+    assert len(bench.instances[0].ids[0]) <= 8
 
 
 def test_without_a_batcher_requests_go_one_by_one() -> None:
