@@ -1,7 +1,7 @@
 """ModelStreamInfer: many requests on one call, many in flight at once.
 
 Models without decoupled policy answer in the order of their requests, decoupled ones as their responses come; both may share a stream.
-Errors are messages, not the end of the stream, unless the client asked for that with `triton_grpc_error: true` and a model made them.
+Errors are messages, not the end of the stream, unless the client asked for that with `triton_grpc_error: true`.
 A client that reads slowly holds back decoupled models; when even that does not help, its call is cancelled (http2_limits.py).
 Rule: everything that was submitted here is either answered or cancelled when the call ends.
 """
@@ -200,7 +200,9 @@ class _Answer:
             self.stream.pause(is_paused)
 
     def reject(self, error: NaiadError) -> None:
-        """The request never reached a model. Triton does not close the stream for that, whatever `triton_grpc_error` says."""
+        """The request never reached a model."""
+        if self._owner.fail(error):
+            return
         message = v2_grpc.encode_stream_rejection(error, self._request.id)
         self.message = ([message], len(message))
         self._owner.write_ready()

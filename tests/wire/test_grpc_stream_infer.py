@@ -137,10 +137,10 @@ class TestErrors:
         assert (call.status, call.message) == (3, "the model does not like it")
         assert rig.core.held[0].is_cancelled
 
-    async def test_but_not_for_requests_that_reached_no_model(self, rig: Rig) -> None:
+    async def test_also_for_a_request_that_reached_no_model(self, rig: Rig) -> None:
         call = await stream(rig, one("nothing", "x"), add_sub("y"), metadata={"triton_grpc_error": "true"})
-        assert told(call) == [("x", None), ("y", True)]
-        assert call.status == 0
+        assert told(call) == []
+        assert call.status == 5
 
     async def test_wrong_parameters(self, rig: Rig) -> None:
         message = add_sub("x")
