@@ -355,9 +355,14 @@ def test_graph_levels(level: int, expected: str) -> None:
 def test_threads_come_from_the_config_then_the_server_then_the_cores_shared_out() -> None:
     groups = {"instance_group": [{"kind": "KIND_CPU", "count": 64}]}
     assert options(groups).intra_op_num_threads == 1
-    assert options(groups).get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert options({}, {"intra_op_thread_count": "5"}).intra_op_num_threads == 5
     assert options({"parameters": parameters(intra_op_thread_count="7")}, {"intra_op_thread_count": "5"}).intra_op_num_threads == 7
+
+
+def test_threads_that_wait_sleep_unless_told_otherwise() -> None:
+    spinning = "session.intra_op.allow_spinning"
+    assert options({}).get_session_config_entry(spinning) == "0"
+    assert options({"parameters": {spinning: {"string_value": "1"}}}).get_session_config_entry(spinning) == "1"
 
 
 @pytest.mark.parametrize(
