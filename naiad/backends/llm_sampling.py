@@ -29,6 +29,8 @@ def read_sampling(values: Mapping[str, Any]) -> SamplingParameters:
     for name in _LISTS:
         if name in given and not isinstance(given[name], (list, tuple)):
             given[name] = [given[name]]
+    if isinstance(given.get("logit_bias"), str):  # request parameters cannot hold objects
+        given["logit_bias"] = read_json_object("logit_bias", given["logit_bias"])
     try:
         return msgspec.convert(given, SamplingParameters, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
