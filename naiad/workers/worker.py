@@ -58,6 +58,7 @@ from naiad.workers.messages import (
     Started,
     Unload,
 )
+from naiad.workers.warm_up import warm_up
 from naiad.workers.worker_channel import WorkerChannel
 
 BACKENDS = {
@@ -72,6 +73,9 @@ BACKENDS = {
     "vllm": "naiad.backends.vllm:VllmBackend",
 }
 """Backend name -> module:class. Imported only in templates and workers."""
+
+EXTRAS = {"onnxruntime": "onnx", "openvino": "openvino", "torch": "pytorch"}
+"""Package -> the extra of ours that installs it."""
 
 TRACEBACK_LINES = 20
 CALL_HIGH_WATER = 32
@@ -89,7 +93,12 @@ def import_backend(name: str) -> type[Backend]:
     if target is None:
         raise LookupError(f"no backend '{name}'")
     module, _, attribute = target.partition(":")
-    backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+    try:
+        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        raise ModuleNotFoundError(f"{error.name} is not installed: pip install naiad[{EXTRAS[error.name]}]") from error
     return backend
 
 
@@ -210,6 +219,12 @@ class Worker:
         try:
             self.backend.load(arguments, self)
         except BaseException as error:
+            self._fail(error)
+            return False
+        try:
+            warm_up(arguments, self.backend)
+        except BaseException as error:
+            self._unload()
             self._fail(error)
             return False
         is_async = bool(getattr(self.backend, "is_async", False))

@@ -42,6 +42,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     models.add(repository, "scalar", "model.onnx", onnx_file.identity("INT64", []))
     wrong = 'max_batch_size: 4 input { name: "a" data_type: TYPE_FP32 dims: 64 } output { name: "y" data_type: TYPE_FP32 dims: 16 }'
     models.add(repository, "wrong_name", "model.onnx", models.linear(), wrong)
+    warm = 'max_batch_size: 4 model_warmup { name: "%s" batch_size: 2 inputs { key: "x" value { data_type: TYPE_INT64 dims: 1 %s } } }'
+    models.add(repository, "warmed", "model.onnx", models.lookup(), warm % ("zeros", "zero_data: true"))
+    models.add(repository, "too_warm", "model.onnx", models.lookup(), warm % ("far", 'input_data_file: "far"'))
+    (repository / "too_warm/warmup").mkdir()
+    (repository / "too_warm/warmup/far").write_bytes(np.int64(99).tobytes())
     for name, content in BROKEN.items():
         models.add(repository, name, "model.onnx", content)
     with naiad([str(repository)], ["--exit-on-error=false", "--strict-readiness=false"]) as running:
@@ -138,6 +143,13 @@ def test_bad_models_fail_with_a_message_and_the_others_serve(server: Server, nam
     assert words in index[name]["reason"]
     assert index["linear"]["state"] == "READY"
     assert server.get(f"/v2/models/{name}/ready")[0] == 400
+
+
+def test_warm_up_happens_before_a_model_is_ready_and_may_fail_it(server: Server) -> None:
+    index = {row["name"]: row for row in json.loads(server.post("/v2/repository/index", {})[1])}
+    assert index["warmed"]["state"] == "READY"
+    assert json.loads(server.get("/v2/models/warmed/stats")[1])["model_stats"][0]["inference_count"] == 0
+    assert "failed to run warmup sample 'far': onnx runtime error: " in index["too_warm"]["reason"]
 
 
 def test_the_server_does_not_grow_with_its_models(tmp_path: Path) -> None:
