@@ -7,6 +7,7 @@ models have already seen in their contexts.
 
 from __future__ import annotations
 
+import threading
 import time
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -16,10 +17,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
+from naiad import log
 from naiad.core.trace import Trace, TraceGroup, new_span_id
 from naiad.trace.trace_options import OtelOptions
 from naiad.trace.trace_setting import ActiveSetting
 
+CLOSE_LIMIT_S = 3.0
 SERVICE_NAME = "triton-inference-server"
 _SCOPE = InstrumentationScope("triton-server")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -47,7 +50,12 @@ class OtelSink:
         pass
 
     def close(self) -> None:
-        self._processor.shutdown()
+        """Sends what waits. A collector that does not answer must not hold up the end of the server."""
+        ending = threading.Thread(target=self._processor.shutdown, name="naiad-otel-end", daemon=True)
+        ending.start()
+        ending.join(CLOSE_LIMIT_S)
+        if ending.is_alive():
+            log.warning(f"the last spans were not taken by the collector within {CLOSE_LIMIT_S:g} s")
 
 
 def build_spans(group: TraceGroup, resource: Resource) -> list[ReadableSpan]:
