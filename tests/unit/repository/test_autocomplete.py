@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from naiad.pb.model_config_pb2 import TYPE_FP32, TYPE_INT8, ModelConfig
-from naiad.repository.autocomplete import apply_auto_complete, default_max_batch_size
+from naiad.repository.autocomplete import apply_auto_complete, default_max_batch_size, fill_backend
 from naiad.repository.problem import InvalidConfigError
 
 
@@ -65,3 +65,20 @@ def test_default_max_batch_size() -> None:
     assert default_max_batch_size(backend_config, "onnxruntime") == 32
     assert default_max_batch_size(backend_config, "pytorch") == 16
     assert default_max_batch_size({"onnxruntime": {"default-max-batch-size": "x"}}, "onnxruntime") == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "files", "platform", "file"),
+    [
+        ({}, ["model.pt2"], "torch_aoti", "model.pt2"),
+        ({"backend": "pytorch"}, ["model.pt2"], "torch_aoti", "model.pt2"),
+        ({"backend": "pytorch"}, ["model.pt", "model.pt2"], "pytorch_libtorch", "model.pt"),
+        ({"backend": "pytorch"}, [], "pytorch_libtorch", "model.pt"),
+        ({"platform": "torch_aoti"}, ["model.pt"], "torch_aoti", "model.pt2"),
+        ({"backend": "pytorch", "default_model_filename": "net.pt2"}, ["model.pt2"], "pytorch_libtorch", "net.pt2"),
+    ],
+)
+def test_which_file_of_a_pytorch_model(given: dict[str, str], files: list[str], platform: str, file: str) -> None:
+    config = ModelConfig(name="m", **given)
+    fill_backend(config, "m", files)
+    assert (config.backend, config.platform, config.default_model_filename) == ("pytorch", platform, file)
