@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import warnings
 import zipfile
@@ -194,6 +195,25 @@ def test_an_exported_program_with_a_fixed_batch_and_keys(tmp_path: Path) -> None
     answer = served.infer(x=np.ones((1, 2), np.float32), scale=np.full((1, 2), 3, np.float32))
     assert answer["double"].tolist() == [[2, 2]]
     assert answer["scaled"].tolist() == [[3, 3]]
+
+
+@pytest.mark.skipif(not os.environ.get("NAIAD_TEST_AOT"), reason="compiles for a minute; NAIAD_TEST_AOT=1 runs it")
+def test_a_compiled_package(tmp_path: Path, linear: Any) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
+        exported = torch.export.export(linear, (torch.ones(2, 4),), dynamic_shapes=shapes)
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "m/1/model.pt2"))
+    with pytest.raises(NaiadError, match=r'name: "ARGS\[0\]"'):
+        serve(tmp_path / "m")
+    outputs = [tensor("RESULT[0]", "TYPE_FP32", [3]), tensor("RESULT[1]", "TYPE_FP32", [1], reshape={"shape": []})]
+    config = {"max_batch_size": 8, "input": [tensor("ARGS[0]", "TYPE_FP32", [4])], "output": outputs}
+    served = serve(tmp_path / "m", config)
+    x = np.random.default_rng(1).standard_normal((3, 4), np.float32)
+    first, second = served.execute(request(**{"ARGS[0]": x[:1]}), request(**{"ARGS[0]": x[1:]}))
+    expected = linear(torch.from_numpy(x))[0].detach().numpy()
+    np.testing.assert_allclose(np.concatenate([arrays(first)["RESULT[0]"], arrays(second)["RESULT[0]"]]), expected, rtol=1e-5, atol=1e-6)
 
 
 # A Python class.
