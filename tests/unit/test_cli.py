@@ -116,7 +116,6 @@ def test_logging_options_and_warnings(server: FakeServer, monkeypatch: pytest.Mo
     lines = [line.split("] ", 1)[1] for line in file.read_text().splitlines()]
     assert lines == [
         "'--trace-rate' has been deprecated and will be removed in future releases. Please use '--trace-config rate=<rate value>' instead.",
-        "--trace-config is accepted but has no effect in this version",
         "--http-thread-count is accepted but has no effect: one event loop serves all connections",
     ]
 
