@@ -22,9 +22,11 @@ from naiad.repository.loader import Loader, LoadOptions
 from naiad.repository.model_source import ModelSources
 from naiad.repository.operations import OperationOptions
 from naiad.repository.repository import Repository, RepositoryOptions
-from naiad.repository.store import LocalStore
+from naiad.repository.store import LocalStore, Store
 from naiad.settings import Settings, latency_metrics
 from naiad.shm.region_table import RegionTable
+from naiad.stores.location import is_remote
+from naiad.stores.open_store import open_store
 from naiad.trace.trace_options import OPENTELEMETRY, read_trace_options
 from naiad.trace.tracing import Tracing
 from naiad.transport.grpc_options import GrpcOptions
@@ -116,9 +118,6 @@ def folder_backends(directory: Path) -> frozenset[str]:
 
 def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics) -> InferenceCore:
     """Raises NaiadError when a repository cannot be used at all."""
-    for path in settings.model_repository:
-        if not Path(path).is_dir():
-            raise internal(f"failed to stat file {path}: no such directory")
     config_options = ConfigOptions(
         is_auto_complete_enabled=not (settings.disable_auto_complete_config or settings.strict_model_config),
         config_name=settings.model_config_name,
@@ -135,9 +134,8 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
 
     services = Services(lambda request: core.call(request), is_decoupled, custom.apply, custom.drop_owner, control)
     loader = Loader(LoopClock(loop), templates, services, load_options(settings))
-    sources = ModelSources(
-        [LocalStore(Path(path)) for path in settings.model_repository], config_options, is_namespacing=settings.model_namespacing
-    )
+    stores = [_store(repository, settings) for repository in settings.model_repository]
+    sources = ModelSources(stores, config_options, is_namespacing=settings.model_namespacing)
     repository = Repository(
         sources,
         loader,
@@ -184,6 +182,14 @@ def http_tls(settings: Settings) -> ssl.SSLContext | None:
         return None
     files = TlsFiles("http", settings.http_server_cert, settings.http_server_key, settings.http_root_cert, settings.http_use_ssl_mutual)
     return build_tls_context(files, HTTP1)
+
+
+def _store(repository: str, settings: Settings) -> Store:
+    if is_remote(repository):
+        return open_store(repository, settings.repository_cache_directory)
+    if not Path(repository).is_dir():
+        raise internal(f"failed to stat file {repository}: no such directory")
+    return LocalStore(Path(repository))
 
 
 async def _control(core: InferenceCore, caller: str, operation: ControlOperation) -> bool:

@@ -81,12 +81,22 @@ class ModelSources:
         return found
 
     def places(self, name: str) -> list[Store]:
-        return [store for store in self.stores if store.directory(name) is not None]
+        return [store for store in self.stores if store.has(name)]
 
-    def refresh(self, names: Collection[str] | None = None) -> None:
-        """Remote repositories bring their copies up to date. Raises NaiadError when one has neither the store nor a copy."""
+    def refresh(self, names: Collection[str] | None = None) -> bool:
+        """Remote repositories bring their copies up to date. False when one can neither be reached nor has a copy; the log says so."""
+        is_complete = True
         for store in self.stores:
-            store.refresh(names)
+            try:
+                store.refresh(names)
+            except NaiadError as error:
+                log.error(error.message)
+                is_complete = False
+        return is_complete
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
 
     def look(self) -> dict[str, Fingerprint]:
         """The key of every model -> what its files look like now. Raises when a repository cannot be read at all."""

@@ -127,7 +127,7 @@ class Repository:
         remove_leftovers()
         is_listed = self._options.is_explicit and self._options.startup_models != ["*"]
         wanted = set(self._options.startup_models) if is_listed else None
-        await asyncio.to_thread(self._sources.refresh, wanted)
+        is_complete = await asyncio.to_thread(self._sources.refresh, wanted)
         found = await asyncio.to_thread(self._sources.names)
         look = await asyncio.to_thread(self._sources.look) if self._options.poll_interval_s else {}
         failures = await self._operations.load_all(set(found) if wanted is None else wanted)
@@ -135,7 +135,7 @@ class Repository:
             log.error(f"failed to load '{name}': {failures[name].message}")
         if self._options.poll_interval_s:
             self._poll.start(look, set(failures))
-        return not failures
+        return is_complete and not failures
 
     async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
         """`caller`: the instance whose model asks for it, if one does."""
@@ -164,6 +164,7 @@ class Repository:
         await asyncio.gather(*(model.scheduler.stop() for model in self.models()))
 
     async def stop(self) -> None:
+        self._sources.close()
         await self._poll.stop()
         await self._operations.stop()
 

@@ -1,7 +1,7 @@
 """Where the models of one --model-repository are: a directory, or something that keeps a directory like one (naiad.stores).
 
 In:  names of models. Out: their local directories. Everything after this works on local files.
-Rule: every method may block, so it is called in a thread; what fails raises NaiadError and changes nothing.
+Rule: what may block is called in a thread; what fails raises NaiadError and changes nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ class Store(Protocol):
         """Of the models that are there, as far as is known without asking anybody far away."""
         ...
 
+    def has(self, name: str) -> bool:
+        """Is the model there? Does not block."""
+        ...
+
     def directory(self, name: str) -> Path | None:
-        """Of a model's files on this machine; None when the model is not there."""
+        """Of a model's files on this machine, fetched if need be; None when the model is not there."""
         ...
 
     def refresh(self, names: Collection[str] | None = None) -> None:
-        """Brings the local files of these models (None: of all, and the list of models) up to date."""
+        """Brings the list of models, and the local files of these (None: of all), up to date."""
+        ...
+
+    def close(self) -> None:
+        """Whatever is still being fetched is not wanted any more."""
         ...
 
 
@@ -49,14 +57,19 @@ class LocalStore:
         except OSError as error:
             raise internal(f"failed to open directory {self.path}: {error.strerror}") from error
 
-    def directory(self, name: str) -> Path | None:
-        path = self.path / name
+    def has(self, name: str) -> bool:
         try:
-            return path if path.is_dir() else None
+            return (self.path / name).is_dir()
         except (OSError, ValueError):  # a name that no directory can have
-            return None
+            return False
+
+    def directory(self, name: str) -> Path | None:
+        return self.path / name if self.has(name) else None
 
     def refresh(self, names: Collection[str] | None = None) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 

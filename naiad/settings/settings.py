@@ -86,7 +86,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_repository: Annotated[
         tuple[str, ...],
         REPOSITORY(
-            "Directory of models. May be repeated; a model that is in two of them is not served.", metavar="DIR", aliases=("model-store",)
+            "Directory of models, or its URL: s3://, gs://, as://, hf://. May be repeated; a model that is in two of them is not served.",
+            metavar="DIR",
+            aliases=("model-store",),
+        ),
+    ] = ()
+    repository_cache_directory: Annotated[
+        str,
+        REPOSITORY(
+            "Where copies of remote repositories are kept.",
+            metavar="DIR",
+            default_words="~/.cache/naiad/repositories",
+            is_extension=True,
+        ),
+    ] = ""
+    model: Annotated[
+        tuple[str, ...],
+        REPOSITORY(
+            "Serve this language model without a repository: a checkpoint folder, a .gguf file, a name of `naiad pull` or a hub id; "
+            "NAME=CHECKPOINT names it. May be repeated.",
+            metavar="CHECKPOINT",
+            is_extension=True,
         ),
     ] = ()
     exit_on_error: Annotated[bool, REPOSITORY("Exit when a model cannot be loaded at start; false: serve the others.")] = True

@@ -23,6 +23,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "log-file": ("/tmp/x", "/tmp/x"),
     "log-json": ("true", True),
     "model-repository": ("/a", ("/a",)),
+    "repository-cache-directory": ("/c", "/c"),
     "exit-on-error": ("false", False),
     "disable-auto-complete-config": ("true", True),
     "strict-readiness": ("false", False),

@@ -1,0 +1,160 @@
+"""Who we are to a store: Triton's environment variables, its credential file, and the vendor's usual places.
+
+In:  a Location and an environment. Out: options for obstore. TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with credentials for
+several places; of those whose URL begins the repository's, the longest wins, and the entry "" is for all others.
+Rule: values are handed on, never logged. Where there is nothing to sign with, requests are not signed.
+"""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from naiad.errors import NaiadError, invalid_arg
+from naiad.stores.location import Location
+
+CREDENTIAL_FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
+Environment = Mapping[str, str]
+Options = dict[str, Any]
+_VENDOR_FILE = Path("/sys/class/dmi/id/sys_vendor")
+
+
+def store_options(location: Location, environment: Environment) -> Options:
+    """Raises NaiadError when the credential file cannot be used."""
+    entry = _entry(location, environment)
+    match location.scheme:
+        case "s3":
+            return _aws(entry, environment)
+        case "gs":
+            return _google(entry, environment)
+        case _:
+            return _azure(location, entry, environment)
+
+
+def _entry(location: Location, environment: Environment) -> Any:
+    path = environment.get(CREDENTIAL_FILE)
+    if not path:
+        return None
+    try:
+        document = msgspec.json.decode(Path(path).read_bytes(), type=dict[str, dict[str, Any]])
+    except OSError as error:
+        raise _unusable(f"cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise _unusable("is not JSON of the form {scheme: {url: credential}}") from error
+    entries = document.get(location.scheme, {})
+    urls = [url for url in entries if location.url == url or location.url.startswith(f"{url.rstrip('/')}/") or not url]
+    return entries[max(urls, key=len)] if urls else None
+
+
+def _unusable(reason: str) -> NaiadError:
+    return invalid_arg(f"the file of {CREDENTIAL_FILE} {reason}")
+
+
+def _fields(entry: Any) -> dict[str, str]:
+    if entry is None:
+        return {}
+    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+        raise _unusable("has an entry that is no object of strings")
+    return {name: value for name, value in entry.items() if value}
+
+
+# AWS.
+
+
+def _aws(entry: Any, environment: Environment) -> Options:
+    given = _fields(entry)
+    options: Options = {}
+    if "key_id" in given:
+        options = {"access_key_id": given["key_id"], "secret_access_key": given.get("secret_key", "")}
+        if "session_token" in given:
+            options["session_token"] = given["session_token"]
+    elif "profile" in given or not environment.get("AWS_ACCESS_KEY_ID"):
+        options = _aws_profile(given.get("profile") or environment.get("AWS_PROFILE") or "default", environment)
+    else:
+        names = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY", "session_token": "AWS_SESSION_TOKEN"}
+        options = {option: environment[name] for option, name in names.items() if environment.get(name)}
+    region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or options.pop("region", "")
+    options["region"] = region or "us-east-1"
+    if "access_key_id" not in options and not _has_aws_identity(environment):
+        options["skip_signature"] = True
+    return options
+
+
+def _aws_profile(profile: str, environment: Environment) -> Options:
+    home = Path(environment.get("HOME") or "/")
+    credentials = _ini(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials", profile)
+    config = _ini(environment.get("AWS_CONFIG_FILE") or home / ".aws/config", profile if profile == "default" else f"profile {profile}")
+    found = config | credentials
+    names = {
+        "access_key_id": "aws_access_key_id",
+        "secret_access_key": "aws_secret_access_key",
+        "session_token": "aws_session_token",
+        "region": "region",
+    }
+    return {option: found[name] for option, name in names.items() if name in found}
+
+
+def _ini(path: str | Path, section: str) -> dict[str, str]:
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, configparser.Error):
+        return {}
+    return dict(parser[section]) if parser.has_section(section) else {}
+
+
+def _has_aws_identity(environment: Environment) -> bool:
+    """From the environment, a role, or the machine: obstore finds it by itself."""
+    names = (
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    )
+    return any(name in environment for name in names) or _is_machine_of("Amazon")
+
+
+# Google.
+
+
+def _google(entry: Any, environment: Environment) -> Options:
+    path = entry if isinstance(entry, str) and entry else environment.get("GOOGLE_APPLICATION_CREDENTIALS")
+    default = Path(environment.get("HOME") or "/") / ".config/gcloud/application_default_credentials.json"
+    if path:
+        return {"application_credentials": path}
+    if default.is_file():
+        return {"application_credentials": str(default)}
+    return {} if "GOOGLE_BEARER_TOKEN" in environment or _is_machine_of("Google") else {"skip_signature": True}
+
+
+# Azure.
+
+
+def _azure(location: Location, entry: Any, environment: Environment) -> Options:
+    given = _fields(entry)
+    account = given.get("account_str") or location.account
+    key = given.get("account_key") or environment.get("AZURE_STORAGE_KEY") or ""
+    if not given and environment.get("AZURE_STORAGE_ACCOUNT", account) != account:
+        key = ""  # the key is another account's
+    options: Options = {"account_name": account}
+    if key:
+        options["account_key"] = key
+    elif not given and not _has_azure_identity(environment):
+        options["skip_signature"] = True
+    return options
+
+
+def _has_azure_identity(environment: Environment) -> bool:
+    """A service principal, a workload identity, or the machine's own (AZURE_STORAGE_AUTH_TYPE=default asks for these)."""
+    names = ("AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_SAS_KEY", "IDENTITY_ENDPOINT")
+    return environment.get("AZURE_STORAGE_AUTH_TYPE") == "default" or any(name in environment for name in names)
+
+
+def _is_machine_of(vendor: str) -> bool:
+    try:
+        return vendor in _VENDOR_FILE.read_text()
+    except OSError:
+        return False

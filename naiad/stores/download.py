@@ -1,0 +1,178 @@
+"""Remote files -> cached files: many parts at a time, each part resumed where it broke off, each file checked before it counts.
+
+In:  RemoteFiles that are missing. Out: for each either what is known about the cached file, or why it could not be fetched.
+A file grows as `partial/<id>`, with the numbers of its finished parts in `partial/<id>.parts`, so a server that is killed goes on later.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from naiad.stores.bucket import Bucket, ChangedError, RemoteFile, StoppedError, StoreError
+from naiad.stores.manifest import Kept, file_sum, has_digest
+from naiad.stores.progress import Progress
+
+PART_BYTES = 32 << 20
+MAX_PARALLEL = 16
+MAX_ATTEMPTS = 4
+FIRST_DELAY_S = 0.2
+
+
+class Fetched(msgspec.Struct):
+    kept: dict[str, Kept] = {}
+    """By RemoteFile.id."""
+    failures: dict[str, StoreError] = {}
+
+
+class Download:
+    def __init__(
+        self,
+        bucket: Bucket,
+        folder: Path,
+        progress: Progress,
+        *,
+        part_bytes: int = PART_BYTES,
+        max_parallel: int = MAX_PARALLEL,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """`stop` ends it early, from another thread: what has arrived is kept for the next time."""
+        self._bucket = bucket
+        self._blobs = folder / "blobs"
+        self._partial = folder / "partial"
+        self._progress = progress
+        self._part_bytes = part_bytes
+        self._max_parallel = max_parallel
+        self._stop = stop or threading.Event()
+
+    def fetch(self, title: str, files: list[RemoteFile]) -> Fetched:
+        """Blocks until each file is fetched or has failed. Raises StoreError when there is no room for them."""
+        fetched = Fetched()
+        if not files:
+            return fetched
+        transfers = [Transfer(file, self._partial, self._part_bytes) for file in files]
+        self._check_room(transfers)
+        self._progress.start(title, sum(transfer.num_missing_bytes for transfer in transfers), len(files))
+        try:
+            with ThreadPoolExecutor(self._max_parallel, thread_name_prefix="naiad-fetch") as pool:
+                parts = [(transfer, part) for transfer in transfers for part in transfer.missing]
+                list(pool.map(lambda item: self._fetch_part(*item), parts))
+                results = pool.map(self._finish, transfers)
+        finally:
+            self._progress.finish()
+        for transfer, result in zip(transfers, results, strict=True):
+            if isinstance(result, Kept):
+                fetched.kept[transfer.file.id] = result
+            else:
+                fetched.failures[transfer.file.id] = result
+        return fetched
+
+    def _check_room(self, transfers: list[Transfer]) -> None:
+        needed, free = sum(transfer.num_missing_bytes for transfer in transfers), shutil.disk_usage(self._partial).free
+        if needed > free:
+            raise StoreError(f"{needed} bytes are to be fetched, but the disk of the cache has only {free} left")
+
+    def _fetch_part(self, transfer: Transfer, part: int) -> None:
+        start, end = transfer.bounds(part)
+        for attempt in range(MAX_ATTEMPTS):
+            if transfer.error is not None:
+                return
+            try:
+                self._check_stopped()
+                for chunk in self._bucket.read(transfer.file, start, end):
+                    self._check_stopped()
+                    if start + len(chunk) > end:
+                        raise StoreError(f"{transfer.file.path}: the store sent more than was asked for")
+                    transfer.write(chunk, start)
+                    start += len(chunk)
+                    self._progress.advance(len(chunk))
+                if start == end:
+                    transfer.mark(part)
+                    return
+                raise StoreError(f"{transfer.file.path}: the store sent less than was asked for")
+            except (ChangedError, StoppedError) as error:
+                transfer.error = error
+            except OSError as error:
+                transfer.error = StoreError(f"{transfer.file.path}: cannot be written to the cache: {error.strerror}")
+            except StoreError as error:
+                if attempt == MAX_ATTEMPTS - 1:
+                    transfer.error = error
+                else:
+                    self._stop.wait(FIRST_DELAY_S * 2**attempt)
+
+    def _check_stopped(self) -> None:
+        if self._stop.is_set():
+            raise StoppedError("the server is stopping")
+
+    def _finish(self, transfer: Transfer) -> Kept | StoreError:
+        if transfer.error is not None:
+            return transfer.error
+        sha256 = file_sum(transfer.path)
+        if not has_digest(transfer.path, transfer.file, sha256):
+            transfer.discard()
+            return StoreError(f"{transfer.file.path}: the content does not have the checksum that the store states")
+        target = self._blobs / transfer.file.id
+        transfer.path.chmod(0o600)
+        transfer.path.replace(target)
+        transfer.discard()
+        return Kept(sha256, target.stat().st_mtime_ns)
+
+
+class Transfer:
+    """One file on its way."""
+
+    def __init__(self, file: RemoteFile, folder: Path, part_bytes: int) -> None:
+        self.file = file
+        self.path = folder / file.id
+        self.error: StoreError | None = None
+        self._part_bytes = part_bytes
+        self._marks = folder / f"{file.id}.parts"
+        self._lock = threading.Lock()
+        num_parts = -(-file.size // part_bytes)
+        self.missing = sorted(set(range(num_parts)) - self._resume())
+
+    @property
+    def num_missing_bytes(self) -> int:
+        return sum(end - start for start, end in map(self.bounds, self.missing))
+
+    def bounds(self, part: int) -> tuple[int, int]:
+        return part * self._part_bytes, min((part + 1) * self._part_bytes, self.file.size)
+
+    def write(self, chunk: bytes, offset: int) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            while chunk:
+                count = os.pwrite(descriptor, chunk, offset)
+                chunk, offset = chunk[count:], offset + count
+        finally:
+            os.close(descriptor)
+
+    def mark(self, part: int) -> None:
+        with self._lock, self._marks.open("a") as marks:
+            marks.write(f"{self._part_bytes} {part}\n")
+
+    def discard(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._marks.unlink(missing_ok=True)
+
+    def _resume(self) -> set[int]:
+        """Parts that an earlier attempt finished. The name stands for path, size and tag, so they are parts of the same content."""
+        done: set[int] = set()
+        if self.path.is_file() and not self.path.is_symlink() and self.path.stat().st_size == self.file.size and self._marks.is_file():
+            for line in self._marks.read_text().splitlines():
+                size, _, part = line.partition(" ")
+                if size == str(self._part_bytes) and part.isdigit():
+                    done.add(int(part))
+            return done
+        self.discard()
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, self.file.size)
+        finally:
+            os.close(descriptor)
+        return done
