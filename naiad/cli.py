@@ -1,4 +1,4 @@
-"""The commands: `naiad serve`, `naiad check`, and `tritonserver`, which takes Triton's command line as it is.
+"""The commands: `naiad serve`, `naiad check`, the tools, and `tritonserver`, which takes Triton's command line as it is.
 
 In:  argv. Out: the exit code: 0, or 1 with one clear message on stderr, as tritonserver does.
 Rule: whatever takes time to import is imported by the command that needs it.
@@ -6,9 +6,11 @@ Rule: whatever takes time to import is imported by the command that needs it.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,7 +36,8 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     except OptionError as failure:
         return _fail(str(failure), _hint(name if isinstance(command, ServeCommand) else f"{name} {arguments[0]}"))
     except click.NoSuchOption as failure:
-        nearest = suggestion(failure.option_name.lstrip("-"))
+        is_serve = failure.ctx is None or isinstance(failure.ctx.command, ServeCommand)
+        nearest = suggestion(failure.option_name.lstrip("-")) if is_serve else _nearest(failure)
         return _fail(f"error: unrecognized option '{failure.option_name}'{nearest}", _hint(_path(failure)))
     except click.ClickException as failure:
         return _fail(f"error: {failure.format_message()}", _hint(_path(failure)))
@@ -86,6 +89,28 @@ def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...])
     findings = check_repository(directories)
     click.echo(render_findings(findings), nl=False)
     return 1 if has_failed or any(finding.severity is Severity.ERROR for finding in findings) else 0
+
+
+class LazyCommand(click.Command):
+    """A tool whose module is imported when it is called: `command` in there is the real one."""
+
+    def __init__(self, name: str, module: str, short_help: str) -> None:
+        super().__init__(name, CONTEXT, short_help=short_help)
+        self._module = module
+
+    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
+        command: click.Command = importlib.import_module(self._module).command
+        return command.make_context(info_name, args, parent, **extra)
+
+
+naiad.add_command(LazyCommand("init", "naiad.tools.init_command", "Write a model repository to start from."))
+naiad.add_command(LazyCommand("pull", "naiad.tools.pull_command", "Fetch a language model for demos, or one from the hub."))
+naiad.add_command(LazyCommand("perf", "naiad.tools.perf.command", "Measure a model under load, with perf_analyzer's flags."))
+naiad.add_command(LazyCommand("analyze", "naiad.tools.analyze.command", "Find a model's best configuration, as model-analyzer does."))
+
+
+def _nearest(failure: click.NoSuchOption) -> str:
+    return f", did you mean '{failure.possibilities[0]}'?" if failure.possibilities else ""
 
 
 def _path(failure: click.ClickException) -> str:

@@ -1,0 +1,24 @@
+"""`naiad perf` as a click command."""
+
+from __future__ import annotations
+
+from naiad.tools.options_command import OptionsCommand
+from naiad.tools.perf.options import PerfOptions, check_options
+
+HELP = """Measure a model under load, with perf_analyzer's flags.
+
+\b
+  naiad perf -m add_sub --concurrency-range 1:16:5
+  naiad perf -m add_sub -i grpc -u localhost:8001 --request-rate-range 1000 --percentile 99
+  naiad perf -m llama --service-kind openai --streaming --isl 512 --osl 128 --concurrency-range 8
+"""
+
+
+def run_perf(options: PerfOptions) -> int:
+    options = check_options(options)
+    from naiad.tools.perf.run import run
+
+    return run(options)
+
+
+command: OptionsCommand[PerfOptions] = OptionsCommand("perf", PerfOptions, run_perf, HELP, "-m MODEL [options]")

@@ -1,0 +1,116 @@
+"""`start:end:step` and the other texts of perf_analyzer's flags -> values. Each function raises ValueError with what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+
+class Range(msgspec.Struct, frozen=True):
+    start: float
+    end: float
+    step: float
+    has_end: bool = False
+    """It was written out; `end` 0 then means: until the latency threshold is met."""
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"expected {', '.join(words[:-1])} or {words[-1]}, got '{text}'")
+        return text.lower()
+
+    return parse
+
+
+def number_range(text: str) -> Range:
+    parts = text.split(":")
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 3 or numbers[0] <= 0 or min(numbers) < 0 or (len(numbers) == 3 and numbers[2] <= 0):
+        raise ValueError(f"expected start[:end[:step]] with positive numbers, got '{text}'")
+    start = numbers[0]
+    end = numbers[1] if len(numbers) > 1 else start
+    if end and end < start:
+        raise ValueError(f"the end of a range must not be smaller than its start, got '{text}'")
+    return Range(start, end, numbers[2] if len(numbers) > 2 else 1.0, len(numbers) > 1)
+
+
+def whole_range(text: str) -> Range:
+    found = number_range(text)
+    if any(value != int(value) for value in (found.start, found.end, found.step)):
+        raise ValueError(f"expected whole numbers, got '{text}'")
+    return found
+
+
+def tensor_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, colon, dimensions = text.rpartition(":")
+    try:
+        shape = tuple(int(dimension) for dimension in dimensions.split(","))
+    except ValueError:
+        shape = ()
+    if not colon or not name or not shape or min(shape) < 0:
+        raise ValueError(f"expected name:d1,d2,..., got '{text}'")
+    return name, shape
+
+
+def request_parameter(text: str) -> tuple[str, Any]:
+    """name:value:type, type one of int, uint, bool, string, double."""
+    head, _, kind = text.rpartition(":")
+    name, colon, value = head.partition(":")
+    if not colon or not name:
+        raise ValueError(f"expected name:value:type, got '{text}'")
+    try:
+        match kind.lower():
+            case "int" | "uint":
+                return name, int(value)
+            case "double" | "float":
+                return name, float(value)
+            case "string":
+                return name, value
+            case "bool" if value.lower() in ("true", "false"):
+                return name, value.lower() == "true"
+    except ValueError:
+        pass
+    raise ValueError(f"expected name:value:type with type int, bool, double or string, got '{text}'")
+
+
+def header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or "\n" in text or "\r" in text:
+        raise ValueError(f"expected 'Header:Value', got '{text}'")
+    return name.strip(), value.strip()
+
+
+class IdRange(msgspec.Struct, frozen=True):
+    start: int
+    end: int = 0
+    """Excluded; 0 for no end."""
+
+
+def id_range(text: str) -> IdRange:
+    start, _, end = text.partition(":")
+    try:
+        found = IdRange(int(start), int(end or 0))
+    except ValueError:
+        found = IdRange(0)
+    if found.start < 1 or (found.end and found.end <= found.start):
+        raise ValueError(f"expected start[:end] with start at least 1, got '{text}'")
+    return found
+
+
+def goodput_limit(text: str) -> tuple[str, float]:
+    name, _, value = text.partition(":")
+    try:
+        return name.strip(), float(value)
+    except ValueError:
+        raise ValueError(f"expected metric:limit, e.g. time_to_first_token:200, got '{text}'") from None
+
+
+def composing_models(text: str) -> list[tuple[str, str]]:
+    entries = [entry.strip().partition(":") for entry in text.split(",") if entry.strip()]
+    return [(name, version) for name, _, version in entries]
