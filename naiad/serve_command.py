@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import click
+import msgspec
 
 from naiad.settings.consistency import check_creation
 from naiad.settings.effect import WITHOUT_EFFECT
@@ -37,7 +38,7 @@ class ServeCommand(click.Command):
         return serve({name: _texts(values[option.field]) for name, option in OPTIONS.items()}, self._defaults)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(ctx.command_path, "--model-repository DIR [options]")
+        formatter.write_usage(ctx.command_path, "--model-repository DIR | --model CHECKPOINT [options]")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -60,7 +61,13 @@ def serve(texts: dict[str, list[str]], defaults: dict[str, Any]) -> int:
     log.configure(log_settings(resolved.settings, os.environ))
     for warning in resolved.warnings:
         log.warning(warning)
-    return server.run(resolved.settings)
+    if not resolved.settings.model:
+        return server.run(resolved.settings)
+    from naiad.tools.model_argument import checkpoint_repository
+
+    with checkpoint_repository(resolved.settings.model) as path:
+        repositories = (*resolved.settings.model_repository, str(path))
+        return server.run(msgspec.structs.replace(resolved.settings, model_repository=repositories))
 
 
 def expand_abbreviations(arguments: Iterable[str]) -> list[str]:

@@ -28,7 +28,7 @@ def check_consistency(settings: Settings) -> None:
 
 
 def check_creation(settings: Settings) -> None:
-    if not settings.model_repository:
+    if not settings.model_repository and not settings.model:
         raise invalid_arg("--model-repository must be specified")
     if "*" in settings.load_model and len(settings.load_model) > 1:
         raise invalid_arg("Wildcard model name '*' must be the ONLY startup model if specified at all.")

@@ -22,6 +22,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "log-format": ("ISO8601", "ISO8601"),
     "log-file": ("/tmp/x", "/tmp/x"),
     "log-json": ("true", True),
+    "model": ("smollm2", ("smollm2",)),
     "model-repository": ("/a", ("/a",)),
     "repository-cache-directory": ("/c", "/c"),
     "exit-on-error": ("false", False),
