@@ -20,6 +20,7 @@ from naiad.frontends.http_repository import RepositoryRoutes
 from naiad.frontends.http_routes import Entry, Names, RouteTable, simple
 from naiad.frontends.http_shared_memory import SharedMemoryRoutes
 from naiad.frontends.http_trace import TraceRoutes
+from naiad.frontends.openai import OpenAiRoutes
 from naiad.transport.http1 import Http1Endpoint
 from naiad.transport.http1_connection import Http1Connection
 from naiad.transport.http1_head import Head
@@ -70,6 +71,7 @@ class HttpFrontend:
             Entry("POST", "/v2/logging", "logging", simple(http_logging.update)),
             Entry("GET", _TRACED + "/trace/setting", "trace", simple(trace.show)),
             Entry("POST", _TRACED + "/trace/setting", "trace", simple(trace.update)),
+            *OpenAiRoutes(self._core, self._options.max_input_size).entries(),
         ]
 
     def protocol_factory(self) -> Http1Connection:

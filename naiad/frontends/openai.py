@@ -1,0 +1,134 @@
+"""OpenAI's routes, on the same port as Triton's, for every language and embedding model: a body -> calls of the model -> OpenAI's answer.
+
+Rule: handlers decode, look the model up and hand over to a run; nothing waits here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from naiad.backends.llm_call import GenerationCall, generation_request
+from naiad.core.tensor import Buffer
+from naiad.errors import NaiadError
+from naiad.frontends.http_routes import Entry, Names, RouteBuilder, simple
+from naiad.frontends.openai_embeddings import EmbeddingRun
+from naiad.frontends.openai_generation import OpenAiGeneration
+from naiad.frontends.openai_models import ModelRoutes, find_form, find_language_model, find_model, sampling_defaults
+from naiad.frontends.openai_reply import answer_error
+from naiad.protocol import openai_chat, openai_completion, openai_embedding
+from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
+from naiad.protocol.openai_answer import AnswerWriter
+from naiad.protocol.openai_body import Body, ChatBody, CompletionBody, EmbeddingBody, GenerationBody, decode_body, param_names
+from naiad.protocol.openai_error import OpenAiError, bad_request, from_core
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_head import Head
+from naiad.transport.http1_route import Route
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+    from naiad.repository.model import Model
+
+_MODEL = r"/v1/models/(?P<model>.+)"
+_CHAT_PARAMS = param_names(ChatBody)
+_COMPLETION_PARAMS = param_names(CompletionBody)
+
+
+class OpenAiRoutes:
+    def __init__(self, core: InferenceCore, max_bytes: int) -> None:
+        self._core = core
+        self._max_bytes = max_bytes
+        self._models = ModelRoutes(core, int(time.time()))
+
+    def entries(self) -> list[Entry]:
+        return [
+            Entry("POST", "/v1/chat/completions", "inference", self._guarded(self._chat)),
+            Entry("POST", "/v1/completions", "inference", self._guarded(self._completion)),
+            Entry("POST", "/v1/embeddings", "inference", self._guarded(self._embedding)),
+            Entry("GET", "/v1/models", "metadata", simple(self._models.list)),
+            Entry("GET", _MODEL, "metadata", simple(self._models.show)),
+        ]
+
+    def _guarded(self, handle: Callable[[Exchange], None]) -> RouteBuilder:
+        def guarded(exchange: Exchange) -> None:
+            try:
+                handle(exchange)
+            except OpenAiError as error:
+                answer_error(exchange, error)
+            except NaiadError as error:
+                answer_error(exchange, from_core(error))
+
+        def build(head: Head, names: Names) -> Route:
+            return Route(guarded)
+
+        return build
+
+    def _read(self, exchange: Exchange, kind: type[Body]) -> Body:
+        return decode_body(self._plain_body(exchange), kind)
+
+    def _plain_body(self, exchange: Exchange) -> Buffer:
+        encoding = exchange.head.headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if encoding == IDENTITY:
+            return exchange.body
+        if encoding not in SUPPORTED:
+            raise bad_request(f"The Content-Encoding '{encoding}' is not supported, expected gzip or deflate")
+        return decompress(exchange.body, encoding, self._max_bytes)
+
+    def _chat(self, exchange: Exchange) -> None:
+        body = self._read(exchange, ChatBody)
+        model = find_language_model(self._core, body.model)
+        is_stream, has_usage = read_stream(body)
+        plan = openai_chat.read_plan(body)
+        call = openai_chat.decode_call(body, plan, sampling_defaults(model.config), is_streamed=is_stream and model.spec.is_decoupled)
+        now_s = int(time.time())
+        writer: AnswerWriter = (
+            openai_chat.StreamedChat(body.model, now_s, plan, has_usage=has_usage)
+            if is_stream
+            else openai_chat.WholeChat(body.model, now_s, plan)
+        )
+        self._generate(exchange, model, [call], writer, _CHAT_PARAMS, is_stream=is_stream)
+
+    def _completion(self, exchange: Exchange) -> None:
+        body = self._read(exchange, CompletionBody)
+        model = find_language_model(self._core, body.model)
+        is_stream, has_usage = read_stream(body)
+        calls = openai_completion.decode_calls(body, sampling_defaults(model.config), is_streamed=is_stream and model.spec.is_decoupled)
+        now_s, n, echoes = int(time.time()), calls[0].parameters.n, openai_completion.echoes(body, calls)
+        writer: AnswerWriter = (
+            openai_completion.StreamedCompletion(body.model, now_s, n, echoes, has_usage=has_usage)
+            if is_stream
+            else openai_completion.WholeCompletion(body.model, now_s, n, echoes)
+        )
+        self._generate(exchange, model, calls, writer, _COMPLETION_PARAMS, is_stream=is_stream)
+
+    def _embedding(self, exchange: Exchange) -> None:
+        body = self._read(exchange, EmbeddingBody)
+        model = find_model(self._core, body.model)
+        form = find_form(model)
+        if form is None:
+            raise bad_request(f"The model '{body.model}' is not an embedding model", "model", "model_not_supported")
+        requests = openai_embedding.decode_requests(body, model.spec, form)
+        EmbeddingRun(self._core, exchange, form, is_base64=body.encoding_format == "base64").run(requests)
+
+    def _generate(
+        self,
+        exchange: Exchange,
+        model: Model,
+        calls: list[GenerationCall],
+        writer: AnswerWriter,
+        params: frozenset[str],
+        *,
+        is_stream: bool,
+    ) -> None:
+        request_id = exchange.head.headers.get(b"x-request-id", b"").decode("latin-1")
+        requests = [generation_request(model.spec, call, request_id) for call in calls]
+        OpenAiGeneration(self._core, exchange, writer, params, is_stream=is_stream).run(requests)
+
+
+def read_stream(body: GenerationBody) -> tuple[bool, bool]:
+    """Whether to stream, and with usage. Raises OpenAiError."""
+    is_stream = bool(body.stream)
+    if body.stream_options is not None and not is_stream:
+        raise bad_request("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
+    return is_stream, body.stream_options is not None and bool(body.stream_options.include_usage)

@@ -1,0 +1,75 @@
+"""POST /v1/embeddings in work: batches of texts -> one list of vectors. One batch that fails fails the request."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.errors import NaiadError, internal
+from naiad.frontends.http_answer import answer_json
+from naiad.frontends.openai_reply import answer_error
+from naiad.protocol.openai_embedding import EmbeddingForm, encode_response, read_count, read_rows
+from naiad.protocol.openai_error import from_core
+from naiad.transport.http1_exchange import Exchange
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+
+
+class EmbeddingRun:
+    def __init__(self, core: InferenceCore, exchange: Exchange, form: EmbeddingForm, *, is_base64: bool) -> None:
+        self._core = core
+        self._exchange = exchange
+        self._form = form
+        self._is_base64 = is_base64
+        self._streams: list[ResponseStream] = []
+        self._rows: list[np.ndarray[Any, Any] | None] = []
+        self._num_tokens = 0
+        self._model_name = ""
+
+    def run(self, requests: list[InferRequest]) -> None:
+        self._rows = [None] * len(requests)
+        self._model_name = requests[0].model_name
+        try:
+            for index, request in enumerate(requests):
+                num_texts = request.inputs[0].shape[0] if request.inputs[0].shape else 1
+                stream = self._core.infer(request)
+                self._streams.append(stream)
+                stream.deliver_to(partial(self._take, index, num_texts))
+        except NaiadError as error:
+            self._fail(error)
+        else:
+            if not self._exchange.is_ended:
+                self._exchange.on_disconnect(self._cancel)
+
+    def _take(self, index: int, num_texts: int, response: InferResponse | None, is_final: bool) -> None:
+        if self._exchange.is_ended:
+            return
+        try:
+            if response is None:
+                raise internal("the model ended the request without an answer")
+            if response.error is not None:
+                raise response.error
+            found = next((tensor for tensor in response.outputs if tensor.name == self._form.output.name), None)
+            if found is None:
+                raise internal(f"the model's answer has no output '{self._form.output.name}'")
+            self._rows[index] = read_rows(found, num_texts)
+            self._num_tokens += read_count(response.outputs, self._form)
+        except NaiadError as error:
+            self._fail(error)
+            return
+        rows = [part for part in self._rows if part is not None]
+        if len(rows) == len(self._rows):
+            answer_json(self._exchange, encode_response(rows, self._num_tokens, self._model_name, is_base64=self._is_base64))
+
+    def _fail(self, error: NaiadError) -> None:
+        answer_error(self._exchange, from_core(error, is_leaving=self._core.is_exiting))
+        self._cancel()
+
+    def _cancel(self) -> None:
+        for stream in self._streams:
+            stream.cancel()

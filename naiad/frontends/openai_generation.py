@@ -1,0 +1,112 @@
+"""One OpenAI request in work: the calls that it was made into -> one answer, or a stream of server-sent events.
+
+The status of a stream is decided by its first event; an error after it is an event of the stream, which ends then.
+One call that fails fails the request; a client that goes away cancels every call.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from naiad.backends.llm_call import read_event
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.errors import NaiadError, internal
+from naiad.frontends.http_trace import start_trace
+from naiad.frontends.openai_reply import answer_error
+from naiad.frontends.traced_answer import infer_in_trace, traced
+from naiad.protocol.openai_answer import AnswerWriter, encode_event
+from naiad.protocol.openai_error import OpenAiError, encode_error, from_core
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_response import JSON_TYPE
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+
+_EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
+
+
+class OpenAiGeneration:
+    def __init__(self, core: InferenceCore, exchange: Exchange, writer: AnswerWriter, params: frozenset[str], *, is_stream: bool) -> None:
+        self._core = core
+        self._exchange = exchange
+        self._writer = writer
+        self._params = params
+        self._is_stream = is_stream
+        self._streams: list[ResponseStream] = []
+        self._num_open = 0
+        self._has_event = False
+        self._is_over = False
+
+    def run(self, requests: list[InferRequest]) -> None:
+        self._num_open = len(requests)
+        try:
+            for index, request in enumerate(requests):
+                if self._is_over:
+                    return
+                self._start(index, request)
+        except NaiadError as error:
+            self._fail(from_core(error, self._params, is_leaving=self._core.is_exiting))
+            return
+        if not self._exchange.is_ended:
+            self._exchange.on_disconnect(self._cancel)
+            if self._is_stream:
+                self._exchange.on_flow(self._pause)
+
+    def _start(self, index: int, request: InferRequest) -> None:
+        group = start_trace(self._core.tracing, request, self._exchange) if self._core.tracing.is_on else None
+        stream = infer_in_trace(self._core, request, group)
+        self._streams.append(stream)
+        take = partial(self._take, index)
+        stream.deliver_to(take if group is None else traced(group, take, "HTTP"))
+
+    def _take(self, index: int, response: InferResponse | None, is_final: bool) -> None:
+        if self._is_over:
+            return
+        if response is not None:
+            try:
+                if response.error is not None:
+                    raise response.error
+                data = self._writer.take(index, read_event(response.outputs))
+            except NaiadError as error:
+                self._fail(from_core(error, self._params, is_leaving=self._core.is_exiting))
+                return
+            self._has_event = True
+            if data and self._is_stream:
+                self._exchange.start_stream(200, _EVENT_STREAM)  # does nothing after the first time
+                self._exchange.send_chunk(data)
+        if is_final:
+            self._num_open -= 1
+            if not self._num_open:
+                self._end()
+
+    def _end(self) -> None:
+        if not self._has_event:
+            self._fail(from_core(internal("the model ended the request without an answer")))
+            return
+        self._is_over = True
+        body = self._writer.end()
+        if not self._is_stream:
+            self._exchange.respond(200, JSON_TYPE, body)
+            return
+        self._exchange.start_stream(200, _EVENT_STREAM)
+        self._exchange.send_chunk(body)
+        self._exchange.end_stream()
+
+    def _fail(self, error: OpenAiError) -> None:
+        self._cancel()
+        if not self._exchange.is_started:
+            answer_error(self._exchange, error)
+            return
+        self._exchange.send_chunk(encode_event(encode_error(error)))
+        self._exchange.end_stream()
+
+    def _cancel(self) -> None:
+        self._is_over = True
+        for stream in self._streams:
+            stream.cancel()
+
+    def _pause(self, is_paused: bool) -> None:
+        for stream in self._streams:
+            stream.pause(is_paused)

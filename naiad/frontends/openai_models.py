@@ -1,0 +1,94 @@
+"""GET /v1/models and /v1/models/M, and which models OpenAI's routes serve: language models, and those that turn texts into embeddings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from naiad.backends.llm_call import LANGUAGE_BACKENDS
+from naiad.errors import Code, NaiadError
+from naiad.frontends.http_answer import answer_json
+from naiad.frontends.http_routes import Names
+from naiad.frontends.openai_reply import answer_error
+from naiad.protocol.openai_embedding import EmbeddingForm, embedding_form
+from naiad.protocol.openai_error import OpenAiError, bad_request, unknown_model
+from naiad.transport.http1_exchange import Exchange
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+    from naiad.pb.model_config_pb2 import ModelConfig
+    from naiad.repository.model import Model
+
+
+class ModelCard(msgspec.Struct):
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "naiad"
+
+
+class ModelRoutes:
+    def __init__(self, core: InferenceCore, started_s: int) -> None:
+        self._core = core
+        self._started_s = started_s
+
+    def list(self, exchange: Exchange, names: Names) -> None:
+        cards = [ModelCard(name, self._started_s) for name in sorted(set(self._served()))]
+        answer_json(exchange, msgspec.json.encode({"object": "list", "data": cards}))
+
+    def show(self, exchange: Exchange, names: Names) -> None:
+        try:
+            model = find_model(self._core, names["model"])
+            if not is_language(model) and find_form(model) is None:
+                raise unknown_model(names["model"])
+        except OpenAiError as error:
+            answer_error(exchange, error)
+        else:
+            answer_json(exchange, msgspec.json.encode(ModelCard(names["model"], self._started_s)))
+
+    def _served(self) -> Iterator[str]:
+        for model in self._core.repository.models():
+            if model.is_serving and (is_language(model) or find_form(model) is not None):
+                yield model.name
+
+
+def find_model(core: InferenceCore, name: str) -> Model:
+    """Raises OpenAiError."""
+    try:
+        return core.model(name)
+    except NaiadError as error:
+        if error.code is Code.UNAVAILABLE:
+            raise OpenAiError(503, error.message, param="model", retry_after_s=error.retry_after_s) from None
+        raise unknown_model(name) from None
+
+
+def find_language_model(core: InferenceCore, name: str) -> Model:
+    """Raises OpenAiError."""
+    model = find_model(core, name)
+    if not is_language(model):
+        raise bad_request(f"The model '{name}' is not a language model", "model", "model_not_supported")
+    return model
+
+
+def is_language(model: Model) -> bool:
+    return model.config.backend in LANGUAGE_BACKENDS
+
+
+def find_form(model: Model) -> EmbeddingForm | None:
+    task = model.config.parameters["task"].string_value if "task" in model.config.parameters else ""
+    return None if is_language(model) else embedding_form(model.spec, is_declared=task == "embedding")
+
+
+def sampling_defaults(config: ModelConfig) -> dict[str, Any]:
+    """The model's own, which the backend has checked when it was loaded."""
+    text = config.parameters["sampling_defaults"].string_value if "sampling_defaults" in config.parameters else ""
+    if not text.strip() or text.startswith("${"):
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,61 @@
+"""Log-probabilities in OpenAI's two forms: one object per token (chat), parallel lists (completions)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from naiad.backends.llm_call import TokenLogprob
+
+_LOWEST = -9999.0
+"""Stands for minus infinity, which JSON cannot write."""
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(msgspec.Struct):
+    tokens: list[str] = []
+    token_logprobs: list[float] = []
+    top_logprobs: list[dict[str, float]] = []
+    text_offset: list[int] = []
+
+
+def chat_logprobs(entries: list[TokenLogprob]) -> ChatLogprobs:
+    return ChatLogprobs(
+        [
+            ChatLogprob(
+                entry.text,
+                max(entry.logprob, _LOWEST),
+                list(entry.raw),
+                [TopLogprob(top.text, max(top.logprob, _LOWEST), list(top.raw)) for top in entry.top],
+            )
+            for entry in entries
+        ]
+    )
+
+
+def completion_logprobs(entries: list[TokenLogprob], offset: int) -> CompletionLogprobs:
+    """`offset`: where the first of them begins, in characters of the choice's text."""
+    found = CompletionLogprobs()
+    for entry in entries:
+        found.tokens.append(entry.text)
+        found.token_logprobs.append(max(entry.logprob, _LOWEST))
+        found.top_logprobs.append({top.text: max(top.logprob, _LOWEST) for top in (*entry.top, entry)})
+        found.text_offset.append(offset)
+        offset += len(entry.text)
+    return found

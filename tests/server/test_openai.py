@@ -1,0 +1,173 @@
+"""OpenAI's endpoints with the stock `openai` client, against a server with a tiny random checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.server.harness import Server
+
+openai = pytest.importorskip("openai", reason="the stock client is not installed (pip install openai)")
+
+USER = [{"role": "user", "content": "Hello"}]
+WAIT_S = 30.0
+
+
+@pytest.fixture(name="client", scope="module")
+def _client(llm_server: Server) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"http://{llm_server.http}/v1", api_key="none", max_retries=0, timeout=WAIT_S) as client:
+        yield client
+
+
+def chat(client: Any, **fields: Any) -> Any:
+    fields = {"model": "tiny", "messages": USER, "max_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}} | fields
+    return client.chat.completions.create(**fields)
+
+
+def test_models_are_listed(client: Any) -> None:
+    names = [model.id for model in client.models.list()]
+    assert {"tiny", "narrow", "tiny_vllm"} <= set(names)
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError, match="'nope' does not exist"):
+        client.models.retrieve("nope")
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny_vllm"])
+def test_a_chat_is_the_same_streamed(client: Any, model: str) -> None:
+    whole = chat(client, model=model)
+    message = whole.choices[0].message
+    assert (message.role, whole.choices[0].finish_reason, whole.object) == ("assistant", "length", "chat.completion")
+    assert whole.usage.completion_tokens == 8
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + 8
+    chunks = list(chat(client, model=model, stream=True, stream_options={"include_usage": True}))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+    assert (chunks[-1].choices, chunks[-1].usage.completion_tokens) == ([], 8)
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+async def test_the_asynchronous_client_streams(llm_server: Server) -> None:
+    async with openai.AsyncOpenAI(base_url=f"http://{llm_server.http}/v1", api_key="none", timeout=WAIT_S) as client:
+        stream = await client.chat.completions.create(model="tiny", messages=USER, max_tokens=5, stream=True)
+        assert [chunk.choices[0].delta.role async for chunk in stream][0] == "assistant"
+
+
+def test_n_choices_with_a_seed_and_logprobs(client: Any) -> None:
+    answers = [chat(client, n=3, seed=5, temperature=1, logprobs=True, top_logprobs=2, max_tokens=4) for _ in range(2)]
+    assert [choice.index for choice in answers[0].choices] == [0, 1, 2]
+    assert [c.message.content for c in answers[0].choices] == [c.message.content for c in answers[1].choices]
+    entries = answers[0].choices[1].logprobs.content
+    assert len(entries) == 4
+    assert entries[0].logprob <= 0
+    assert len(entries[0].top_logprobs) == 2
+
+
+def test_completions_of_several_prompts(client: Any) -> None:
+    fields = {"model": "tiny", "prompt": ["One", "Two"], "max_tokens": 4, "temperature": 0, "n": 2, "extra_body": {"ignore_eos": True}}
+    whole = client.completions.create(**fields)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
+    assert whole.choices[0].text == whole.choices[1].text
+    texts = dict.fromkeys(range(4), "")
+    for chunk in client.completions.create(**fields, stream=True):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert list(texts.values()) == [choice.text for choice in whole.choices]
+    assert whole.usage.completion_tokens == 16
+
+
+def test_echo_stop_and_logprobs_of_completions(client: Any) -> None:
+    plain = (
+        client.completions.create(model="tiny", prompt="Abc", max_tokens=30, temperature=0, extra_body={"ignore_eos": True}).choices[0].text
+    )
+    echoed = client.completions.create(model="tiny", prompt="Abc", max_tokens=30, temperature=0, echo=True, extra_body={"ignore_eos": True})
+    assert echoed.choices[0].text == "Abc" + plain
+    stop = plain[9:11]
+    cut = client.completions.create(model="tiny", prompt="Abc", max_tokens=30, temperature=0, stop=[stop], extra_body={"ignore_eos": True})
+    assert (cut.choices[0].text, cut.choices[0].finish_reason) == (plain[: plain.index(stop)], "stop")
+    logprobs = client.completions.create(model="tiny", prompt="Abc", max_tokens=3, logprobs=2).choices[0].logprobs
+    assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.text_offset)
+    assert len(logprobs.top_logprobs[0]) >= 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "param", "words"),
+    [
+        ({"model": "nope"}, openai.NotFoundError, "model", "does not exist"),
+        ({"temperature": -1}, openai.BadRequestError, "temperature", "temperature is -1"),
+        ({"max_tokens": "many"}, openai.BadRequestError, "max_tokens", "Invalid type for 'max_tokens'"),
+        ({"top_logprobs": 3}, openai.BadRequestError, "top_logprobs", "only allowed when 'logprobs'"),
+        ({"messages": [{"role": "villain", "content": "x"}]}, openai.BadRequestError, None, "no villains"),
+        ({"messages": [{"role": "user", "content": "x" * 5000}]}, openai.BadRequestError, "messages", "the model's context is 4096"),
+        ({"tool_choice": "required"}, openai.BadRequestError, "tool_choice", "only allowed when 'tools'"),
+        ({"response_format": {"type": "xml"}}, openai.BadRequestError, "response_format", "Supported values are"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_wrong_is_an_error_in_openais_shape(
+    client: Any, fields: dict[str, Any], kind: type[Exception], param: str | None, words: str, stream: bool
+) -> None:
+    with pytest.raises(kind) as caught:
+        chat(client, stream=stream, **fields)
+    error = caught.value
+    assert words in error.body["message"]
+    assert (error.param, error.type) == (param, "invalid_request_error")
+
+
+def test_overload_is_429_with_retry_after_and_accepted_requests_end(client: Any) -> None:
+    def ask(index: int) -> tuple[int, str | None]:
+        try:
+            chat(client, model="narrow", max_tokens=300, seed=index)
+        except openai.RateLimitError as error:
+            return error.status_code, error.response.headers["Retry-After"]
+        return 200, None
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(ask, range(12)))
+    assert {status for status, _ in answers} == {200, 429}
+    assert {retry for status, retry in answers if status == 429} == {"1"}
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["cat", "dog"]}, "old": {"type": "boolean"}},
+    "required": ["kind", "old"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "tell", "description": "Tells", "parameters": PERSON}}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_schema_holds(client: Any, seed: int) -> None:
+    pytest.importorskip("xgrammar", reason="structured output needs xgrammar")
+    form = {"type": "json_schema", "json_schema": {"name": "pet", "schema": PERSON, "strict": True}}
+    answer = chat(client, response_format=form, max_tokens=200, temperature=1, seed=seed, extra_body={})
+    assert answer.choices[0].finish_reason == "stop"
+    found = json.loads(answer.choices[0].message.content)
+    assert found["kind"] in ("cat", "dog")
+    assert isinstance(found["old"], bool)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "tell"}}])
+def test_a_tool_that_must_be_called_is(client: Any, choice: Any, stream: bool) -> None:
+    pytest.importorskip("xgrammar", reason="structured output needs xgrammar")
+    fields = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 300, "temperature": 1, "extra_body": {}}
+    reason = "tool_calls" if choice == "required" else "stop"
+    if stream:
+        with client.chat.completions.stream(model="tiny", messages=USER, seed=1, **fields) as events:
+            answer = events.get_final_completion()
+    else:
+        answer = chat(client, **fields, seed=1)
+    call = answer.choices[0].message.tool_calls[0]
+    assert (call.function.name, call.type, answer.choices[0].finish_reason) == ("tell", "function", reason)
+    assert json.loads(call.function.arguments)["kind"] in ("cat", "dog")
+
+
+def test_a_stream_that_is_closed_early_leaves_the_server_free(client: Any) -> None:
+    with chat(client, model="narrow", max_tokens=4000, stream=True) as stream:
+        next(iter(stream))
+    assert chat(client, model="narrow", max_tokens=2).usage.completion_tokens == 2
