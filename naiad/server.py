@@ -139,7 +139,8 @@ class Server:
         forced = asyncio.ensure_future(self._signals.get())
         drained = asyncio.ensure_future(self._drain())
         try:
-            await asyncio.wait([forced, drained], timeout=self._settings.exit_timeout_secs, return_when=asyncio.FIRST_COMPLETED)
+            limit_s = self._settings.drain_delay_secs + self._settings.exit_timeout_secs
+            await asyncio.wait([forced, drained], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             is_clean = drained.done() and drained.exception() is None
             for task in (forced, drained):

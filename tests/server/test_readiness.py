@@ -1,0 +1,81 @@
+"""When a server says that it is ready: strict or not about failed models, and no longer while it drains."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as grpc_client
+
+from tests.server.harness import Server, launch_naiad, naiad
+
+INPUTS = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
+
+
+@pytest.fixture
+def repository(repositories: Path, tmp_path: Path) -> str:
+    """A model that serves and one that cannot be loaded."""
+    (tmp_path / "identity_fp32").symlink_to(repositories / "main" / "identity_fp32")
+    (tmp_path / "initialize_raises").symlink_to(repositories / "faults" / "initialize_raises")
+    return str(tmp_path)
+
+
+@pytest.fixture
+def launched() -> Iterator[list[Server]]:
+    servers: list[Server] = []
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+def is_ready_by_grpc(server: Server) -> bool:
+    with grpc_client.InferenceServerClient(server.grpc) as client:
+        ready: bool = client.is_server_ready()
+        return ready
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_a_failed_model(repository: str, is_strict: bool) -> None:
+    with naiad([repository], ["--exit-on-error=false", f"--strict-readiness={is_strict}"]) as server:
+        assert server.is_ready("/v2/health/live")
+        assert server.is_ready() is not is_strict
+        assert is_ready_by_grpc(server) is not is_strict
+        assert server.is_ready("/v2/models/identity_fp32/ready")
+        assert not server.is_ready("/v2/models/initialize_raises/ready")
+        assert server.post("/v2/models/identity_fp32/infer", INPUTS)[0] == 200
+
+
+def test_by_default_the_server_does_not_start(repository: str, launched: list[Server]) -> None:
+    launched.append(launch_naiad([repository]))
+    assert launched[0].wait_exit(60) == 1
+    assert any("error: creating server: Internal - failed to load all models" in line for line in launched[0].lines)
+
+
+def test_a_draining_server_is_not_ready_and_still_answers(repositories: Path, tmp_path: Path, launched: list[Server]) -> None:
+    """So that load balancers notice before anything is refused. The delay does not count against the exit timeout."""
+    (tmp_path / "identity_fp32").symlink_to(repositories / "main" / "identity_fp32")
+    launched.append(launch_naiad([str(tmp_path)], ["--drain-delay-secs=2.5", "--exit-timeout-secs=2"]))
+    server = launched[0].wait_started()
+    assert server.is_ready()
+    server.signal(signal.SIGTERM)
+    server.wait_for_line("Not ready; stopping in 2.5 s")
+    assert not server.is_ready()
+    assert not is_ready_by_grpc(server)
+    assert server.is_ready("/v2/health/live")
+    status, body = server.post("/v2/models/identity_fp32/infer", INPUTS)
+    assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [1.0, 2.0])
+    assert server.wait_exit() == 0
+    assert not any("Exit timeout expired" in line for line in server.lines)
+
+
+def test_a_second_signal_ends_the_delay(repositories: Path, tmp_path: Path, launched: list[Server]) -> None:
+    (tmp_path / "identity_fp32").symlink_to(repositories / "main" / "identity_fp32")
+    launched.append(launch_naiad([str(tmp_path)], ["--drain-delay-secs=600"]))
+    server = launched[0].wait_started()
+    server.signal(signal.SIGTERM)
+    server.wait_for_line("Not ready; stopping in 600 s")
+    server.signal(signal.SIGTERM)
+    assert server.wait_exit(20) == 1
