@@ -1,43 +1,27 @@
-"""Chat templates: a conversation -> the prompt that a checkpoint was trained on.
+"""Chat prompts of a model that is served: which template, what clients send made fit for it, where checkpoints keep theirs.
 
-In:  messages as OpenAI's API has them, tools, further variables. Out: text, special tokens included.
-Rule: templates come with checkpoints and are not trusted: they run in jinja's sandbox, and whatever they raise is the request's error.
+In:  messages as OpenAI's API has them, tools, further variables. Out: text, special tokens included (naiad.llm.chat_template renders).
+Rule: whatever a template does with a conversation is the request's error.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
-
-from naiad.errors import invalid_arg
+from naiad.errors import NaiadError, invalid_arg
+from naiad.llm.chat_template import ChatTemplate
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "self"})
 
 
-class GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks what the assistant said, for training; the text inside is all that matters here."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class ChatTemplate:
-    def __init__(self, templates: dict[str, str], special_tokens: dict[str, str]) -> None:
-        """`templates`: `default`, and perhaps `tool_use` for conversations with tools."""
-        self._sources = templates
+class ChatTemplates:
+    def __init__(self, sources: dict[str, str], special_tokens: dict[str, str]) -> None:
+        """`sources`: `default`, and perhaps `tool_use` for conversations with tools. Raises NaiadError for one that cannot be read."""
         self._special_tokens = special_tokens
-        self._compiled: dict[str, jinja2.Template] = {}
+        self._templates = {name: ChatTemplate(source, special_tokens) for name, source in sources.items()}
 
     def render(
         self,
@@ -48,54 +32,25 @@ class ChatTemplate:
         override: str | None = None,
     ) -> str:
         """Raises NaiadError."""
-        source = override or self._choose(has_tools=bool(tools))
-        variables = {
-            **self._special_tokens,
-            **(arguments or {}),
-            "messages": [_normalized(message) for message in messages],
-            "tools": tools or None,
-            "add_generation_prompt": add_generation_prompt,
-        }
+        template = ChatTemplate(override, self._special_tokens) if override else self._choose(has_tools=bool(tools))
+        for name in arguments or {}:
+            if name in RESERVED:
+                raise invalid_arg(f"'{name}' cannot be an argument of the chat template")
         try:
-            text: str = self._compile(source).render(variables)
-        except jinja2.TemplateError as error:
-            raise invalid_arg(f"the chat template refuses the messages: {error}") from None
-        except Exception as error:  # arithmetic on missing fields, recursion, ...
-            raise invalid_arg(f"the chat template fails on the messages: {type(error).__name__}: {error}") from None
-        return text
+            return template.render(
+                [_normalized(message) for message in messages], tools or None, add_generation_prompt, **(arguments or {})
+            )
+        except NaiadError:
+            raise
+        except Exception as error:
+            raise invalid_arg(f"the model's chat template fails on the messages: {type(error).__name__}: {error}") from None
 
-    def _choose(self, *, has_tools: bool) -> str:
-        if has_tools and "tool_use" in self._sources:
-            return self._sources["tool_use"]
-        if "default" not in self._sources:
+    def _choose(self, *, has_tools: bool) -> ChatTemplate:
+        if has_tools and "tool_use" in self._templates:
+            return self._templates["tool_use"]
+        if "default" not in self._templates:
             raise invalid_arg("the checkpoint has no chat template; send a text prompt, or set the model's 'chat_template' parameter")
-        return self._sources["default"]
-
-    def _compile(self, source: str) -> jinja2.Template:
-        template = self._compiled.get(source)
-        if template is None:
-            template = _environment().from_string(source)
-            if source in self._sources.values():  # a client's own template is not kept
-                self._compiled[source] = template
-        return template
-
-
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    return environment
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
+        return self._templates["default"]
 
 
 def _normalized(message: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +87,7 @@ def _normalized_call(call: Any) -> Any:
 # Where checkpoints keep them.
 
 
-def read_chat_template(checkpoint: Path, override: Path | None = None) -> ChatTemplate:
+def read_chat_templates(checkpoint: Path, override: Path | None = None) -> ChatTemplates:
     """Of a Hugging Face folder or a GGUF file; without any, `render` says so. Raises NaiadError for an override that cannot be read."""
     templates, special_tokens = _from_gguf(checkpoint) if checkpoint.is_file() else _from_folder(checkpoint)
     if override is not None:
@@ -140,7 +95,7 @@ def read_chat_template(checkpoint: Path, override: Path | None = None) -> ChatTe
             templates = {"default": override.read_text()}
         except OSError as error:
             raise invalid_arg(f"parameter 'chat_template' names '{override.name}', which cannot be read: {error.strerror}") from None
-    return ChatTemplate(templates, special_tokens)
+    return ChatTemplates(templates, special_tokens)
 
 
 def _from_folder(folder: Path) -> tuple[dict[str, str], dict[str, str]]:

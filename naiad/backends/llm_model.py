@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from naiad.backends.llm_chat import ChatTemplate
+from naiad.backends.llm_chat import ChatTemplates
 from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import GenerationRequest, TokenOutput
 
@@ -51,7 +51,7 @@ class OpenModel(msgspec.Struct, eq=False):
     engine: LanguageEngine
     tokenizer: TextCodec | None
     """None: the model takes and gives token ids only."""
-    chat: ChatTemplate
+    chat: ChatTemplates
     max_model_len: int
     vocab_size: int
     max_num_seqs: int

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from naiad.backends.llm_chat import ChatTemplate, read_chat_template
+from naiad.backends.llm_chat import ChatTemplates, read_chat_templates
 from naiad.backends.llm_checkpoint import find_checkpoint
 from naiad.backends.llm_model import OpenModel
 from naiad.backends.llm_options import LlmOptions
@@ -25,7 +25,7 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
     path = find_checkpoint(options.checkpoint or ".", bases)
     template = _find_file(options.chat_template, bases) if options.chat_template else None
     engine = options.engine if options.engine != "auto" else choose_engine(path, options.settings.device)
-    chat = read_chat_template(path, template)
+    chat = read_chat_templates(path, template)
     log(f"opening '{path.name}' on the {engine} engine")
     if engine == "openvino":
         if find_spec("openvino_genai") is None:
@@ -42,7 +42,7 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
     return _open_native(path, options, chat, num_threads, log)
 
 
-def _open_native(path: Path, options: LlmOptions, chat: ChatTemplate, num_threads: int, log: Log) -> OpenModel:
+def _open_native(path: Path, options: LlmOptions, chat: ChatTemplates, num_threads: int, log: Log) -> OpenModel:
     import torch
 
     from naiad.llm.load import load_engine

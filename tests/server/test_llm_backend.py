@@ -133,7 +133,7 @@ def test_stop_strings_never_show(server: Server) -> None:
         ({"text_input": ""}, "the prompt is empty"),
         ({"text_input": "x" * 5000}, "the prompt has 5000 tokens, the model's context is 4096"),
         ({"input_ids": [1, 999999]}, "the prompt holds token 999999"),
-        ({"messages": '[{"role": "villain", "content": "x"}]'}, "the chat template refuses the messages: no villains"),
+        ({"messages": '[{"role": "villain", "content": "x"}]'}, "the messages do not fit the model's chat template: no villains"),
         ({"messages": '[{"role": "user", "content": [{"type": "image_url"}]}]'}, "content of type 'image_url'"),
         ({"messages": '"hello"'}, "input 'messages' is not a JSON array of objects"),
     ],

@@ -11,15 +11,15 @@ from naiad.errors import NaiadError
 
 pytest.importorskip("jinja2")
 
-from naiad.backends.llm_chat import ChatTemplate, read_chat_template
+from naiad.backends.llm_chat import ChatTemplates, read_chat_templates
 
 SIMPLE = (
     "{% for m in messages %}{{ bos_token }}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 )
 
 
-def template(text: str = SIMPLE) -> ChatTemplate:
-    return ChatTemplate({"default": text}, {"bos_token": "<s>"})
+def template(text: str = SIMPLE) -> ChatTemplates:
+    return ChatTemplates({"default": text}, {"bos_token": "<s>"})
 
 
 def test_renders_messages_with_special_tokens() -> None:
@@ -39,7 +39,7 @@ def test_arguments_of_tool_calls_are_objects() -> None:
 
 
 def test_tools_choose_their_own_template() -> None:
-    both = ChatTemplate({"default": "plain", "tool_use": "{{ tools[0].name }}"}, {})
+    both = ChatTemplates({"default": "plain", "tool_use": "{{ tools[0].name }}"}, {})
     assert both.render([]) == "plain"
     assert both.render([], tools=[{"name": "search"}]) == "search"
 
@@ -63,25 +63,25 @@ def test_generation_blocks_and_loop_controls() -> None:
     ],
 )
 def test_whatever_a_template_does_is_the_requests_error(text: str) -> None:
-    with pytest.raises(NaiadError, match="the chat template") as refused:
+    with pytest.raises(NaiadError, match="chat template") as refused:
         template(text).render([{"role": "user", "content": "x"}])
     assert refused.value.code.name == "INVALID_ARG"
 
 
 def test_a_checkpoint_without_a_template_says_so(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="has no chat template"):
-        read_chat_template(tmp_path).render([])
+        read_chat_templates(tmp_path).render([])
 
 
 def test_places_where_checkpoints_keep_it(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "chat_template": SIMPLE}))
-    assert read_chat_template(tmp_path).render([]) == "[assistant]"
+    assert read_chat_templates(tmp_path).render([]) == "[assistant]"
     named = {"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
-    assert read_chat_template(tmp_path).render([], tools=[{}]) == "t"
+    assert read_chat_templates(tmp_path).render([], tools=[{}]) == "t"
     (tmp_path / "chat_template.jinja").write_text("file")
-    assert read_chat_template(tmp_path).render([]) == "file"
+    assert read_chat_templates(tmp_path).render([]) == "file"
     (tmp_path / "own.jinja").write_text("own")
-    assert read_chat_template(tmp_path, tmp_path / "own.jinja").render([]) == "own"
+    assert read_chat_templates(tmp_path, tmp_path / "own.jinja").render([]) == "own"
     with pytest.raises(NaiadError, match="cannot be read"):
-        read_chat_template(tmp_path, tmp_path / "absent.jinja")
+        read_chat_templates(tmp_path, tmp_path / "absent.jinja")
