@@ -22,10 +22,10 @@ hub: Any = huggingface_hub.utils
 
 
 class HubBucket:
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, endpoint: str | None = None) -> None:
         self._location = location
         self._prefix = f"{location.prefix}/" if location.prefix else ""
-        self._api = huggingface_hub.HfApi()
+        self._api = huggingface_hub.HfApi(endpoint=endpoint)
         self._commit = ""
         """Of the last listing: files are read as they were then, whatever is pushed meanwhile."""
 

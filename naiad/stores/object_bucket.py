@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class ObjectBucket:
-    def __init__(self, location: Location, options: Options) -> None:
+    def __init__(self, location: Location, options: Options, *, allow_http: bool = False) -> None:
         """Raises StoreError."""
         self._prefix = f"{location.prefix}/" if location.prefix else ""
-        self._store = _asking(lambda: _open(location, options))
+        self._store = _asking(lambda: _open(location, options, allow_http or location.endpoint.startswith("http://")))
 
     def names(self) -> list[str]:
         listing: Any = _asking(lambda: obstore.list_with_delimiter(self._store, self._prefix.rstrip("/") or None))
@@ -69,15 +69,14 @@ def _with_directories(files: list[RemoteFile]) -> list[RemoteFile]:
     return result
 
 
-def _open(location: Location, given: Options) -> Any:
+def _open(location: Location, given: Options, allow_http: bool) -> Any:
     options: Any = given
-    client: Any = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60)}
+    client: Any = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60), "allow_http": allow_http}
     retry: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
     match location.scheme:
         case "s3":
             if location.endpoint:
                 options = options | {"endpoint": location.endpoint, "virtual_hosted_style_request": False}
-                client["allow_http"] = location.endpoint.startswith("http://")
             return S3Store(location.bucket, config=options, client_options=client, retry_config=retry)
         case "gs":
             return GCSStore(location.bucket, config=options, client_options=client, retry_config=retry)

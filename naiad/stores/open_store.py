@@ -29,7 +29,7 @@ def _bucket(location: Location, environment: Environment) -> Callable[[], Bucket
         if location.scheme == "hf":
             from naiad.stores.hub_bucket import HubBucket
 
-            return lambda: HubBucket(location)
+            return lambda: HubBucket(location, environment.get("HF_ENDPOINT"))
         from naiad.stores.object_bucket import ObjectBucket
     except ImportError as error:
         extra = "hub" if location.scheme == "hf" else "cloud"

@@ -36,13 +36,17 @@ class S3Server:
                 break
         else:
             raise AssertionError("the S3 server did not start")
-        threading.Thread(target=self._process.stderr.read, daemon=True).start()
+        self._reader = threading.Thread(target=self._process.stderr.read, daemon=True)
+        self._reader.start()
 
     def stop(self) -> None:
         """Everything in it is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._reader.join()
+            assert self._process.stderr is not None
+            self._process.stderr.close()
             self._process = None
 
     def client(self) -> Any:
