@@ -54,7 +54,8 @@ def test_a_chat_is_the_same_streamed(client: Any, model: str) -> None:
 async def test_the_asynchronous_client_streams(llm_server: Server) -> None:
     async with openai.AsyncOpenAI(base_url=f"http://{llm_server.http}/v1", api_key="none", timeout=WAIT_S) as client:
         stream = await client.chat.completions.create(model="tiny", messages=USER, max_tokens=5, stream=True)
-        assert [chunk.choices[0].delta.role async for chunk in stream][0] == "assistant"
+        roles = [chunk.choices[0].delta.role async for chunk in stream]
+        assert roles[0] == "assistant"
 
 
 def test_n_choices_with_a_seed_and_logprobs(client: Any) -> None:
@@ -80,13 +81,11 @@ def test_completions_of_several_prompts(client: Any) -> None:
 
 
 def test_echo_stop_and_logprobs_of_completions(client: Any) -> None:
-    plain = (
-        client.completions.create(model="tiny", prompt="Abc", max_tokens=30, temperature=0, extra_body={"ignore_eos": True}).choices[0].text
-    )
-    echoed = client.completions.create(model="tiny", prompt="Abc", max_tokens=30, temperature=0, echo=True, extra_body={"ignore_eos": True})
-    assert echoed.choices[0].text == "Abc" + plain
+    fields = {"model": "tiny", "prompt": "Abc", "max_tokens": 30, "temperature": 0, "extra_body": {"ignore_eos": True}}
+    plain = client.completions.create(**fields).choices[0].text
+    assert client.completions.create(**fields, echo=True).choices[0].text == "Abc" + plain
     stop = plain[9:11]
-    cut = client.completions.create(model="tiny", prompt="Abc", max_tokens=30, temperature=0, stop=[stop], extra_body={"ignore_eos": True})
+    cut = client.completions.create(**fields, stop=[stop])
     assert (cut.choices[0].text, cut.choices[0].finish_reason) == (plain[: plain.index(stop)], "stop")
     logprobs = client.completions.create(model="tiny", prompt="Abc", max_tokens=3, logprobs=2).choices[0].logprobs
     assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.text_offset)
