@@ -1,0 +1,146 @@
+"""A server whose repository is far away: served, reloaded, polled, and served on when the store is gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from naiad.stores.open_store import open_store
+from tests.server.harness import Server, ServerFailedError, launch_naiad, naiad
+from tests.server.model_folder import Control, write_ensemble, write_model
+from tests.server.s3_server import KEYS, S3Server, s3_server
+from tests.unit.stores.cloud_servers import HubHandler, cloud_server
+
+EXPLICIT = "--model-control-mode=explicit"
+
+
+@pytest.fixture
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**KEYS, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def upload(s3: S3Server, folder: Path, bucket: str = "models", prefix: str = "repo/") -> None:
+    s3.upload(bucket, folder, prefix)
+
+
+def test_a_repository_in_s3(s3: S3Server, environment: dict[str, str], tmp_path: Path) -> None:
+    """Served, changed, loaded again; then the store goes, and everything goes on; then the server starts without it."""
+    models = tmp_path / "models"
+    write_model(models, "m", "first")
+    write_model(models, "bystander")
+    write_ensemble(models, "ensemble", "m")
+    s3.make_bucket("models", {"repo/ensemble/1/": b""})
+    upload(s3, models)
+    url = s3.url("models", "repo")
+    with naiad([url], [EXPLICIT], environment) as server:
+        control = Control(server)
+        assert [row[0] for row in control.index()] == ["bystander", "ensemble", "m"]
+        assert control.load("ensemble") == (200, "")
+        assert control.load("bystander") == (200, "")
+        assert control.word("ensemble") == "first"
+        pid = control.pid("bystander")
+        write_model(models, "m", "second")
+        upload(s3, models)
+        assert control.load("m") == (200, "")
+        assert control.word("ensemble") == "second"
+        assert control.load("bystander") == (200, "")
+        assert control.pid("bystander") == pid, "uploaded again, but not changed"
+        s3.stop()
+        assert control.load("m") == (200, "")
+        assert control.word("m") == "second"
+        server.wait_for_line(r"cannot be reached .* its copy of .* is used")
+    with naiad([url], ["--exit-on-error=true"], environment) as server:
+        server.wait_for_line(r"cannot be reached .* its copy of .* is used")
+        assert Control(server).word("ensemble") == "second"
+        assert server.is_ready()
+
+
+def test_polling_s3(s3: S3Server, environment: dict[str, str], tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_model(models, "m", "first")
+    s3.make_bucket("models")
+    upload(s3, models, prefix="")
+    with naiad([s3.url("models")], ["--model-control-mode=poll", "--repository-poll-secs=1"], environment) as server:
+        control = Control(server)
+        assert control.word("m") == "first"
+        write_model(models, "m", "second")
+        write_model(models, "new")
+        since = len(server.lines)
+        upload(s3, models, prefix="")
+        server.wait_for_line("successfully loaded 'm' version 1", since=since)
+        server.wait_for_line("successfully loaded 'new' version 1", since=since)
+        assert (control.word("m"), control.word("new")) == ("second", "new")
+        s3.delete("models", "m/config.pbtxt", "m/1/model.py")
+        server.wait_for_line("successfully unloaded 'm' version 1", since=since)
+        s3.stop()
+        server.wait_for_line("cannot be reached", since=since)
+        assert control.word("new") == "new", "a store that is not there is no empty store"
+
+
+def test_many_small_models_come_side_by_side(s3: S3Server, environment: dict[str, str], tmp_path: Path) -> None:
+    s3.make_bucket("models", {f"m{number}/1/model.py": b"x" * 1000 for number in range(105)})
+    store = open_store(s3.url("models"), "", environment)
+    store.refresh()
+    assert len(store.names()) == 105
+    assert all((store.directory(name) or Path()).joinpath("1/model.py").stat().st_size == 1000 for name in store.names())
+    cache = tmp_path / "cache" / "naiad" / "repositories"
+    assert oct(cache.stat().st_mode & 0o777) == "0o700"
+
+
+def test_a_repository_on_the_hub(environment: dict[str, str], tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    write_model(models, "m", "from the hub")
+    files = {str(path.relative_to(tmp_path)): path.read_bytes() for path in models.rglob("*") if path.is_file()}
+    with cloud_server(HubHandler, files | {"readme.md": b"hello"}) as hub:
+        environment["HF_ENDPOINT"] = hub.url
+        with naiad(["hf://organisation/models/models"], [], environment) as server:
+            assert Control(server).word("m") == "from"
+    with naiad(["hf://organisation/models/models"], [], environment) as server:
+        server.wait_for_line(r"cannot be reached .* its copy of .* is used")
+        assert Control(server).word("m") == "from"
+
+
+def ends(server: Server) -> str:
+    """What a server says that cannot start."""
+    with pytest.raises(ServerFailedError):
+        server.wait_started()
+    assert server.stop() == 1
+    return "\n".join(server.lines)
+
+
+def test_a_store_that_cannot_be_reached_ends_the_start(environment: dict[str, str]) -> None:
+    words = ends(launch_naiad(["s3://127.0.0.1:9/models"], [], environment))
+    assert "model repository 's3://127.0.0.1:9/models' cannot be reached, and there is no copy of it" in words
+    assert "error: creating server: Internal - failed to load all models" in words
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://host/models", "unsupported model repository 'ftp://host/models'"),
+        ("s3://", "no bucket can be called ''"),
+        ("/no/such/folder", "failed to stat file /no/such/folder"),
+    ],
+)
+def test_what_is_no_repository(environment: dict[str, str], url: str, words: str) -> None:
+    assert words in ends(launch_naiad([url], [], environment))
+
+
+def test_sigterm_while_models_are_fetched(s3: S3Server, environment: dict[str, str]) -> None:
+    s3.make_bucket("models", {f"m/1/weights{number}": os.urandom(100_000) for number in range(20)})
+    server = launch_naiad([s3.url("models")], [], environment)
+    try:
+        server.wait_for_line("fetching 20 files")
+        server.signal(15)
+        assert server.wait_exit(30) == 0
+    finally:
+        server.stop()
