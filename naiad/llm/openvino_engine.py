@@ -188,7 +188,7 @@ def open_openvino(path: Path, settings: EngineSettings, num_threads: int) -> Ope
     scheduler.dynamic_split_fuse = True
     try:
         pipeline = openvino_genai.ContinuousBatchingPipeline(str(path), scheduler, "CPU", {"INFERENCE_NUM_THREADS": num_threads})
-    except RuntimeError as error:
+    except Exception as error:  # its reader of GGUF raises whatever it stumbles over
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise invalid_arg(f"OpenVINO cannot open '{path.name}': {lines[-1].strip() if lines else error}") from None
     wanted = min(settings.max_model_len or checkpoint.max_position_embeddings, checkpoint.max_position_embeddings)

@@ -98,8 +98,11 @@ def _config(parameters: SamplingParameters, max_tokens: int, ends: frozenset[int
     config.apply_chat_template = False
     config.max_new_tokens = max_tokens
     config.min_new_tokens = min(parameters.min_tokens, max_tokens)
-    config.ignore_eos = parameters.ignore_eos
-    config.stop_token_ids = set(ends)
+    # OpenVINO's ignore_eos also ignores stop tokens, and an eos that is not set becomes the checkpoint's: so one of ours stands for it.
+    config.ignore_eos = not ends
+    if ends:
+        config.set_eos_token_id(min(ends))
+        config.stop_token_ids = set(ends)
     config.do_sample = parameters.temperature > 0
     if config.do_sample:
         config.temperature = parameters.temperature

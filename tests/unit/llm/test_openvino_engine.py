@@ -1,0 +1,146 @@
+"""The OpenVINO engine on a tiny GGUF file: the tokens of the native engine, the same ends, and refusals by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
+pytest.importorskip("gguf", reason="writes its own GGUF file")
+pytest.importorskip("torch", reason="the weights are made by transformers")
+
+from naiad.errors import NaiadError
+from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
+from naiad.llm.openvino_engine import OpenvinoEngine, open_openvino
+from naiad.llm.parameters import SamplingParameters
+from tests.unit.llm import test_gguf, tokenizers_made
+from tests.unit.llm.engines import Gatherer
+
+PROMPT = "the tokens of a tiny model"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_gguf, "add_tokenizer", with_more_keys(test_gguf.add_tokenizer))
+        test_gguf.write_gguf(path, test_gguf.tiny("Llama", hidden_size=128), "llama", ["F16"])
+    return path
+
+
+def with_more_keys(add_tokenizer: Callable[[Any], None]) -> Callable[[Any], None]:
+    """OpenVINO's reader wants keys that ours can do without."""
+
+    def add(writer: Any) -> None:
+        add_tokenizer(writer)
+        end = tokenizers_made.byte_level(400).token_to_id("<|end|>")
+        for put in (writer.add_bos_token_id, writer.add_pad_token_id, writer.add_unk_token_id):
+            put(end)
+        writer.add_file_type(1)
+        writer.add_rope_dimension_count(32)
+        writer.add_vocab_size(test_gguf.VOCAB)
+        writer.add_add_bos_token(False)
+        writer.add_chat_template("{{ messages[0].content }}")
+
+    return add
+
+
+@pytest.fixture(scope="module")
+def shared(checkpoint: Path) -> OpenvinoEngine:
+    return open_openvino(checkpoint, EngineSettings(num_kv_blocks=32, max_num_seqs=4, max_waiting_requests=4), 1)
+
+
+@pytest.fixture
+def engine(shared: OpenvinoEngine) -> Iterator[OpenvinoEngine]:
+    yield shared
+    while shared.has_work:
+        shared.step()
+
+
+def request(id: str = "a", prompt: str | list[int] = PROMPT, **values: Any) -> GenerationRequest:
+    return GenerationRequest(id=id, prompt=prompt, parameters=SamplingParameters(**{"temperature": 0.0, "ignore_eos": True, **values}))
+
+
+def run(engine: OpenvinoEngine, *requests: GenerationRequest) -> Gatherer:
+    gatherer = Gatherer()
+    for one in requests:
+        engine.submit(one)
+    while engine.has_work:
+        gatherer.take(engine.step())
+    return gatherer
+
+
+def test_several_at_once_give_what_each_gives_alone(engine: OpenvinoEngine) -> None:
+    prompts = [PROMPT, "another", "a third one that is longer than the others"]
+    alone = [run(engine, request(prompt=prompt, max_tokens=10)).completions["a", 0] for prompt in prompts]
+    together = run(engine, *(request(str(index), prompt, max_tokens=10) for index, prompt in enumerate(prompts)))
+    for index, one in enumerate(alone):
+        found = together.completions[str(index), 0]
+        assert (found.tokens, found.text, found.finish_reason) == (one.tokens, one.text, FinishReason.LENGTH)
+        assert engine.tokenizer.decode(found.tokens) == found.text
+
+
+def test_seeds_fix_the_tokens_and_n_gives_several(engine: OpenvinoEngine) -> None:
+    first, second = (run(engine, request(temperature=1.0, seed=5, n=2, max_tokens=8)).completions for _ in range(2))
+    assert {key: one.tokens for key, one in first.items()} == {key: one.tokens for key, one in second.items()}
+    assert first["a", 0].tokens != first["a", 1].tokens
+
+
+def test_stop_strings_and_stop_tokens(engine: OpenvinoEngine) -> None:
+    whole = run(engine, request(max_tokens=12)).completions["a", 0]
+    stop = whole.text[4:6]
+    cut = run(engine, request(max_tokens=12, stop=[stop])).completions["a", 0]
+    assert (cut.text, cut.finish_reason, cut.stop_reason) == (whole.text[: whole.text.index(stop)], FinishReason.STOP, stop)
+    token = whole.tokens[3]
+    ended = run(engine, request(max_tokens=12, stop_token_ids=[token])).completions["a", 0]
+    assert ended.tokens == whole.tokens[: whole.tokens.index(token) + 1]
+    assert ended.stop_reason == token
+
+
+def test_a_cancelled_request_ends_at_once(engine: OpenvinoEngine) -> None:
+    engine.submit(request(max_tokens=100))
+    engine.step()
+    engine.cancel("a")
+    outputs: list[TokenOutput] = []
+    while engine.has_work:
+        outputs += engine.step()
+    assert [output.finish_reason for output in outputs] == [FinishReason.CANCELLED]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"logit_bias": {3: 1.0}}, "the openvino engine has no logit_bias"),
+        ({"bad_words": ["x"]}, "the openvino engine has no bad_words"),
+        ({"logprobs": 5}, "the openvino engine has no logprobs beyond 1"),
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+    ],
+)
+def test_what_it_lacks_is_refused_by_name(engine: OpenvinoEngine, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(NaiadError) as refused:
+        engine.submit(request(**values))
+    assert words in refused.value.message
+    assert refused.value.code.name == "INVALID_ARG"
+    assert not engine.has_work
+
+
+def test_long_prompts_and_full_queues(engine: OpenvinoEngine) -> None:
+    with pytest.raises(NaiadError, match="the model's context is"):
+        engine.submit(request(prompt=[5] * 5000))
+    for index in range(8):
+        engine.submit(request(str(index), max_tokens=2))
+    with pytest.raises(NaiadError, match="the limit is 8") as refused:
+        engine.submit(request("late"))
+    assert refused.value.retry_after_s == 1
+    assert len(run(engine).completions) == 8
+
+
+def test_logprobs_of_the_chosen_tokens(engine: OpenvinoEngine) -> None:
+    found = run(engine, request(max_tokens=4, logprobs=1)).completions["a", 0]
+    assert [entry.token for entry in found.logprobs] == found.tokens
+    assert all(entry.logprob <= 0 for entry in found.logprobs)
