@@ -16,7 +16,7 @@ HELP = """Measure a model under load, with perf_analyzer's flags.
 
 def run_perf(options: PerfOptions) -> int:
     options = check_options(options)
-    from naiad.tools.perf.run import run
+    from naiad.tools.perf.session import run
 
     return run(options)
 

@@ -1,4 +1,4 @@
-"""`naiad perf` from options to exit code: prepare, measure level after level, report.
+"""One run of `naiad perf`: prepare, measure level after level, report.
 
 Rule: whatever happens to the server, what was measured is reported, and the exit code is perf_analyzer's:
 0 fine, 2 not stable, 99 the server could not be used.
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvloop
 
 from naiad import __version__
 from naiad.settings.option import OptionError
@@ -137,11 +136,6 @@ def _quiet_collector() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
-
-
-def run(options: PerfOptions) -> int:
-    """The whole command, without comparisons."""
-    return uvloop.run(run_one(options))[0]
 
 
 async def run_one(options: PerfOptions) -> tuple[int, RunResult | None]:

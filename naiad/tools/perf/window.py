@@ -101,7 +101,7 @@ def summarize(windows: Sequence[Window], plan: WindowPlan) -> Summary:
         duration_s,
         count * plan.batch_size / duration_s,
         float(records.num_responses.sum()) * plan.batch_size / duration_s,
-        count / duration_s,
+        (count + len(records.failures)) / duration_s,
         float(100 * np.mean(records.late > _DELAYED_NS)) if count else 0.0,
         float(latency.mean()) if count else 0.0,
         float(latency.std()) if count else 0.0,
