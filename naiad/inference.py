@@ -101,7 +101,7 @@ class InferenceCore:
     # Inference.
 
     def infer(self, request: InferRequest) -> ResponseStream:
-        if self.is_exiting and not request.sequence_id:  # a sequence that has begun may go on to its end
+        if self.is_exiting and (request.sequence_start or not request.sequence_id):  # a sequence that has begun may go on to its end
             raise unavailable("Server exiting", RETRY_AFTER_S)
         if request.regions is not None:
             return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))

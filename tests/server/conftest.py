@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenarios.scene import Scene
 from tests.server.harness import Endpoints, Server, naiad, running_elsewhere
 
 REPOSITORIES = Path(__file__).parents[1] / "repositories"
@@ -26,6 +27,21 @@ def main_server() -> Iterator[Endpoints]:
         return
     with naiad([str(REPOSITORIES / "main")]) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def scheduler_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+    """Sequences, ensembles and the like; and the folder in which those models note what they are given (tests/scenarios)."""
+    folder = str(tmp_path_factory.mktemp("records"))
+    with naiad([str(REPOSITORIES / "schedulers")], environment={"RECORD_DIR": folder}) as server:
+        yield server, folder
+
+
+@pytest.fixture
+def scene(scheduler_server: tuple[Server, str]) -> Iterator[Scene]:
+    scene = Scene(*scheduler_server)
+    yield scene
+    scene.close()
 
 
 @pytest.fixture(scope="session")

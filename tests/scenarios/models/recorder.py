@@ -1,0 +1,175 @@
+"""What the models of this repository have in common: each `execute` is noted as one JSON line in $RECORD_DIR/<instance>.jsonl.
+
+Y is X + 1. An input GO names a FIFO: its writer must open and close it before `execute` goes on; an empty GO does not wait.
+Request parameters steer a model: `fail` names the model that is to answer with an error, `skip` the one that is to leave Y out.
+"""
+
+import json
+import os
+import threading
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+def plain(array):
+    return [value.decode() if isinstance(value, bytes) else value for value in array.ravel().tolist()]
+
+
+def describe(request):
+    inputs = {}
+    for tensor in request.inputs():
+        array = tensor.as_numpy()
+        inputs[tensor.name()] = [str(array.dtype), list(array.shape), plain(array)]
+    return {
+        "id": request.request_id(),
+        "sequence": request.correlation_id(),
+        "flags": request.flags(),
+        "timeout": request.timeout(),
+        "parameters": json.loads(request.parameters()),
+        "wanted": sorted(request.requested_output_names()),
+        "inputs": dict(sorted(inputs.items())),
+    }
+
+
+def first(request, name, default=None):
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return default if tensor is None else tensor.as_numpy().ravel()[0]
+
+
+def wait_at(path):
+    if path:
+        with open(path, "rb") as fifo:
+            fifo.read()
+
+
+class Recorder:
+    def initialize(self, args):
+        self.name = args["model_name"]
+        self.instance = args["model_instance_name"]
+        self.config = json.loads(args["model_config"])
+        folder = os.environ.get("RECORD_DIR")
+        self.path = None if folder is None else os.path.join(folder, self.instance + ".jsonl")
+
+    def note(self, requests):
+        if self.path is not None:
+            line = json.dumps([describe(request) for request in requests]) + "\n"
+            with open(self.path, "a") as file:
+                file.write(line)
+
+
+class Plain(Recorder):
+    def execute(self, requests):
+        self.note(requests)
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        wait_at(first(request, "GO", b""))
+        parameters = json.loads(request.parameters())
+        if parameters.get("fail") == self.name:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("asked to fail"))
+        return pb_utils.InferenceResponse([] if parameters.get("skip") == self.name else self.outputs(request))
+
+    def outputs(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+        extra = pb_utils.get_input_tensor_by_name(request, "EXTRA")
+        outputs = [pb_utils.Tensor("Y", x + (1 if extra is None else extra.as_numpy()))]
+        if "Z" in request.requested_output_names():
+            outputs.append(pb_utils.Tensor("Z", x * 10))
+        return outputs
+
+
+class Streaming(Recorder):
+    """Decoupled: answers X times, with 0 to X-1, from a thread that waits at GO first."""
+
+    def execute(self, requests):
+        self.note(requests)
+        for request in requests:
+            if first(request, "READY", True):
+                threading.Thread(target=self.stream, args=(request,)).start()
+
+    def stream(self, request):
+        sender = request.get_response_sender()
+        count = int(first(request, "X"))
+        wait_at(first(request, "GO", b""))
+        for number in range(count):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+class Iterative(Recorder):
+    """Wants to see its request X times; a decoupled one answers each time, with how often is left."""
+
+    def initialize(self, args):
+        super().initialize(args)
+        self.left = {}
+        self.is_decoupled = pb_utils.using_decoupled_model_transaction_policy(self.config)
+
+    def execute(self, requests):
+        self.note(requests)
+        responses = [self.step(request) for request in requests]
+        return None if self.is_decoupled else responses
+
+    def step(self, request):
+        key = int(first(request, "CORRID"))
+        if first(request, "START"):
+            self.left[key] = int(first(request, "X"))
+        self.left[key] -= 1
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), self.left[key], np.int32))])
+        is_last = self.left[key] <= 0
+        if not is_last:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        if self.is_decoupled:
+            request.get_response_sender().send(response, flags=int(is_last))
+        return response if is_last and not self.is_decoupled else None
+
+
+class Probe(Recorder):
+    def execute(self, requests):
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)])
+            request.get_response_sender().send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+class Many(Recorder):
+    """Decoupled: answers X times within `execute`. Parameters: `fail_at` makes one of them an error, `together` ends with the last."""
+
+    def execute(self, requests):
+        self.note(requests)
+        for request in requests:
+            self.answer(request, json.loads(request.parameters()))
+
+    def answer(self, request, parameters):
+        sender = request.get_response_sender()
+        count = int(first(request, "X"))
+        is_together = bool(parameters.get("together")) and count > 0
+        for number in range(count):
+            response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))])
+            if parameters.get("fail_at") == number:
+                response = pb_utils.InferenceResponse(error=pb_utils.TritonError("failed on the way"))
+            sender.send(response, flags=int(is_together and number == count - 1))
+        if not is_together:
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+class Stateful(Recorder):
+    """Y is the X of the request before. The answers are made from the state that the server hands in."""
+
+    def execute(self, requests):
+        self.note(requests)
+        return [pb_utils.InferenceResponse(self.outputs(request)) for request in requests]
+
+    def outputs(self, request):
+        def get(name):
+            return pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+
+        x = get("X")
+        text = get("TEXT_IN")[0, 0] + b"%d." % x[0, 0]
+        return [
+            pb_utils.Tensor("Y", get("LAST_IN")),
+            pb_utils.Tensor("LAST_OUT", x),
+            pb_utils.Tensor("SUM_OUT", get("SUM_IN") + x),
+            pb_utils.Tensor("ALL_OUT", np.concatenate([get("ALL_IN"), x], axis=1)),
+            pb_utils.Tensor("TEXT_OUT", np.array([[text]], np.object_)),
+        ]

@@ -1,0 +1,41 @@
+"""Which scenarios go to which server: a repository, server flags, and the functions that are played."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.scenarios import ensemble, sequence
+from tests.scenarios.scene import Scene
+
+REPOSITORY = Path(__file__).parents[1] / "repositories" / "schedulers"
+
+
+class Suite(msgspec.Struct, frozen=True):
+    repository: str
+    flags: list[str]
+    scenarios: dict[str, Callable[[Scene], None]]
+
+
+def _suite(scenarios: list[Callable[[Scene], None]], flags: list[str] | None = None, repository: Path = REPOSITORY) -> Suite:
+    return Suite(str(repository), flags or [], {scenario.__name__: scenario for scenario in scenarios})
+
+
+SUITES = {
+    "sequence": _suite(sequence.SCENARIOS),
+    "ensemble": _suite(ensemble.SCENARIOS),
+}
+
+
+def golden_path(suite: str) -> Path:
+    return Path(__file__).with_name("golden") / f"{suite}.json"
+
+
+def read_golden(suite: str) -> dict[str, list[list[Any]]]:
+    """By scenario: what the genuine Triton did."""
+    golden: dict[str, list[list[Any]]] = json.loads(golden_path(suite).read_text())
+    return golden
