@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from naiad import __version__
@@ -24,6 +25,8 @@ from naiad.repository.operations import OperationOptions
 from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.repository.store import LocalStore, Store
 from naiad.settings import Settings, latency_metrics
+from naiad.shm.cuda_helper import CudaHelper
+from naiad.shm.cuda_region import open_cuda_region
 from naiad.shm.region_table import RegionTable
 from naiad.stores.location import is_remote
 from naiad.stores.open_store import open_store
@@ -150,7 +153,9 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         repository,
         ServerMetadata(settings.id, __version__, EXTENSIONS),
         strict_readiness=settings.strict_readiness,
-        regions=RegionTable(is_allowed=settings.allow_client_shm),
+        regions=RegionTable(
+            is_allowed=settings.allow_client_shm, open_cuda=partial(open_cuda_region, CudaHelper()) if config_options.gpus else None
+        ),
         tracing=build_tracing(settings),
     )
     return core

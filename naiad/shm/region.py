@@ -19,6 +19,8 @@ class Region(Protocol):
     name: str
     kind: str
     byte_size: int
+    is_slow: bool
+    """Another process has to be asked: never on the event loop."""
 
     def describe(self) -> dict[str, Any]:
         """What the status of the extension shows, in Triton's order."""

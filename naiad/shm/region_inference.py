@@ -35,7 +35,7 @@ def infer_with_regions(request: InferRequest, table: RegionTable, infer: Infer, 
     lease = table.lease(use)
     try:
         lease.allocate_inputs(request, allocate)
-        if lease.input_bytes > MAX_INLINE_BYTES:
+        if lease.has_slow_inputs or lease.input_bytes > MAX_INLINE_BYTES:
             return _RegionStream(lease, table).start_later(request, infer)
         lease.read_inputs(request)
         stream = infer(request)
@@ -99,7 +99,7 @@ class _RegionStream:
             response, is_final = self._events.popleft()
             if response is None or response.error is not None:
                 self._put(response, is_final)
-            elif self._lease.output_bytes(response.outputs) > MAX_INLINE_BYTES:
+            elif self._lease.has_slow_outputs or self._lease.output_bytes(response.outputs) > MAX_INLINE_BYTES:
                 self._is_writing = True
                 self._in_thread(partial(self._write, response), partial(self._on_written, is_final), partial(_failed, response))
                 return

@@ -31,7 +31,7 @@ class RegionEntry:
 
 
 class RegionLease:
-    __slots__ = ("_inputs", "_on_close", "_outputs", "input_bytes")
+    __slots__ = ("_inputs", "_on_close", "_outputs", "has_slow_inputs", "has_slow_outputs", "input_bytes")
 
     def __init__(
         self,
@@ -43,6 +43,8 @@ class RegionLease:
         self._outputs = outputs
         self._on_close = on_close
         self.input_bytes = sum(piece.byte_size for _, _, piece in inputs)
+        self.has_slow_inputs = any(entry.region.is_slow for _, entry, _ in inputs)
+        self.has_slow_outputs = any(entry.region.is_slow for entry, _ in outputs.values())
 
     @property
     def entries(self) -> list[RegionEntry]:

@@ -21,13 +21,15 @@ from naiad.shm.system_region import check_key, open_system_region
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 MAX_NAME_CHARS = 1024
 SIZE_MAX = (1 << 64) - 1
+HANDLE_BYTES = 64
+MAX_DEVICES = 1024
 NUM_THREADS = 4
 MAX_READ_BYTES = 8 << 30
 """Of inputs of requests in flight: a region may claim any size, the memory that it is copied to is real. At most half of the machine's."""
 _TITLE = {SYSTEM: "system", CUDA: "CUDA"}
 
 OpenCuda = Callable[[str, bytes, int, int], Region]
-"""(name, raw handle, device, bytes) -> region; raises NaiadError."""
+"""(name, raw handle, device, bytes) -> region; raises NaiadError. Called in a thread."""
 
 
 class RegionTable:
@@ -67,6 +69,8 @@ class RegionTable:
         self._check_new(name)
         if self._open_cuda is None:
             raise invalid_arg(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+        if len(raw_handle) != HANDLE_BYTES or not 0 <= device_id < MAX_DEVICES:
+            raise invalid_arg(f"failed to register shared memory region '{name}': invalid args")
         opening = asyncio.get_running_loop().run_in_executor(self.threads, self._open_cuda, name, raw_handle, device_id, byte_size)
         region = await opening
         try:

@@ -20,6 +20,7 @@ MAX_BYTES = (1 << 63) - 1
 
 class SystemRegion:
     kind = SYSTEM
+    is_slow = False
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, fd: int) -> None:
         """Takes the descriptor over."""

@@ -154,6 +154,16 @@ class TestLarge:
         assert all(name.startswith("naiad-region") for name in threads)
         assert rig.is_released()
 
+    async def test_memory_of_another_process_is_never_asked_for_on_the_loop(self, rig: Rig) -> None:
+        rig.table._entries["r"].region.is_slow = True
+        rig.start(4, 4)
+        assert rig.requests == []
+        await wait_for(lambda: rig.requests)
+        rig.answer(Tensor("OUT", "UINT8", [2], b"hi"))
+        assert rig.events == []
+        await rig.is_final.wait()
+        assert rig.memory.read(2, 2 * LARGE) == b"hi"
+
     async def test_answers_keep_their_order(self, rig: Rig) -> None:
         rig.start(4, LARGE)
         rig.answer(Tensor("OUT", "UINT8", [LARGE], b"1" * LARGE), is_final=False)

@@ -19,6 +19,7 @@ from tests.unit.shm.shared_object import SharedObject, shared_object
 
 class FakeCudaRegion:
     kind = CUDA
+    is_slow = True
 
     def __init__(self, name: str, device_id: int, byte_size: int) -> None:
         self.name = name
