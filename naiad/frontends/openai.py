@@ -17,11 +17,21 @@ from naiad.frontends.openai_embeddings import EmbeddingRun
 from naiad.frontends.openai_generation import OpenAiGeneration
 from naiad.frontends.openai_models import ModelRoutes, find_form, find_language_model, find_model, sampling_defaults
 from naiad.frontends.openai_reply import answer_error
-from naiad.protocol import openai_chat, openai_completion, openai_embedding
+from naiad.protocol import openai_chat, openai_completion, openai_embedding, openai_response_input
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
 from naiad.protocol.openai_answer import AnswerWriter
-from naiad.protocol.openai_body import Body, ChatBody, CompletionBody, EmbeddingBody, GenerationBody, decode_body, param_names
+from naiad.protocol.openai_body import (
+    Body,
+    ChatBody,
+    CompletionBody,
+    EmbeddingBody,
+    GenerationBody,
+    ResponsesBody,
+    decode_body,
+    param_names,
+)
 from naiad.protocol.openai_error import OpenAiError, bad_request, from_core
+from naiad.protocol.openai_response import ResponseWriter
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import Head
 from naiad.transport.http1_route import Route
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
 _MODEL = r"/v1/models/(?P<model>.+)"
 _CHAT_PARAMS = param_names(ChatBody)
 _COMPLETION_PARAMS = param_names(CompletionBody)
+_RESPONSES_PARAMS = param_names(ResponsesBody)
 
 
 class OpenAiRoutes:
@@ -45,6 +56,7 @@ class OpenAiRoutes:
         return [
             Entry("POST", "/v1/chat/completions", "inference", self._guarded(self._chat)),
             Entry("POST", "/v1/completions", "inference", self._guarded(self._completion)),
+            Entry("POST", "/v1/responses", "inference", self._guarded(self._response)),
             Entry("POST", "/v1/embeddings", "inference", self._guarded(self._embedding)),
             Entry("GET", "/v1/models", "metadata", simple(self._models.list)),
             Entry("GET", _MODEL, "metadata", simple(self._models.show)),
@@ -101,6 +113,15 @@ class OpenAiRoutes:
             else openai_completion.WholeCompletion(body.model, now_s, n, echoes)
         )
         self._generate(exchange, model, calls, writer, _COMPLETION_PARAMS, is_stream=is_stream)
+
+    def _response(self, exchange: Exchange) -> None:
+        body = self._read(exchange, ResponsesBody)
+        model = find_language_model(self._core, body.model)
+        is_stream, plan = bool(body.stream), openai_response_input.read_plan(body)
+        defaults = sampling_defaults(model.config) | {"n": 1}
+        call = openai_response_input.decode_call(body, plan, defaults, is_streamed=is_stream and model.spec.is_decoupled)
+        writer = ResponseWriter(body, int(time.time()), plan, is_stream=is_stream)
+        self._generate(exchange, model, [call], writer, _RESPONSES_PARAMS, is_stream=is_stream)
 
     def _embedding(self, exchange: Exchange) -> None:
         body = self._read(exchange, EmbeddingBody)

@@ -16,8 +16,8 @@ from naiad.errors import NaiadError, internal
 from naiad.frontends.http_trace import start_trace
 from naiad.frontends.openai_reply import answer_error
 from naiad.frontends.traced_answer import infer_in_trace, traced
-from naiad.protocol.openai_answer import AnswerWriter, encode_event
-from naiad.protocol.openai_error import OpenAiError, encode_error, from_core
+from naiad.protocol.openai_answer import AnswerWriter
+from naiad.protocol.openai_error import OpenAiError, from_core
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_response import JSON_TYPE
 
@@ -99,7 +99,7 @@ class OpenAiGeneration:
         if not self._exchange.is_started:
             answer_error(self._exchange, error)
             return
-        self._exchange.send_chunk(encode_event(encode_error(error)))
+        self._exchange.send_chunk(self._writer.fail(error))
         self._exchange.end_stream()
 
     def _cancel(self) -> None:

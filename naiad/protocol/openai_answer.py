@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from naiad.backends.llm_call import GenerationEvent
+from naiad.protocol.openai_error import OpenAiError, encode_error
 
 DONE = b"data: [DONE]\n\n"
 _ENCODER = msgspec.json.Encoder()
@@ -22,6 +23,10 @@ class AnswerWriter(Protocol):
 
     def end(self) -> bytes:
         """The rest of the stream, or the whole answer."""
+        ...
+
+    def fail(self, error: OpenAiError) -> bytes:
+        """The end of a stream that has begun and cannot go on."""
         ...
 
 
@@ -60,8 +65,9 @@ def encode(value: Any) -> bytes:
     return _ENCODER.encode(value)
 
 
-def encode_event(data: bytes) -> bytes:
-    return b"data: %b\n\n" % data
+def encode_failure(error: OpenAiError) -> bytes:
+    """As an event of a stream; OpenAI's clients raise it."""
+    return b"data: %b\n\n" % encode_error(error)
 
 
 class ChunkFrame:

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from naiad.backends.llm_call import CompletionPiece, GenerationCall, GenerationEvent, TokenLogprob
-from naiad.protocol.openai_answer import DONE, ChunkFrame, Usage, UsageCount, encode, new_id
+from naiad.protocol.openai_answer import DONE, ChunkFrame, Usage, UsageCount, encode, encode_failure, new_id
 from naiad.protocol.openai_body import ChatBody
-from naiad.protocol.openai_error import bad_request
+from naiad.protocol.openai_error import OpenAiError, bad_request
 from naiad.protocol.openai_format import read_format
 from naiad.protocol.openai_logprob import ChatLogprobs, chat_logprobs
 from naiad.protocol.openai_sampling import chat_sampling
@@ -164,6 +164,9 @@ class StreamedChat:
     def end(self) -> bytes:
         return DONE if self._usage is None else self._frame.usage_chunk(self._usage.total()) + DONE
 
+    def fail(self, error: OpenAiError) -> bytes:
+        return encode_failure(error)
+
     def _chunks(self, piece: CompletionPiece) -> list[bytes]:
         chunk, chunks = self._frame.chunk, []
         if piece.index not in self._readers:
@@ -226,6 +229,9 @@ class WholeChat:
         choices = [self._choice(index, draft) for index, draft in sorted(self._drafts.items())]
         answer = Completion(new_id("chatcmpl-"), "chat.completion", self._created_s, self._model, choices, self._usage.total())
         return encode(answer)
+
+    def fail(self, error: OpenAiError) -> bytes:
+        return b""  # not begun before it is complete
 
     def _choice(self, index: int, draft: _Draft) -> Choice:
         reader = build_reader(self._plan)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from naiad.backends.llm_call import CompletionPiece, GenerationCall, GenerationEvent, TokenLogprob
-from naiad.protocol.openai_answer import DONE, ChunkFrame, Usage, UsageCount, encode, new_id
+from naiad.protocol.openai_answer import DONE, ChunkFrame, Usage, UsageCount, encode, encode_failure, new_id
 from naiad.protocol.openai_body import CompletionBody
-from naiad.protocol.openai_error import bad_request
+from naiad.protocol.openai_error import OpenAiError, bad_request
 from naiad.protocol.openai_format import read_format
 from naiad.protocol.openai_logprob import CompletionLogprobs, completion_logprobs
 from naiad.protocol.openai_sampling import completion_sampling
@@ -100,6 +100,9 @@ class StreamedCompletion:
     def end(self) -> bytes:
         return DONE if self._usage is None else self._frame.usage_chunk(self._usage.total()) + DONE
 
+    def fail(self, error: OpenAiError) -> bytes:
+        return encode_failure(error)
+
     def _chunk(self, call_index: int, piece: CompletionPiece) -> bytes:
         index = call_index * self._n + piece.index
         text = piece.text if index in self._offsets else self._echoes[call_index] + piece.text
@@ -143,3 +146,6 @@ class WholeCompletion:
             self._choices[index].logprobs = completion_logprobs(entries, 0)
         choices = [choice for _, choice in sorted(self._choices.items())]
         return encode(TextCompletion(new_id("cmpl-"), "text_completion", self._created_s, self._model, choices, self._usage.total()))
+
+    def fail(self, error: OpenAiError) -> bytes:
+        return b""  # not begun before it is complete

@@ -53,9 +53,14 @@ def completion_logprobs(entries: list[TokenLogprob], offset: int) -> CompletionL
     """`offset`: where the first of them begins, in characters of the choice's text."""
     found = CompletionLogprobs()
     for entry in entries:
-        found.tokens.append(entry.text)
+        found.tokens.append(_name(entry))
         found.token_logprobs.append(max(entry.logprob, _LOWEST))
-        found.top_logprobs.append({top.text: max(top.logprob, _LOWEST) for top in (*entry.top, entry)})
+        found.top_logprobs.append({_name(top): max(top.logprob, _LOWEST) for top in (*entry.top, entry)})
         found.text_offset.append(offset)
         offset += len(entry.text)
     return found
+
+
+def _name(entry: TokenLogprob) -> str:
+    """Parts of characters look alike as text; OpenAI writes them as `bytes:\\xe2`."""
+    return entry.text if "\ufffd" not in entry.text else "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.raw)

@@ -170,3 +170,38 @@ def test_a_stream_that_is_closed_early_leaves_the_server_free(client: Any) -> No
     with chat(client, model="narrow", max_tokens=4000, stream=True) as stream:
         next(iter(stream))
     assert chat(client, model="narrow", max_tokens=2).usage.completion_tokens == 2
+
+
+def test_a_response_is_the_same_streamed(client: Any) -> None:
+    fields = {"model": "tiny", "input": "Hello", "instructions": "Be brief", "max_output_tokens": 12, "temperature": 0}
+    whole = client.responses.create(**fields)
+    assert (whole.object, whole.output[0].type) == ("response", "message")
+    events = list(client.responses.create(**fields, stream=True))
+    kinds, final = [event.type for event in events], events[-1].response
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert final.output_text == whole.output_text
+    assert final.usage.output_tokens == whole.usage.output_tokens
+    assert kinds[:4] == ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
+    assert kinds[-1] == f"response.{whole.status}"
+    asked = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hello"}]
+    same = client.chat.completions.create(model="tiny", messages=asked, max_tokens=12, temperature=0)
+    assert same.choices[0].message.content == whole.output_text
+
+
+def test_a_response_calls_a_tool_and_takes_its_output(client: Any) -> None:
+    pytest.importorskip("xgrammar", reason="structured output needs xgrammar")
+    tool = {"type": "function", "name": "tell", "parameters": PERSON, "strict": True}
+    question: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]
+    with client.responses.stream(
+        model="tiny", input=question, tools=[tool], tool_choice="required", parallel_tool_calls=False, extra_body={"seed": 3}
+    ) as stream:
+        response = stream.get_final_response()
+    call = response.output[0]
+    assert (call.type, call.name, response.status) == ("function_call", "tell", "completed")
+    assert json.loads(call.arguments)["kind"] in ("cat", "dog")
+    told = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
+    again = client.responses.create(model="tiny", input=[*question, call, told], tools=[tool], max_output_tokens=5)
+    assert again.usage.output_tokens <= 5
+    with pytest.raises(openai.BadRequestError, match="responses are not stored"):
+        client.responses.create(model="tiny", input="x", previous_response_id=response.id)

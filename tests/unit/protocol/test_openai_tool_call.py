@@ -20,7 +20,7 @@ ADD = ("add", {"a": 1})
 
 CASES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
     "hermes": (f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>', "", [WEATHER]),
-    "hermes after text": (f'Let me see.\n<tool_call>{{"name": "add", "arguments": {{"a": 1}}}}</tool_call>', "Let me see.\n", [ADD]),
+    "hermes after text": ('Let me see.\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', "Let me see.\n", [ADD]),
     "hermes twice": (
         f'<tool_call>{{"name": "get_weather", "arguments": {ARGUMENTS}}}</tool_call>\n'
         '<tool_call>{"arguments": {"a": 1}, "name": "add"}</tool_call>',
@@ -31,7 +31,9 @@ CASES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
     "hermes unknown name": ('<tool_call>{"name": "other", "arguments": {}}</tool_call>', "", [("other", {})]),
     "llama": (f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}', "", [WEATHER]),
     "llama with type": (f'{{"type": "function", "name": "get_weather", "parameters": {ARGUMENTS}}}', "", [WEATHER]),
-    "llama twice": (f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}; {{"name": "add", "parameters": {{"a": 1}}}}', "", [WEATHER, ADD]),
+    "llama twice": (
+        f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}; {{"name": "add", "parameters": {{"a": 1}}}}', "", [WEATHER, ADD]
+    ),
     "llama with tag": ('<|python_tag|>{"name": "add", "parameters": {"a": 1}}', "", [ADD]),
     "llama no arguments": ('{"name": "add"}', "", [("add", {})]),
     "null arguments": ('{"name": "add", "arguments": null}', "", [("add", {})]),
