@@ -52,8 +52,7 @@ class Operations:
 
     async def load_all(self, names: Iterable[str]) -> dict[str, NaiadError]:
         """Those that failed. Each ensemble waits for those of its parts that are among them; nothing waits for anything else."""
-        wanted = set(names)
-        parts = await asyncio.to_thread(self._survey.parts_of, wanted)
+        wanted, parts = await self._with_parts(set(names))
         tasks: dict[str, asyncio.Task[NaiadError | None]] = {}
 
         async def load(name: str) -> NaiadError | None:
@@ -76,6 +75,19 @@ class Operations:
             await asyncio.gather(*tasks.values(), return_exceptions=True)
             raise
         return {name: error for name, error in zip(tasks, results, strict=True) if error is not None}
+
+    async def _with_parts(self, names: set[str]) -> tuple[set[str], dict[str, set[str]]]:
+        """These and the models that the ensembles among them call; and by name, whom it calls."""
+        wanted = set(names)
+        while True:
+            parts = await asyncio.to_thread(self._survey.parts_of, wanted)
+            new = {part for called in parts.values() for part in called} - wanted
+            if new:
+                await asyncio.to_thread(self._sources.refresh, new)
+                new = {part for part in new if self._sources.places(part)}
+            if not new:
+                return wanted, parts
+            wanted |= new
 
     # One model.
 
