@@ -142,7 +142,7 @@ def _refusal(words: str) -> OpenAiError:
         param = f"{inside}.{missing[1]}" if inside else missing[1]
         return bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
     if not inside:
-        return bad_request(f"The body of your request is not what was expected: {words.partition(' - at ')[0]}")
+        return bad_request(f"The body of your request is not what was expected: {words.partition(' - at ')[0].replace('`', '')}.")
     return bad_request(f"Invalid type for '{inside}': {_PLACE.sub('', words).replace('`', '')}.", inside, "invalid_type")
 
 

@@ -59,6 +59,8 @@ def _nested(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
+    if not body.input:
+        raise bad_request("'input' is empty, expected a text or at least one item", "input")
     messages: list[dict[str, Any]] = []
     if body.instructions:
         messages.append({"role": "system", "content": body.instructions})
