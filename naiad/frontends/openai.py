@@ -5,6 +5,7 @@ Rule: handlers decode, look the model up and hand over to a run; nothing waits h
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -53,6 +54,20 @@ class OpenAiRoutes:
         self._models = ModelRoutes(core, int(time.time()))
 
     def entries(self) -> list[Entry]:
+        """The last ones are for what is not there: so that even that is said in OpenAI's shape."""
+        known = self._known_entries()
+        patterns = {entry.pattern for entry in known}
+
+        def build(head: Head, names: Names) -> Route:
+            path = head.path.decode("latin-1")
+            is_known = any(re.fullmatch(pattern, path) for pattern in patterns)
+            words = "Not allowed to" if is_known else "Invalid URL:"
+            error = OpenAiError(405 if is_known else 404, f"{words} {head.method} {path}")
+            return Route(lambda exchange: answer_error(exchange, error))
+
+        return [*known, *(Entry(method, "/v1(?:/.*)?", "", build) for method in ("GET", "POST", "DELETE", "PUT"))]
+
+    def _known_entries(self) -> list[Entry]:
         return [
             Entry("POST", "/v1/chat/completions", "inference", self._guarded(self._chat)),
             Entry("POST", "/v1/completions", "inference", self._guarded(self._completion)),

@@ -36,18 +36,20 @@ class OpenAiGeneration:
         self._is_stream = is_stream
         self._streams: list[ResponseStream] = []
         self._num_open = 0
+        self._model_name = ""
         self._has_event = False
         self._is_over = False
 
     def run(self, requests: list[InferRequest]) -> None:
         self._num_open = len(requests)
+        self._model_name = requests[0].model_name
         try:
             for index, request in enumerate(requests):
                 if self._is_over:
                     return
                 self._start(index, request)
         except NaiadError as error:
-            self._fail(from_core(error, self._params, is_leaving=self._core.is_exiting))
+            self._fail(self._translated(error))
             return
         if not self._exchange.is_ended:
             self._exchange.on_disconnect(self._cancel)
@@ -70,7 +72,7 @@ class OpenAiGeneration:
                     raise response.error
                 data = self._writer.take(index, read_event(response.outputs))
             except NaiadError as error:
-                self._fail(from_core(error, self._params, is_leaving=self._core.is_exiting))
+                self._fail(self._translated(error))
                 return
             self._has_event = True
             if data and self._is_stream:
@@ -101,6 +103,11 @@ class OpenAiGeneration:
             return
         self._exchange.send_chunk(self._writer.fail(error))
         self._exchange.end_stream()
+
+    def _translated(self, error: NaiadError) -> OpenAiError:
+        """A model that takes no requests at all is not overloaded."""
+        is_leaving = self._core.is_exiting or not self._core.is_model_ready(self._model_name)
+        return from_core(error, self._params, is_leaving=is_leaving)
 
     def _cancel(self) -> None:
         self._is_over = True

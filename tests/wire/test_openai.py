@@ -477,5 +477,16 @@ async def test_compressed_bodies() -> None:
 @on_uvloop
 async def test_wrong_methods_and_unknown_paths() -> None:
     async with language_server() as (_, server):
-        assert (await call(server.port, "GET", "/v1/chat/completions")).status == 405
-        assert (await call(server.port, "POST", "/v1/nothing", b"{}")).status == 404
+        for method, path, status in (("GET", "chat/completions", 405), ("POST", "nothing", 404), ("DELETE", "models/chat", 405)):
+            reply = await call(server.port, method, f"/v1/{path}")
+            assert (reply.status, reply.json()["error"]["type"]) == (status, "invalid_request_error")
+
+
+@on_uvloop
+async def test_a_model_that_goes_away_is_503() -> None:
+    async with language_server() as (core, server):
+        asked = await ask(core, server)
+        del core.models["chat"]
+        asked.held.stream.fail(unavailable("its worker died", 1))
+        reply = await asked.reply
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
