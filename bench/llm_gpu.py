@@ -107,6 +107,34 @@ class Bench:
         times = sorted(run(self.engine, [(num_in, 1)], seed=100 + index) for index in range(9))
         print(f"  first token of {num_in}: {times[4] * 1e3:.2f} ms", flush=True)
 
+    def closed_loop(self, size: int, num_in: int = 128, num_out: int = 128, seconds: float = 4.0) -> None:
+        """As many clients, each with its next request at once: prompts come in between the others' tokens all the time."""
+        engine, source = self.engine, random.Random(21)
+
+        def submit(index: int, length: int) -> None:
+            prompt = [source.randint(0, 10000) for _ in range(num_in)]
+            parameters = SamplingParameters(temperature=0.6, max_tokens=length, ignore_eos=True)
+            engine.submit(GenerationRequest(id=str(index), prompt=prompt, parameters=parameters, should_detokenize=False))
+
+        for index in range(size):
+            submit(index, source.randint(1, num_out))
+        submitted, num_tokens, num_steps, started = size, 0, 0, 0.0
+        warm_until = time.monotonic() + 1.0
+        while not started or time.monotonic() < started + seconds:
+            outputs = engine.step()
+            if not started and time.monotonic() >= warm_until:
+                started, num_tokens, num_steps = time.monotonic(), 0, 0
+            num_tokens, num_steps = num_tokens + sum(len(output.token_ids) for output in outputs), num_steps + 1
+            for output in outputs:
+                if output.finish_reason is not None:
+                    submit(submitted, num_out)
+                    submitted += 1
+        taken = time.monotonic() - started
+        while engine.has_work:
+            engine.step()
+        print(f"  {num_steps / taken:.0f} steps per second")
+        self._add(f"closed loop {size}", num_tokens / taken, taken, 0.0)
+
     def nano(self) -> None:
         source = random.Random(0)  # draws in the benchmark's own order: each prompt's length, its tokens, then all output lengths
         prompts = [[source.randint(0, 10000) for _ in range(source.randint(100, 1024))] for _ in range(256)]
@@ -226,6 +254,7 @@ def measure(model: str, arguments: argparse.Namespace) -> list[Row]:
         bench.first_token()
         for size in (1, 16, 64, 256):
             bench.batch(size)
+        bench.closed_loop(64)
     if "prefill" in wanted and model == "llama-3.1-8b":
         bench.prefill(2048, 32)
         bench.prefill(8192, 8)

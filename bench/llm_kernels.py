@@ -133,7 +133,7 @@ def skinny_tma(x: torch.Tensor, w: torch.Tensor, splits: int, block_n: int, bloc
     _tma_kernel[(triton.cdiv(w.shape[0], block_n), splits)](
         x, desc, out, x.shape[0], w.shape[0], w.shape[1] // splits, x.stride(0), out.stride(0),
         BLOCK_M=max(16, triton.next_power_of_2(x.shape[0])), BLOCK_N=block_n, BLOCK_K=block_k,
-        IS_DEPENDENT=launch.USE_PDL, num_warps=warps, num_stages=stages, **launch.PDL,
+        IS_DEPENDENT=launch.USE_PDL, num_warps=warps, num_stages=stages, launch_pdl=launch.USE_PDL,
     )  # fmt: skip
     return out
 

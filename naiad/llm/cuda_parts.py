@@ -28,7 +28,7 @@ def build_attention(table: SlotTable, planner: ChunkPlanner) -> TritonPagedAtten
 
 
 def build_operations(cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner) -> TritonOperations:
-    return TritonOperations(cos, sin, table.next_tokens, build_attention(table, planner), GemmPlan())
+    return TritonOperations(cos, sin, table.next_tokens, build_attention(table, planner), GemmPlan(_num_sms(table.device)))
 
 
 def build_sampler(table: SlotTable) -> TritonSampler:

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, wait_for_inputs
 
 BLOCK = 1024
 
@@ -28,12 +28,13 @@ def _silu_mul_kernel(x_ptr, out_ptr, inner, part_stride, NUM_PARTS: tl.constexpr
     tl.store(out_ptr + row * inner + columns, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+_launch_silu_mul = Kernel(_silu_mul_kernel)
+
+
 def silu_mul(x: Tensor, dtype: torch.dtype) -> Tensor:
     """`x` is [tokens, 2 * inner], or [parts, tokens, 2 * inner] in float32."""
     num_parts, part_stride = (x.shape[0], x.stride(0)) if x.dim() == 3 else (1, 0)
     num_tokens, inner = x.shape[-2], x.shape[-1] // 2
     out = torch.empty((num_tokens, inner), dtype=dtype, device=x.device)
-    _silu_mul_kernel[(num_tokens, triton.cdiv(inner, BLOCK))](
-        x, out, inner, part_stride, NUM_PARTS=num_parts, BLOCK=BLOCK, IS_DEPENDENT=USE_PDL, num_warps=4, **PDL
-    )
+    _launch_silu_mul((num_tokens, triton.cdiv(inner, BLOCK)), (x, out), (inner, part_stride), NUM_PARTS=num_parts, BLOCK=BLOCK, num_warps=4)
     return out

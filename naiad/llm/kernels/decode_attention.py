@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, next_power_of_2, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
 
 
 @triton.jit
@@ -133,6 +133,9 @@ def _combine(
     tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+_launch_decode_attention = Kernel(_decode_attention_kernel)
+
+
 class DecodeAttention:
     """Holds the scratch for parts, and the counters; one per engine, sized for its largest batch."""
 
@@ -151,11 +154,13 @@ class DecodeAttention:
         group, dim_pad = num_heads // num_kv_heads, next_power_of_2(head_dim)
         if tile == 0:
             tile, num_warps, num_stages = choose_tile(query.shape[0], group, head_dim, query.dtype)
-        _decode_attention_kernel[(num_kv_heads, chunks.shape[0])](
-            query, keys, values, out, self._parts, self._lse, self._counters, tables, chunks, tables.shape[1], scale, softcap, window,
+        _launch_decode_attention(
+            (num_kv_heads, chunks.shape[0]),
+            (query, keys, values, out, self._parts, self._lse, self._counters, tables, chunks),
+            (tables.shape[1], scale, softcap, window),
             NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=max(16, next_power_of_2(group)), GROUP_OUT=next_power_of_2(group),
             HEAD_DIM=head_dim, DIM_PAD=dim_pad, PAGE=page, TILE=tile, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
-            IS_EXACT=query.dtype == torch.float32, IS_DEPENDENT=USE_PDL, num_warps=num_warps, num_stages=num_stages, **PDL,
+            IS_EXACT=query.dtype == torch.float32, num_warps=num_warps, num_stages=num_stages,
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, next_power_of_2, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
 
 
 @triton.jit
@@ -29,11 +29,14 @@ def _embed_kernel(
     tl.store(out_ptr + row.to(tl.int64) * hidden + columns, x, mask=mask)
 
 
+_launch_embed = Kernel(_embed_kernel)
+
+
 def embed(token_ids: Tensor, slots: Tensor, next_tokens: Tensor, table: Tensor, scale: float) -> Tensor:
     num_tokens, hidden = token_ids.shape[0], table.shape[1]
     out = torch.empty((num_tokens, hidden), dtype=table.dtype, device=table.device)
-    _embed_kernel[(num_tokens,)](
-        token_ids, slots, next_tokens, table, out, hidden, scale,
-        BLOCK=next_power_of_2(hidden), HAS_SCALE=scale != 1.0, IS_DEPENDENT=USE_PDL, num_warps=4, **PDL,
+    _launch_embed(
+        (num_tokens,), (token_ids, slots, next_tokens, table, out), (hidden, scale),
+        BLOCK=next_power_of_2(hidden), HAS_SCALE=scale != 1.0, num_warps=4,
     )  # fmt: skip
     return out

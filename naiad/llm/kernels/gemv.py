@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, wait_for_inputs
 
 
 @triton.jit
@@ -63,6 +63,9 @@ def _gemv_kernel(
     tl.store(out_ptr + rows, out.to(out_ptr.dtype.element_ty), mask=row_mask)
 
 
+_launch_gemv = Kernel(_gemv_kernel)
+
+
 def gemv(
     x: Tensor, weight: Tensor, norm: Tensor | None = None, eps: float = 0.0, bias: Tensor | None = None, residual: Tensor | None = None,
     is_gated: bool = False, block_n: int = 0, block_k: int = 0, num_warps: int = 0,
@@ -73,12 +76,13 @@ def gemv(
     if block_n == 0:
         block_n, block_k, num_warps = choose_blocks(num_outputs, num_inputs, norm is not None, is_gated)
     out = torch.empty((1, num_outputs), dtype=x.dtype, device=x.device)
-    _gemv_kernel[(triton.cdiv(num_outputs, block_n),)](
-        x, weight, norm if norm is not None else x, bias if bias is not None else x, residual if residual is not None else x, out,
-        num_outputs, num_inputs, eps,
+    _launch_gemv(
+        (triton.cdiv(num_outputs, block_n),),
+        (x, weight, norm if norm is not None else x, bias if bias is not None else x, residual if residual is not None else x, out),
+        (num_outputs, num_inputs, eps),
         BLOCK_N=block_n, BLOCK_K=block_k, NUM_K=triton.cdiv(num_inputs, block_k), HAS_TAIL=num_inputs % block_k != 0,
         HAS_NORM=norm is not None, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None, IS_GATED=is_gated,
-        IS_DEPENDENT=USE_PDL, num_warps=num_warps, **PDL,
+        num_warps=num_warps,
     )  # fmt: skip
     return out
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, next_power_of_2, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
 
 
 @triton.jit
@@ -42,6 +42,9 @@ def _rms_norm_kernel(
     tl.store(out_ptr + row.to(tl.int64) * hidden + columns, y.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+_launch_rms_norm = Kernel(_rms_norm_kernel)
+
+
 def rms_norm(
     x: Tensor, weight: Tensor, eps: float, partials: Tensor | None = None, bias: Tensor | None = None, rows: Tensor | None = None
 ) -> Tensor:
@@ -51,10 +54,11 @@ def rms_norm(
     out = torch.empty((num_rows, hidden), dtype=x.dtype, device=x.device)
     if num_rows == 0:
         return out
-    _rms_norm_kernel[(num_rows,)](
-        x, partials if partials is not None else x, bias if bias is not None else x, weight, out, rows if rows is not None else x,
-        hidden, 0 if partials is None else partials.stride(0), eps,
+    _launch_rms_norm(
+        (num_rows,),
+        (x, partials if partials is not None else x, bias if bias is not None else x, weight, out, rows if rows is not None else x),
+        (hidden, 0 if partials is None else partials.stride(0), eps),
         NUM_PARTS=0 if partials is None else partials.shape[0], HAS_BIAS=bias is not None, HAS_ROWS=rows is not None,
-        BLOCK=next_power_of_2(hidden), IS_DEPENDENT=USE_PDL, num_warps=8 if hidden > 2048 else 4, **PDL,
+        BLOCK=next_power_of_2(hidden), num_warps=8 if hidden > 2048 else 4,
     )  # fmt: skip
     return out

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, next_power_of_2, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
 
 
 @triton.jit
@@ -114,6 +114,9 @@ def _prompt_attention_kernel(
     tl.store(out_ptr + q_at, out.to(out_ptr.dtype.element_ty), mask=q_mask)
 
 
+_launch_prompt_attention = Kernel(_prompt_attention_kernel)
+
+
 def prompt_attention(
     query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, tiles: Tensor, scale: float, softcap: float, window: int,
     max_length: int, tile_tokens: int = 64, tile_keys: int = 0, num_warps: int = 4, num_stages: int = 3,
@@ -123,11 +126,11 @@ def prompt_attention(
     num_heads = query.shape[1] // head_dim
     if tile_keys == 0:
         tile_keys, num_warps, num_stages = choose_tile(max_length, head_dim, query.dtype)
-    _prompt_attention_kernel[(num_heads, tiles.shape[0])](
-        query, keys, values, out, tables, tiles, tables.shape[1], scale, softcap, window,
+    _launch_prompt_attention(
+        (num_heads, tiles.shape[0]), (query, keys, values, out, tables, tiles), (tables.shape[1], scale, softcap, window),
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, DIM_PAD=next_power_of_2(head_dim), PAGE=page,
         TILE_TOKENS=tile_tokens, TILE_KEYS=tile_keys, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
-        IS_EXACT=query.dtype == torch.float32, IS_DEPENDENT=USE_PDL, num_warps=num_warps, num_stages=num_stages, **PDL,
+        IS_EXACT=query.dtype == torch.float32, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
 
 

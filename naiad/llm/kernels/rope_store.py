@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, next_power_of_2, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
 
 HEADS_PER_PROGRAM = 8
 
@@ -77,6 +77,9 @@ def _rope_store_kernel(
     tl.store(v_ptr + kv_at, x.to(v_ptr.dtype.element_ty), mask=mask & is_value[:, None])
 
 
+_launch_rope_store = Kernel(_rope_store_kernel)
+
+
 def rope_store(
     qkv: Tensor, bias: Tensor | None, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor,
     tables: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float, num_heads: int,
@@ -87,12 +90,15 @@ def rope_store(
     query = torch.empty((num_tokens, num_heads * head_dim), dtype=keys.dtype, device=keys.device)
     is_split = qkv.dim() == 3
     total = num_heads + 2 * num_kv_heads
-    _rope_store_kernel[(num_tokens, triton.cdiv(total, HEADS_PER_PROGRAM))](
-        qkv, bias if bias is not None else qkv, query, keys, values, cos, sin, positions, slots, tables,
-        q_norm if q_norm is not None else qkv, k_norm if k_norm is not None else qkv,
-        qkv.stride(0) if is_split else 0, qkv.stride(-2), tables.shape[1], eps,
+    _launch_rope_store(
+        (num_tokens, triton.cdiv(total, HEADS_PER_PROGRAM)),
+        (
+            qkv, bias if bias is not None else qkv, query, keys, values, cos, sin, positions, slots, tables,
+            q_norm if q_norm is not None else qkv, k_norm if k_norm is not None else qkv,
+        ),
+        (qkv.stride(0) if is_split else 0, qkv.stride(-2), tables.shape[1], eps),
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, DIM_PAD=next_power_of_2(head_dim), HALF=cos.shape[1],
         PAGE=page, NUM_PARTS=qkv.shape[0] if is_split else 1, HAS_BIAS=bias is not None, HAS_NORM=q_norm is not None,
-        HEADS=HEADS_PER_PROGRAM, IS_DEPENDENT=USE_PDL, num_warps=4, **PDL,
+        HEADS=HEADS_PER_PROGRAM, num_warps=4,
     )  # fmt: skip
     return query

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, next_power_of_2, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
 from naiad.llm.slot_table import SlotTable
 
 DENSE_BLOCK = 4096
@@ -250,6 +250,13 @@ def _pick_kernel(
         tl.store(count, tl.load(count) + 1)
 
 
+_launch_adjust = Kernel(_adjust_kernel)
+_launch_patch = Kernel(_patch_kernel)
+_launch_cut = Kernel(_cut_kernel)
+_launch_race = Kernel(_race_kernel)
+_launch_pick = Kernel(_pick_kernel)
+
+
 class TritonSampler:
     """Scratch for the largest batch, so that graphs find it at a fixed place."""
 
@@ -265,25 +272,27 @@ class TritonSampler:
     def sample(self, logits: Tensor, slots: Tensor, positions: Tensor, mask_rows: Tensor) -> Tensor:
         table, num_rows, vocab_size = self.table, logits.shape[0], logits.shape[1]
         out = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
-        _adjust_kernel[(num_rows, triton.cdiv(vocab_size, DENSE_BLOCK))](
-            logits, self._adjusted, table.rows, slots, table.counts, table.masks, mask_rows, vocab_size, table.masks.shape[1],
-            BLOCK=DENSE_BLOCK, IS_DEPENDENT=USE_PDL, num_warps=8, **PDL,
+        _launch_adjust(
+            (num_rows, triton.cdiv(vocab_size, DENSE_BLOCK)),
+            (logits, self._adjusted, table.rows, slots, table.counts, table.masks, mask_rows), (vocab_size, table.masks.shape[1]),
+            BLOCK=DENSE_BLOCK, num_warps=8,
         )  # fmt: skip
-        _patch_kernel[(num_rows,)](
-            self._adjusted, table.rows, slots, positions, table.bias_ids, table.bias_values, table.stop_ids, vocab_size,
+        _launch_patch(
+            (num_rows,), (self._adjusted, table.rows, slots, positions, table.bias_ids, table.bias_values, table.stop_ids), (vocab_size,),
             BIAS_WIDTH=table.bias_ids.shape[1], STOP_WIDTH=table.stop_ids.shape[1], STOP_PAD=next_power_of_2(table.stop_ids.shape[1]),
-            IS_DEPENDENT=USE_PDL, num_warps=8, **PDL,
+            num_warps=8,
         )  # fmt: skip
-        _cut_kernel[(num_rows,)](
-            logits, self._adjusted, self._cuts, table.rows, slots, vocab_size,
-            IS_WIDE=logits.dtype != torch.bfloat16, BLOCK=CUT_BLOCK, IS_DEPENDENT=USE_PDL, num_warps=16, **PDL,
+        _launch_cut(
+            (num_rows,), (logits, self._adjusted, self._cuts, table.rows, slots), (vocab_size,),
+            IS_WIDE=logits.dtype != torch.bfloat16, BLOCK=CUT_BLOCK, num_warps=16,
         )  # fmt: skip
-        _race_kernel[(num_rows, self._num_tiles)](
-            logits, self._adjusted, self._cuts, table.rows, slots, positions, self._best_values, self._best_tokens,
-            vocab_size, self._num_tiles, BLOCK=RACE_BLOCK, IS_DEPENDENT=USE_PDL, num_warps=8, **PDL,
+        _launch_race(
+            (num_rows, self._num_tiles),
+            (logits, self._adjusted, self._cuts, table.rows, slots, positions, self._best_values, self._best_tokens),
+            (vocab_size, self._num_tiles), BLOCK=RACE_BLOCK, num_warps=8,
         )  # fmt: skip
-        _pick_kernel[(num_rows,)](
-            self._best_values, self._best_tokens, table.rows, slots, table.counts, table.next_tokens, out, vocab_size, self._num_tiles,
-            TILES=next_power_of_2(self._num_tiles), IS_DEPENDENT=USE_PDL, num_warps=1, **PDL,
+        _launch_pick(
+            (num_rows,), (self._best_values, self._best_tokens, table.rows, slots, table.counts, table.next_tokens, out),
+            (vocab_size, self._num_tiles), TILES=next_power_of_2(self._num_tiles), num_warps=1,
         )  # fmt: skip
         return out

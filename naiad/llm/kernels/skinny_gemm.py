@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import PDL, USE_PDL, next_power_of_2, prefetch, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, next_power_of_2, prefetch, wait_for_inputs
 
 LINE = 64
 """Values per 128-byte line."""
@@ -47,6 +47,9 @@ def _skinny_gemm_kernel(
     tl.store(out_at, acc, mask=out_mask[:, None] & row_mask[None, :])
 
 
+_launch_skinny_gemm = Kernel(_skinny_gemm_kernel)
+
+
 def skinny_gemm(
     x: Tensor,
     weight: Tensor,
@@ -62,9 +65,10 @@ def skinny_gemm(
     num_outputs = weight.shape[0]
     k_per_split = num_inputs // num_splits
     out = torch.empty((num_splits, num_rows, num_outputs), dtype=torch.float32, device=x.device)
-    _skinny_gemm_kernel[(triton.cdiv(num_outputs, block_n), num_splits)](
-        x, weight, out, num_rows, num_outputs, num_inputs, k_per_split, x.stride(0), out.stride(0),
+    _launch_skinny_gemm(
+        (triton.cdiv(num_outputs, block_n), num_splits), (x, weight, out),
+        (num_rows, num_outputs, num_inputs, k_per_split, x.stride(0), out.stride(0)),
         BLOCK_M=max(16, next_power_of_2(num_rows)), BLOCK_N=block_n, BLOCK_K=block_k,
-        PREFETCH=min(prefetch_k, k_per_split), LINE=LINE, IS_DEPENDENT=USE_PDL, num_warps=num_warps, num_stages=num_stages, **PDL,
+        PREFETCH=min(prefetch_k, k_per_split), LINE=LINE, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return out
