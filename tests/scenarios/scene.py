@@ -170,6 +170,16 @@ class Scene:
             self._read[path.name] = len(lines)
         return found
 
+    def wait_batches(self, model: str, count: int) -> list[Any]:
+        """The same, until there are so many."""
+        end = time.monotonic() + LIMIT_S
+        found = self.batches(model)
+        while len(found) < count:
+            assert time.monotonic() < end, f"only {found} of {model}"
+            time.sleep(0.005)  # a file tells nobody that it grows
+            found += self.batches(model)
+        return found
+
     def wait_pending(self, model: str, count: int) -> None:
         """Until so many requests wait in the queues of a model."""
         line = f'nv_inference_pending_request_count{{model="{model}",version="1"}} {count}'

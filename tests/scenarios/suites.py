@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tests.scenarios import ensemble, sequence
+from tests.scenarios import decoupled, ensemble, sequence
 from tests.scenarios.scene import Scene
 
 REPOSITORY = Path(__file__).parents[1] / "repositories" / "schedulers"
@@ -28,6 +28,7 @@ def _suite(scenarios: list[Callable[[Scene], None]], flags: list[str] | None = N
 SUITES = {
     "sequence": _suite(sequence.SCENARIOS),
     "ensemble": _suite(ensemble.SCENARIOS),
+    "decoupled": _suite(decoupled.SCENARIOS),
 }
 
 

@@ -173,3 +173,20 @@ class Stateful(Recorder):
             pb_utils.Tensor("ALL_OUT", np.concatenate([get("ALL_IN"), x], axis=1)),
             pb_utils.Tensor("TEXT_OUT", np.array([[text]], np.object_)),
         ]
+
+
+class Endless(Recorder):
+    """Decoupled: counts up from a thread until its request is cancelled, then notes that as a batch of its own."""
+
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.stream, args=(request,)).start()
+
+    def stream(self, request):
+        sender = request.get_response_sender()
+        number = 0
+        while not sender.is_cancelled():
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))]))
+            number += 1
+        self.note([request])
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
