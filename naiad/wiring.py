@@ -22,6 +22,7 @@ from naiad.repository.config import ConfigOptions
 from naiad.repository.loader import Loader, LoadOptions
 from naiad.repository.model_source import ModelSources
 from naiad.repository.operations import OperationOptions
+from naiad.repository.python_environment import PythonEnvironments, default_cache
 from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.repository.store import LocalStore, Store
 from naiad.settings import Settings, latency_metrics
@@ -108,7 +109,16 @@ def load_options(settings: Settings) -> LoadOptions:
         execution_timeout_s=settings.default_execution_timeout_secs,
         restarts=RestartPolicy(max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs),
         latency=latency_metrics(settings.metrics_config),
+        environments=python_environments(settings),
     )
+
+
+def python_environments(settings: Settings) -> PythonEnvironments:
+    """`--backend-config=python,environment-directory=DIR` and `python,install-requirements=false`."""
+    given = settings.backend_settings("python")
+    directory = given.get("environment-directory")
+    should_install = given.get("install-requirements", "true").lower() not in ("false", "off", "no", "0")
+    return PythonEnvironments(Path(directory) if directory else default_cache(), should_install=should_install)
 
 
 def folder_backends(directory: Path) -> frozenset[str]:

@@ -24,6 +24,7 @@ from naiad.repository.config_json import config_to_json
 from naiad.repository.ensemble_fit import is_decoupled_ensemble, validate_ensemble
 from naiad.repository.model import Model, build_spec
 from naiad.repository.problem import InvalidConfigError
+from naiad.repository.python_environment import PythonEnvironments
 from naiad.repository.resize import plan_resize, signature
 from naiad.scheduling.build import build_ensemble, build_scheduler
 from naiad.scheduling.ensemble import Infer
@@ -49,6 +50,8 @@ class LoadOptions(msgspec.Struct, frozen=True):
     execution_timeout_s: float = 0.0
     restarts: RestartPolicy = RestartPolicy()
     latency: LatencyMetrics = LatencyMetrics()
+    environments: PythonEnvironments | None = None
+    """None: every model runs on the server's own interpreter."""
 
 
 class ConfiguredProcess(msgspec.Struct, eq=False):
@@ -58,6 +61,8 @@ class ConfiguredProcess(msgspec.Struct, eq=False):
     config_json: bytes
     process: WorkerProcess
     arena: Arena
+    templates: Templates
+    """The server's, or those of the model's own interpreter."""
 
 
 class Loader:
@@ -80,6 +85,7 @@ class Loader:
         group = config.instance_group[0] if config.instance_group else ModelInstanceGroup(name=config.name, count=1)
         arguments = self._arguments(config, group, 0, version, model_dir)
         arena = Arena(directory=self._directory)
+        templates = await self._templates_for(config, backend, model_dir)
         process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
         calls = Calls(process.channel, self._services, arguments.instance_name)
 
@@ -92,11 +98,17 @@ class Loader:
 
         process.on_message = take
         try:
-            await process.start(self._templates.get(backend))
-            return ConfiguredProcess(version, await process.configure(arguments), process, arena)
+            await process.start(templates.get(backend))
+            return ConfiguredProcess(version, await process.configure(arguments), process, arena, templates)
         except BaseException:
             await process.kill()
+            self._release(templates)
             raise
+
+    async def discard(self, configured: ConfiguredProcess) -> None:
+        """Of a process that does not go on to load the model."""
+        await configured.process.kill()
+        self._release(configured.templates)
 
     async def load(
         self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, configured: ConfiguredProcess | None = None
@@ -107,18 +119,22 @@ class Loader:
         arena = configured.arena if configured is not None else Arena(directory=self._directory)
         plan = self._plan(config, version)
         places = self._places(config, version, model_dir)
-        instances = [Instance(self._clock, self._templates, plan, arguments, arena, statistics, self._services) for arguments, _ in places]
-        scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
+        templates = configured.templates if configured is not None else await self._templates_for(config, plan.backend, model_dir)
+        instances = [Instance(self._clock, templates, plan, arguments, arena, statistics, self._services) for arguments, _ in places]
         try:
+            scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
             process = configured.process if configured is not None else None
             await _all_or_none([instance.load(process if at == 0 else None) for at, instance in enumerate(instances)])
         except BaseException:
             await asyncio.gather(*(instance.stop(0.0) for instance in instances))
             arena.close()
+            self._release(templates)
             raise
         statistics.load_duration_s = (time.monotonic_ns() - started_ns) / 1e9
         model = Model(spec, config, statistics, instances, scheduler, arena)
         model.signatures = {arguments.instance_name: kind for arguments, kind in places}
+        model.templates = templates
+        model.on_stopped.append(lambda: self._release(templates))
         return model
 
     def load_ensemble(
@@ -157,8 +173,8 @@ class Loader:
         change = plan_resize(model.signatures, {arguments.instance_name: kind for arguments, kind in places})
         plan = self._plan(config, model.version)
         new = [
-            Instance(self._clock, self._templates, plan, msgspec.structs.replace(wanted[at], instance_name=name), model.arena,
-                     model.statistics, self._services)
+            Instance(self._clock, model.templates or self._templates, plan, msgspec.structs.replace(wanted[at], instance_name=name),
+                     model.arena, model.statistics, self._services)
             for name, at in change.come.items()
         ]  # fmt: skip
         try:
@@ -180,6 +196,17 @@ class Loader:
             return build_spec(config, version, versions, model_dir)
         except OSError as error:
             raise invalid_arg(f"failed to read a label file of model '{config.name}': {error.strerror}") from error
+
+    async def _templates_for(self, config: ModelConfig, backend: str, model_dir: Path) -> Templates:
+        """Those of the model's own interpreter, if it has one: they live as long as the model does. Raises NaiadError."""
+        if backend != "python" or self._options.environments is None:
+            return self._templates
+        launch = await self._options.environments.prepare(config, model_dir)
+        return self._templates if launch is None else Templates(asyncio.get_running_loop(), launch)
+
+    def _release(self, templates: Templates) -> None:
+        if templates is not self._templates:
+            templates.close()
 
     def _backend(self, config: ModelConfig) -> str:
         backend: str = config.backend

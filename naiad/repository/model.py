@@ -21,6 +21,7 @@ from naiad.scheduling.handover import Handover, SequenceKeeper
 from naiad.scheduling.scheduler import Resizable, Scheduler
 from naiad.shm.arena import Arena
 from naiad.workers.instance import Instance
+from naiad.workers.template_process import Templates
 
 SLOT_IDLE_NS = 30_000_000_000
 
@@ -45,6 +46,8 @@ class Model:
         self.check = RequestCheck(spec).check
         self.on_stopped: list[Callable[[], None]] = []
         """What is given back when the copy is gone, such as the files that it was loaded from."""
+        self.templates: Templates | None = None
+        """What its workers are forked from, when that is not the server's."""
         self.signatures: dict[str, bytes] = {}
         """By the name of an instance: what makes it interchangeable with another (naiad.repository.resize)."""
         self.is_serving = True

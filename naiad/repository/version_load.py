@@ -55,7 +55,7 @@ class VersionLoads:
             model = await self._loader.load(config, version, source.versions, source.directory, configured)
         except BaseException:
             if configured is not None:
-                await configured.process.kill()
+                await self._loader.discard(configured)
             raise
         if source.folder is not None:
             source.folder.hold()

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from naiad import log
+from naiad.core.private_folder import is_trusted_file, write_file
 from naiad.stores.bucket import RemoteFile
-from naiad.stores.cache_folder import is_trusted_file, write_file
 
 FILE_NAME = "manifest.json"
 BLOCK_BYTES = 1 << 22

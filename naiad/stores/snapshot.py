@@ -11,8 +11,8 @@ import os
 import shutil
 from pathlib import Path
 
+from naiad.core.private_folder import PRIVATE
 from naiad.stores.bucket import RemoteFile
-from naiad.stores.cache_folder import PRIVATE
 
 NUM_KEPT = 2
 """Older states of a model may still be read by a copy that is finishing its last requests."""

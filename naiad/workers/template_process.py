@@ -23,8 +23,20 @@ from naiad.workers.messages import Exited, Fork, Forked, FromTemplate, TemplateF
 OnExit = Callable[[int], None]
 
 
+class Launch(msgspec.Struct, frozen=True):
+    """How an interpreter is started that becomes a template."""
+
+    command: list[str]
+    """Followed by the backend, the descriptor of a socket and our process id."""
+    environment: dict[str, str] | None = None
+    """None: the server's."""
+
+
+OWN_INTERPRETER = Launch([sys.executable, "-m", "naiad.workers.template"])
+
+
 class TemplateProcess:
-    def __init__(self, loop: asyncio.AbstractEventLoop, backend: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, backend: str, launch: Launch = OWN_INTERPRETER) -> None:
         self._loop = loop
         self.backend = backend
         self._numbers = iter(range(1, 1 << 62))
@@ -35,7 +47,8 @@ class TemplateProcess:
         try:
             # A session of its own: Ctrl-C and signals to the server's process group are for the server alone.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "naiad.workers.template", backend, str(theirs.fileno()), str(os.getpid())],
+                [*launch.command, backend, str(theirs.fileno()), str(os.getpid())],
+                env=launch.environment,
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -103,16 +116,17 @@ class TemplateProcess:
 
 
 class Templates:
-    """One template per backend, for the life of the server."""
+    """One template per backend, for the life of the server; or, on an interpreter of its own, for the life of a model."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, launch: Launch = OWN_INTERPRETER) -> None:
         self._loop = loop
+        self._launch = launch
         self._processes: dict[str, TemplateProcess] = {}
 
     def get(self, backend: str) -> TemplateProcess:
         process = self._processes.get(backend)
         if process is None or not process.is_alive:
-            process = self._processes[backend] = TemplateProcess(self._loop, backend)
+            process = self._processes[backend] = TemplateProcess(self._loop, backend, self._launch)
         return process
 
     def close(self) -> None:

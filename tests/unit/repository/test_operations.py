@@ -73,9 +73,9 @@ class FakeLoader:
     infer = None
 
     async def configure(self, config: ModelConfig, version: int, model_dir: Path) -> Any:
-        return SimpleNamespace(config_json=b"{}", process=SimpleNamespace(kill=self._nothing), version=version)
+        return SimpleNamespace(config_json=b"{}", version=version)
 
-    async def _nothing(self) -> None:
+    async def discard(self, configured: object) -> None:
         pass
 
     async def load(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, configured: object) -> Model:

@@ -1,4 +1,4 @@
-"""The folder in which copies of remote repositories are kept: ours alone, checked before it is trusted.
+"""A folder for what is kept between two lives of the server (copies of repositories, Python environments): ours alone.
 
 Rule: a cache that somebody else could have written to is not used, because what is in it is run. Files are replaced, never changed.
 """
@@ -69,4 +69,4 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def _foreign(path: Path, reason: str) -> NaiadError:
-    return internal(f"the cache folder '{path}' is not safe to use: {reason}; choose another with --repository-cache-directory")
+    return internal(f"the cache folder '{path}' is not safe to use: {reason}; choose another one")

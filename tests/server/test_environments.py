@@ -1,0 +1,219 @@
+"""Models on interpreters of their own: a virtual environment, another Python, an archive, requirements; and what is told when it fails."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.harness import Server, naiad, process_tree, wait_gone
+from tests.server.model_folder import Control, put, write_model
+
+EXPLICIT = "--model-control-mode=explicit"
+SAY_PREFIX = "import sys; self.name = sys.prefix"
+
+
+def parameter(name: str, value: object) -> str:
+    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("environments")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    (folder / "models").mkdir()
+    flags = [EXPLICIT, f"--backend-config=python,environment-directory={folder / 'cache'}"]
+    with naiad([str(folder / "models")], flags, {"PIP_NO_INDEX": "1"}) as one:
+        yield one
+
+
+@pytest.fixture
+def repository(folder: Path) -> Path:
+    return folder / "models"
+
+
+@pytest.fixture
+def control(server: Server) -> Control:
+    return Control(server)
+
+
+@pytest.fixture(scope="module")
+def venv(folder: Path) -> Path:
+    """Of the same Python, with no package at all."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    return folder / "venv"
+
+
+def instance_words(control: Control, model: str) -> str:
+    status, words = control.infer(model)
+    assert status == 200, words
+    return words.split(maxsplit=2)[2]
+
+
+def wheel(path: Path, name: str, text: str) -> None:
+    """A package of one module, as pip takes it."""
+    path.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}.py", text)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+
+
+def test_a_virtual_environment(server: Server, control: Control, repository: Path, venv: Path) -> None:
+    """What the worker needs comes from the server; nothing else of the server does."""
+    (venv / "lib" / f"python3.{sys.version_info[1]}" / "site-packages" / "only_here.py").write_text("word = 'here'")
+    initialize = "import sys, only_here, importlib.util as u; self.name = f'{sys.prefix} {only_here.word} {u.find_spec(\"uvloop\")}'"
+    write_model(repository, "venv", initialize=initialize, extra=parameter("PYTHON_VENV", venv))
+    assert control.load("venv") == (200, "")
+    assert instance_words(control, "venv") == f"{venv} here None"
+    own = [pid for pid in process_tree(server.pid) if "bootstrap.py" in command_of(pid)]
+    assert len(own) == 2, "its template and its worker"
+    control.unload("venv")
+    assert wait_gone(own) == []
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_instances_versions_and_restarts_on_an_own_interpreter(server: Server, control: Control, repository: Path, venv: Path) -> None:
+    extra = parameter("PYTHON_VENV", venv) + "\nversion_policy { all { } }\ninstance_group [ { count: 2 kind: KIND_CPU } ]"
+    write_model(repository, "many", versions=(1, 2), initialize=SAY_PREFIX, extra=extra)
+    assert control.load("many") == (200, "")
+    put(repository / "many" / "config.pbtxt", (repository / "many" / "config.pbtxt").read_text().replace("count: 2", "count: 3"))
+    assert control.load("many") == (200, "")
+    since = len(server.lines)
+    subprocess.run(["kill", "-9", str(control.pid("many", "2"))], check=True)
+    server.wait_for_line("worker of 'many_0_. is back|worker of 'many_0_.' is back", since=since)
+    assert instance_words(control, "many") == str(venv)
+    control.unload("many")
+
+
+def other_python() -> str | None:
+    """Of another version than the tests', and one that runs: version managers put scripts in the way of those that are not chosen."""
+    for minor in (12, 13, 11, 14):
+        places = [shutil.which(f"python3.{minor}"), *map(str, Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))]
+        for python in filter(None, places):
+            if minor != sys.version_info[1] and subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode == 0:
+                return python
+    return None
+
+
+@pytest.fixture(scope="module")
+def other_venv(folder: Path) -> Path:
+    python = other_python()
+    if python is None:
+        pytest.skip("there is no second Python here")
+    subprocess.run([python, "-m", "venv", "--without-pip", str(folder / "other")], check=True)
+    return folder / "other"
+
+
+def test_another_python_that_lacks_what_workers_need(control: Control, repository: Path, other_venv: Path) -> None:
+    write_model(repository, "other", extra=parameter("PYTHON_VENV", other_venv))
+    status, words = control.load("other")
+    assert status == 400
+    assert "lacks msgspec, numpy, which workers need, and it could not be fetched. Install it there: pip install msgspec numpy" in words
+    assert str(other_venv) not in words
+
+
+def test_another_python(folder: Path, other_venv: Path) -> None:
+    fetched = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(other_venv / "bin" / "python"), "install", "-q", "msgspec", "numpy"], check=False
+    )
+    if fetched.returncode:
+        pytest.skip("packages for the second Python cannot be fetched here")
+    repository = folder / "of the other"
+    write_model(repository, "m", initialize="import sys; self.name = f'{sys.version_info[1]} {sys.prefix}'",
+                extra=parameter("PYTHON_VENV", other_venv))  # fmt: skip
+    with naiad([str(repository)], []) as server:
+        control = Control(server)
+        minor, _, prefix = instance_words(control, "m").partition(" ")
+        assert (prefix, minor != str(sys.version_info[1])) == (str(other_venv), True)
+
+
+def test_a_packed_environment(control: Control, repository: Path, tmp_path: Path) -> None:
+    """Its interpreter is a script: a real one would be as large as Python itself."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nUNPACKED="$0" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    model = write_model(
+        repository,
+        "packed",
+        initialize="self.name = os.environ['UNPACKED']",
+        extra=parameter("EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY/environment.tar.gz"),
+    )
+    with tarfile.open(model / "environment.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "bin", "bin")
+    assert control.load("packed") == (200, "")
+    assert instance_words(control, "packed").endswith("/bin/python")
+    with tarfile.open(model / "environment.tar.gz", "w:gz") as archive:
+        archive.add(python, "../../evil")
+    status, words = control.load("packed")
+    assert (status, "cannot be unpacked: '../../evil' would leave its folder" in words) == (400, True)
+    assert instance_words(control, "packed").endswith("/bin/python"), "what serves is kept"
+
+
+def test_requirements(server: Server, control: Control, repository: Path) -> None:
+    """From wheels that lie beside the model, without any network; installed once."""
+    initialize = "import naiad_test_word; self.name = naiad_test_word.word"
+    model = write_model(repository, "required", initialize=initialize)
+    wheel(model / "wheels", "naiad_test_word", "word = 'first'")
+    (model / "requirements.txt").write_text("--find-links wheels\nnaiad_test_word==1.0\nnumpy  # the server has it\n")
+    assert control.load("required") == (200, "")
+    assert instance_words(control, "required") == "first"
+    since = len(server.lines)
+    control.unload("required")
+    assert control.load("required") == (200, "")
+    assert not any("installing the requirements" in line for line in server.lines[since:])
+    wheel(model / "wheels", "naiad_test_word", "word = 'second'")
+    assert control.load("required") == (200, "")
+    assert instance_words(control, "required") == "second"
+
+
+def test_requirements_that_cannot_be_met(control: Control, repository: Path, folder: Path) -> None:
+    model = write_model(repository, "unmet")
+    (model / "requirements.txt").write_text("no-such-package==1.0\n")
+    before = {path.name for path in (folder / "cache").iterdir() if path.is_dir()} if (folder / "cache").exists() else set()
+    status, words = control.load("unmet")
+    assert status == 400
+    assert "the requirements of model 'unmet' could not be installed: " in words
+    assert "No matching distribution found for no-such-package==1.0" in words
+    assert {path.name for path in (folder / "cache").iterdir() if path.is_dir()} == before
+    (model / "requirements.txt").unlink()
+    assert control.load("unmet") == (200, "")
+
+
+def test_requirements_may_be_left_alone(tmp_path: Path) -> None:
+    model = write_model(tmp_path, "m", initialize=SAY_PREFIX)
+    (model / "requirements.txt").write_text("no-such-package==1.0\n")
+    with naiad([str(tmp_path)], ["--backend-config=python,install-requirements=false"], {"PIP_NO_INDEX": "1"}) as server:
+        assert instance_words(Control(server), "m") == sys.prefix
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("/no/such/place", "names no Python environment: no such file or directory"),
+        ("1", "names no Python environment: there is no bin/python in it"),
+        ("1/model.py", "cannot be used: Permission denied"),
+    ],
+)
+def test_an_environment_that_is_none(control: Control, repository: Path, place: str, words: str) -> None:
+    write_model(repository, "none", extra=parameter("PYTHON_VENV", place))
+    status, told = control.load("none")
+    assert (status, words in told) == (400, True), told
