@@ -21,7 +21,7 @@ from naiad.errors import NaiadError, cancelled, internal
 from naiad.shm.region_lease import Allocate, RegionLease
 from naiad.shm.region_table import RegionTable
 
-MAX_INLINE_BYTES = 1 << 20
+MAX_INLINE_BYTES = 2 << 20
 """Copying so much takes about as long as decoding a large request."""
 
 T = TypeVar("T")
