@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -205,3 +205,13 @@ def test_a_response_calls_a_tool_and_takes_its_output(client: Any) -> None:
     assert again.usage.output_tokens <= 5
     with pytest.raises(openai.BadRequestError, match="responses are not stored"):
         client.responses.create(model="tiny", input="x", previous_response_id=response.id)
+
+
+def test_the_client_parses_an_answer_into_a_class(client: Any) -> None:
+    pytest.importorskip("xgrammar", reason="structured output needs xgrammar")
+    pydantic = pytest.importorskip("pydantic")
+    pet = pydantic.create_model("Pet", kind=(Literal["cat", "dog"], ...), old=(bool, ...))
+    answer = client.chat.completions.parse(model="tiny", messages=USER, response_format=pet, max_tokens=200, seed=2)
+    assert answer.choices[0].message.parsed.kind in ("cat", "dog")
+    response = client.responses.parse(model="tiny", input="Hi", text_format=pet, max_output_tokens=200, extra_body={"seed": 2})
+    assert isinstance(response.output_parsed.old, bool)

@@ -490,3 +490,20 @@ async def test_a_model_that_goes_away_is_503() -> None:
         asked.held.stream.fail(unavailable("its worker died", 1))
         reply = await asked.reply
         assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+
+
+@on_uvloop
+async def test_a_reader_that_cannot_keep_up_pauses_the_generation() -> None:
+    async with language_server() as (core, server):
+        client = await Client.connect(server.port)
+        client.request("POST", "/v1/chat/completions", json.dumps({"model": "chat", "messages": USER, "stream": True}).encode())
+        _, held = await core.next_call()
+        paused = asyncio.Event()
+        held.stream.on_flow(lambda is_paused: paused.set() if is_paused else None)
+        while not paused.is_set():
+            say(held, piece("x" * 100_000))
+            await asyncio.sleep(0)
+        client.reset()
+        while not held.is_cancelled:
+            core.on_cancelled.clear()
+            await core.on_cancelled.wait()
