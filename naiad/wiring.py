@@ -231,4 +231,5 @@ def model_series(core: InferenceCore) -> Iterable[ModelSeries]:
             dict(model.config.metric_tags),
             sum(instance.is_healthy for instance in model.instances),
             model.config.response_cache.enable,
+            namespace=model.namespace,
         )

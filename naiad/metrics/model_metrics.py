@@ -30,11 +30,15 @@ class ModelSeries(msgspec.Struct):
     has_cache: bool = False
     """`response_cache { enable: true }`: only these have the cache's counters."""
     gpu_uuid: str = ""
+    namespace: str = ""
+    """The repository of a model, with --model-namespacing."""
 
     def labels(self) -> dict[str, str]:
         labels = {f"_{key}": value for key, value in self.tags.items() if LABEL_NAME.fullmatch(f"_{key}")}
         if self.gpu_uuid:
             labels["gpu_uuid"] = self.gpu_uuid
+        if self.namespace:
+            labels["namespace"] = self.namespace
         return labels | {"model": self.statistics.name, "version": str(self.statistics.version)}
 
 

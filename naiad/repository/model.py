@@ -46,6 +46,8 @@ class Model:
         self.check = RequestCheck(spec).check
         self.on_stopped: list[Callable[[], None]] = []
         """What is given back when the copy is gone, such as the files that it was loaded from."""
+        self.namespace = ""
+        """The repository it is from, where models are told apart by it."""
         self.templates: Templates | None = None
         """What its workers are forked from, when that is not the server's."""
         self.signatures: dict[str, bytes] = {}

@@ -274,6 +274,7 @@ class Operations:
         for version, model in models.items():
             if version in fresh:
                 log.info(f"successfully loaded '{entry.name}' version {version}")
+                model.namespace = entry.namespace if self._entries.is_namespacing else ""
                 if version in old:
                     model.take_over(old[version])
             entry.status(version).become(State.READY)

@@ -382,6 +382,8 @@ def test_namespaces(tmp_path: Path) -> None:
         )
         assert [control.word(name) for name in ("ensemble1", "ensemble2", "far")] == ["1", "2", "once"]
         assert control.word(f"{stores[1]}::twice") == "2"
+        page = server.get("/metrics", "metrics")[1].decode()
+        assert f'nv_inference_count{{model="twice",namespace="{stores[1]}",version="1"}} 2' in page
         assert not server.is_ready("/v2/models/twice/ready")
         assert server.is_ready()
         control.unload("twice")

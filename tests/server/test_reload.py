@@ -192,3 +192,49 @@ def test_the_old_copies_are_gone_afterwards(server: Server, control: Control, re
         workers.append(control.pid("m"))
     assert wait_gone(workers[:-1]) == []
     assert workers[-1] in process_tree(server.pid)
+
+
+SEQUENCE_CONFIG = """backend: "python"
+input [ { name: "ANY" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "WORD" data_type: TYPE_STRING dims: [ 1 ] } ]
+sequence_batching { max_sequence_idle_microseconds: 60000000 control_input [
+  { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] } ] }
+"""
+SEQUENCE_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.count = 0
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            is_start = pb_utils.get_input_tensor_by_name(request, "START").as_numpy()[0]
+            self.count = 1 if is_start else self.count + 1
+            word = np.array([f"{word} {{self.count}}"], dtype=np.object_)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("WORD", word)]))
+        return responses
+"""
+
+
+def test_a_sequence_stays_with_the_copy_that_has_begun_it(server: Server, control: Control, repository: Path) -> None:
+    """What the model remembers of it is there and nowhere else."""
+    model = write_model(repository, "s")
+    put(model / "config.pbtxt", SEQUENCE_CONFIG)
+    put(model / "1" / "model.py", SEQUENCE_MODEL.replace("{word}", "old").replace("{{", "{").replace("}}", "}"))
+    assert control.load("s") == (200, "")
+
+    def step(id: int, *, start: bool = False, end: bool = False) -> str:
+        parameters = {"sequence_id": id, "sequence_start": start, "sequence_end": end}
+        status, body = server.post("/v2/models/s/infer", {**ANY, "parameters": parameters})
+        assert status == 200, body
+        return str(json.loads(body)["outputs"][0]["data"][0])
+
+    assert [step(1, start=True), step(1)] == ["old 1", "old 2"]
+    put(model / "1" / "model.py", SEQUENCE_MODEL.replace("{word}", "new").replace("{{", "{").replace("}}", "}"))
+    assert control.load("s") == (200, "")
+    assert [step(2, start=True), step(1), step(2, end=True), step(1, end=True)] == ["new 1", "old 3", "new 2", "old 4"]
+    assert step(1, start=True, end=True) == "new 1"
