@@ -13,6 +13,7 @@ from tests.differential.case import Case
 from tests.differential.cases import (
     classification,
     compression,
+    dependents,
     generate,
     grpc_infer,
     grpc_infer_errors,
@@ -27,6 +28,7 @@ from tests.differential.cases import (
     model_errors,
     request_parameters,
     statistics_and_control,
+    twice,
 )
 
 REPOSITORIES = Path(__file__).parents[1] / "repositories"
@@ -68,4 +70,20 @@ CONTROL = Suite(
     flags=["--model-control-mode=explicit"],
     subjects={"model_control": model_control.CASES},
 )
-SUITES: dict[str, Suite] = {suite.name: suite for suite in (MAIN, CONTROL)}
+DEPENDENTS = Suite(
+    name="dependents",
+    repositories=[str(REPOSITORIES / "dependents")],
+    flags=["--model-control-mode=explicit"],
+    subjects={"dependents": dependents.CASES},
+)
+TWICE_FLAGS = ["--exit-on-error=false", "--strict-readiness=false"]
+TWICE = Suite(
+    name="twice",
+    repositories=[str(REPOSITORIES / "twice" / "one"), str(REPOSITORIES / "twice" / "two")],
+    flags=TWICE_FLAGS,
+    subjects={"twice": twice.CASES},
+)
+NAMESPACES = Suite(
+    name="namespaces", repositories=TWICE.repositories, flags=[*TWICE_FLAGS, "--model-namespacing=true"], subjects=TWICE.subjects
+)
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (MAIN, CONTROL, DEPENDENTS, TWICE, NAMESPACES)}

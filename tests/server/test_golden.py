@@ -14,11 +14,11 @@ from tests.differential import golden
 from tests.differential.answer import difference, expected
 from tests.differential.case import Answer, Case
 from tests.differential.replay import Replay
-from tests.differential.suites import SUITES
+from tests.differential.suites import SUITES, Suite
 from tests.server.harness import Endpoints, naiad
 
 MAIN = SUITES["main"]
-CONTROL = SUITES["control"]
+STORIES = [suite for suite in SUITES.values() if suite is not MAIN]
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,14 @@ def test_same_answer(main_replay: Replay, recorded: dict[tuple[str, str], dict[s
     assert not difference(want, main_replay.answer(case)), case.because
 
 
-def test_model_control_tells_the_same_story(recorded: dict[tuple[str, str], dict[str, Answer]]) -> None:
-    """One test for the whole list: each request finds what the ones before it left."""
+@pytest.mark.parametrize("suite", STORIES, ids=lambda suite: str(suite.name))
+def test_tells_the_same_story(recorded: dict[tuple[str, str], dict[str, Answer]], suite: Suite) -> None:
+    """One test for a whole list: each request finds what the ones before it left."""
     differences = []
-    with naiad(CONTROL.repositories, CONTROL.flags) as server:
-        replay = Replay(server, CONTROL)
-        for subject, case in CONTROL.cases():
-            want = expected(recorded["control", subject].get(case.name, {}), case)
+    with naiad(suite.repositories, suite.flags) as server:
+        replay = Replay(server, suite)
+        for subject, case in suite.cases():
+            want = expected(recorded[suite.name, subject].get(case.name, {}), case)
             told = difference(want, replay.answer(case))
             if told:
                 differences.append(f"{case.name}\n{told}")
