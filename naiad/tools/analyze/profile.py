@@ -1,0 +1,231 @@
+"""`naiad analyze profile`: start the server, search each workload, keep every measurement, report.
+
+Rule: whatever is measured goes through the checkpoint first, so an interrupted run loses nothing, and a second one measures nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import signal
+from pathlib import Path
+
+import click
+import msgspec
+import uvloop
+
+from naiad import __version__
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.settings.option import OptionError
+from naiad.tools.analyze.brute import Search, brute_search
+from naiad.tools.analyze.checkpoint import Checkpoint, Goal, Job, fingerprint
+from naiad.tools.analyze.config_file import read_config_file
+from naiad.tools.analyze.job import Bench, Workload
+from naiad.tools.analyze.measurement import Measurement
+from naiad.tools.analyze.metric import Limit, Objectives
+from naiad.tools.analyze.optuna_search import num_trials, optuna_search
+from naiad.tools.analyze.progress import SearchProgress
+from naiad.tools.analyze.quick import quick_search
+from naiad.tools.analyze.ranking import rank, trial_score
+from naiad.tools.analyze.report import write_report
+from naiad.tools.analyze.repository import check_models, read_configs
+from naiad.tools.analyze.server import AnalyzedServer, LocalServer, ServerError, make_server
+from naiad.tools.analyze.settings import ModelSpec, ProfileOptions, ReportOptions
+from naiad.tools.analyze.space import Space, Trial, build_space
+from naiad.tools.analyze.variant import override_json
+from naiad.tools.analyze.winner import write_winners
+from naiad.tools.machine import machine_text
+from naiad.tools.perf.control import ControlError
+from naiad.tools.perf.progress import LiveLine, wants_live
+from naiad.tools.perf.saved_run import command_text
+
+UNUSABLE = 99
+INTERRUPTED = 130
+
+
+def run_profile(given: ProfileOptions) -> int:
+    """Raises OptionError."""
+    options, specs = complete_options(given)
+    return uvloop.run(_profile(options, specs))
+
+
+def complete_options(given: ProfileOptions) -> tuple[ProfileOptions, list[ModelSpec]]:
+    """The command line over the file; every model with its own or the common goal."""
+    options, specs = given, [ModelSpec(name=name) for name in given.profile_models]
+    if given.config_file:
+        found = read_config_file(Path(given.config_file))
+        for note in found.notes:
+            click.echo(note, err=True)
+        written = {
+            field.name: getattr(given, field.name)
+            for field in msgspec.structs.fields(ProfileOptions)
+            if getattr(given, field.name) != field.default and getattr(given, field.name) not in ({}, [])
+        }
+        options = ProfileOptions(**(found.values | written))
+        specs = specs or found.models
+    if options.triton_launch_mode not in ("local", "remote"):
+        raise OptionError(f"--triton-launch-mode {options.triton_launch_mode}: a server is started here or already runs: local or remote")
+    if not specs:
+        raise OptionError("--profile-models says which models to measure")
+    if options.triton_launch_mode == "local":
+        if not options.model_repository:
+            raise OptionError("--model-repository says where the models are")
+        check_models(Path(options.model_repository), [spec.name for spec in specs])
+    return options, [_with_goal(options, spec) for spec in specs]
+
+
+def _with_goal(options: ProfileOptions, spec: ModelSpec) -> ModelSpec:
+    default: Objectives = {"output_token_throughput": 1.0} if options.model_type == "llm" else {"perf_throughput": 1.0}
+    constraints = dict(spec.constraints or options.constraints)
+    if options.latency_budget:
+        constraints["perf_latency_p99"] = Limit(maximum=options.latency_budget)
+    if options.min_throughput:
+        constraints["perf_throughput"] = Limit(minimum=options.min_throughput)
+    return msgspec.structs.replace(spec, objectives=spec.objectives or options.objectives or default, constraints=constraints)
+
+
+async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    checkpoint = Checkpoint(Path(options.checkpoint_directory))
+    server = make_server(options)
+    groups = [specs] if options.run_config_profile_models_concurrently_enable else [[spec] for spec in specs]
+    jobs: list[tuple[Job, Workload]] = []
+    code = 0
+    try:
+        await server.start()
+        # Not a comprehension: an interrupted search keeps the jobs before it.
+        for group in groups:
+            jobs += [await _search_group(options, group, server, checkpoint)]
+    except (ServerError, ControlError) as error:
+        click.echo(f"error: {error}", err=True)
+        code = UNUSABLE
+    except asyncio.CancelledError:
+        click.echo("Interrupted; what was measured is kept, the same command goes on from here.", err=True)
+        code = INTERRUPTED
+    finally:
+        await server.stop()
+        checkpoint.close()
+    if isinstance(server, LocalServer) and code == 0:
+        server.forget_log()
+    return _finish(options, checkpoint, jobs) or code
+
+
+def _finish(options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[Job, Workload]]) -> int:
+    """Reports on whatever there is, also after an interruption."""
+    history = checkpoint.history
+    for job, workload in jobs:
+        measurements = list(history.measurements[" + ".join(job.models)].values())
+        ranked = rank(measurements, job.goal)
+        if ranked:
+            write_winners(options, workload, ranked)
+    if not options.skip_summary_reports:
+        formats = ReportOptions(
+            checkpoint_directory=options.checkpoint_directory,
+            export_path=options.export_path,
+            num_configs_per_model=options.num_configs_per_model,
+        )
+        return write_report(history, formats, has_details=not options.skip_detailed_reports)
+    return 0
+
+
+async def _search_group(
+    options: ProfileOptions, specs: list[ModelSpec], server: AnalyzedServer, checkpoint: Checkpoint
+) -> tuple[Job, Workload]:
+    workload = await _workload(options, specs, server)
+    job = _job(options, workload)
+    known = checkpoint.begin(job)
+    bench = Bench(options, workload, server)
+    for measurement in known.values():
+        bench.recall(measurement)
+    space = workload.space
+    progress = SearchProgress(LiveLine(wants_live(options.progress)), " + ".join(workload.models), _num_planned(options, space), len(known))
+    base = await _default_measurement(bench, job, checkpoint, progress, space)
+    search = _make_search(options, space)
+    try:
+        trial = next(search)
+        while True:
+            measurement = await _measured(bench, job, checkpoint, progress, trial)
+            trial = search.send(trial_score(measurement, base, job.goal))
+    except StopIteration:
+        pass
+    finally:
+        progress.end()
+    await bench.unload()
+    return job, workload
+
+
+async def _default_measurement(
+    bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, space: Space
+) -> Measurement | None:
+    """The configuration as it is comes first: scores are relative to it. None when it does not run."""
+    concurrencies = space.concurrencies if space.has_given_concurrencies else (1, min(16, space.max_concurrency))
+    best: Measurement | None = None
+    for concurrency in dict.fromkeys(concurrencies):
+        found = await _measured(bench, job, checkpoint, progress, Trial((), concurrency, space.batch_sizes[0]))
+        if not found.error and (best is None or (found.figure("perf_throughput") or 0) > (best.figure("perf_throughput") or 0)):
+            best = found
+    return best
+
+
+async def _measured(bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, trial: Trial) -> Measurement:
+    known = checkpoint.history.measurements[" + ".join(job.models)].get(bench.key(trial))
+    if known is not None:
+        return known
+    progress.begin(bench.describe(trial))
+    measurement = await bench.measure(trial)
+    checkpoint.add(job, measurement)
+    progress.done(measurement)
+    return measurement
+
+
+async def _workload(options: ProfileOptions, specs: list[ModelSpec], server: AnalyzedServer) -> Workload:
+    control = server.control()
+    configs: dict[str, ModelConfig] = {}
+    try:
+        for spec in specs:
+            configs |= await read_configs(control, spec.name, options.bls_composing_models)
+    finally:
+        await control.close()
+    return Workload(specs, configs, build_space(options, specs, configs))
+
+
+def _job(options: ProfileOptions, workload: Workload) -> Job:
+    goal = Goal(
+        {spec.name: spec.objectives for spec in workload.specs},
+        {spec.name: spec.constraints for spec in workload.specs},
+        {spec.name: spec.weighting for spec in workload.specs},
+    )
+    measured_with = [options.measurement_interval, options.perf_analyzer_flags, options.client_protocol]
+    measured_with += [spec.perf_analyzer_flags for spec in workload.specs]
+    return Job(
+        workload.models,
+        fingerprint([*measured_with, *(override_json(config) for config in workload.configs.values())]),
+        "none" if options.run_config_search_disable else options.run_config_search_mode,
+        goal,
+        command_text(),
+        machine_text(),
+        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        __version__,
+        workload.space.size,
+        str(options.model_repository),
+    )
+
+
+def _make_search(options: ProfileOptions, space: Space) -> Search:
+    if options.run_config_search_disable or options.run_config_search_mode == "brute":
+        return brute_search(space, is_early_exit=options.early_exit_enable)
+    if options.run_config_search_mode == "optuna":
+        return optuna_search(space, options)
+    return quick_search(space, has_sweep=not options.concurrency_sweep_disable)
+
+
+def _num_planned(options: ProfileOptions, space: Space) -> int:
+    """Exact for brute force, a guess for the others: for the time that is left."""
+    if options.run_config_search_disable or options.run_config_search_mode == "brute":
+        return space.size + 2
+    if options.run_config_search_mode == "optuna":
+        return num_trials(space, options) + 6
+    return min(space.size, 6 * len(space.dimensions) + 6) + 2

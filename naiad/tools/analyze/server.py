@@ -1,0 +1,199 @@
+"""The server that variants are measured on: started and stopped by us, or one that already runs elsewhere.
+
+In:  options. Out: addresses, a Control, and whether it still lives. Rule: a started server is ended with us, whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from naiad.tools.analyze.settings import ProfileOptions
+from naiad.tools.perf.address import parse_address
+from naiad.tools.perf.control import Control, ControlError
+from naiad.tools.perf.control_http import HttpControl
+
+_START_LIMIT_S = 120.0
+_STOP_LIMIT_S = 30.0
+_POLL_S = 0.05
+
+
+class ServerError(Exception):
+    """It does not start, or is not there; the message ends with its last words."""
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    http: str
+    grpc: str
+    metrics: str
+
+
+class AnalyzedServer(Protocol):
+    endpoints: Endpoints
+
+    @property
+    def pid(self) -> int | None:
+        """None for a server on another machine."""
+
+    async def start(self) -> None:
+        """Raises ServerError."""
+
+    def is_alive(self) -> bool: ...
+
+    def control(self) -> Control: ...
+
+    async def stop(self) -> None: ...
+
+    def last_words(self) -> str: ...
+
+
+def make_server(options: ProfileOptions) -> AnalyzedServer:
+    return RemoteServer(options) if options.triton_launch_mode == "remote" else LocalServer(options)
+
+
+class RemoteServer:
+    def __init__(self, options: ProfileOptions) -> None:
+        self.endpoints = Endpoints(options.triton_http_endpoint, options.triton_grpc_endpoint, options.triton_metrics_url)
+
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    async def start(self) -> None:
+        control = self.control()
+        try:
+            await control.server_metadata()
+        except ControlError as error:
+            raise ServerError(f"the server at {self.endpoints.http} cannot be used: {error}") from None
+        finally:
+            await control.close()
+
+    def is_alive(self) -> bool:
+        return True
+
+    def control(self) -> Control:
+        return HttpControl(parse_address(self.endpoints.http, 8000))
+
+    async def stop(self) -> None:
+        pass
+
+    def last_words(self) -> str:
+        return ""
+
+
+class LocalServer:
+    def __init__(self, options: ProfileOptions) -> None:
+        self._options = options
+        self._process: asyncio.subprocess.Process | None = None
+        self._log = Path(options.triton_output_path) if options.triton_output_path else None
+        self._temporary: str | None = None
+        self.endpoints = Endpoints("", "", "")
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def _command(self, ports: list[int]) -> list[str]:
+        options = self._options
+        server = (
+            [options.triton_server_path]
+            if options.triton_server_path
+            else [sys.executable, "-c", "from naiad.cli import main; main()", "serve"]
+        )
+        flags = {
+            "model-repository": options.model_repository,
+            "model-control-mode": "explicit",
+            "http-port": ports[0],
+            "grpc-port": ports[1],
+            "metrics-port": ports[2],
+            **{name.replace("_", "-"): value for name, value in options.triton_server_flags.items()},
+        }
+        return [*server, *(f"--{name}={_flag_text(value)}" for name, value in flags.items())]
+
+    async def start(self) -> None:
+        ports = _free_ports(3)
+        http, grpc, metrics = (f"127.0.0.1:{port}" for port in ports)
+        self.endpoints = Endpoints(http, grpc, f"{metrics}/metrics")
+        if self._log is None:
+            handle, self._temporary = tempfile.mkstemp(prefix="naiad-analyze-", suffix=".log")
+            os.close(handle)
+            self._log = Path(self._temporary)
+        try:
+            with self._log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command(ports), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            raise ServerError(f"the server cannot be started: {error}") from None
+        await self._wait_ready()
+
+    async def _wait_ready(self) -> None:
+        control = self.control()
+        try:
+            async with asyncio.timeout(_START_LIMIT_S):
+                while self.is_alive():
+                    with contextlib.suppress(ControlError):
+                        await control.server_metadata()
+                        return
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise ServerError(f"the server did not answer within {_START_LIMIT_S:g} s{self.last_words()}") from None
+        finally:
+            await control.close()
+        raise ServerError(f"the server ended while it started{self.last_words()}")
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def control(self) -> Control:
+        return HttpControl(parse_address(self.endpoints.http, 8000))
+
+    async def stop(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(_STOP_LIMIT_S):
+                    await process.wait()
+            except TimeoutError:
+                pass
+        # The group: whatever the server left behind goes with it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        self._process = None
+
+    def last_words(self) -> str:
+        if self._log is None or not self._log.exists():
+            return ""
+        lines = self._log.read_text(errors="replace").splitlines()[-8:]
+        return ":\n  " + "\n  ".join(lines) if lines else ""
+
+    def forget_log(self) -> None:
+        if self._temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+
+
+def _flag_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
