@@ -9,7 +9,7 @@ from naiad.tools.analyze.measurement import Measurement
 from naiad.tools.analyze.metric import METRICS
 from naiad.tools.analyze.ranking import Ranked, default_of, failures
 from naiad.tools.analyze.result_tables import Table, detail_table, heading, present, summary_table, text
-from naiad.tools.page.chart import NUM_COLORS, Axis, Bar, Mark, Series, bar_chart, legend, xy_chart
+from naiad.tools.page.chart import NUM_COLORS, Axis, Bar, Mark, Series, bar_chart, heat_chart, legend, xy_chart
 from naiad.tools.page.page import Cell, Fact, card, grid, page, table
 from naiad.tools.page.page import heading as part_heading
 
@@ -35,14 +35,16 @@ def analyze_page(parts: Sequence[JobPart], count: int, *, has_details: bool) -> 
 def _facts(part: JobPart, *, several: bool) -> list[Fact]:
     job, measurements, ranked, _ = part
     prefix = f"{' + '.join(job.models)}: " if several else ""
+    best_name = f"{prefix}best configuration" if several else "Best configuration"
+    rate_name, latency_name = (f"{prefix}throughput", f"{prefix}p99 latency") if several else ("Throughput", "p99 latency")
     if not ranked:
         return [Fact(f"{prefix}result", "nothing ran", f"{len(measurements)} measurements failed")]
     best, base = ranked[0], default_of(measurements)
     rate, latency = best.best.figure("perf_throughput") or 0.0, best.best.figure("perf_latency_p99") or 0.0
     facts = [
-        Fact(f"{prefix}best configuration", best.name.removeprefix(f"{job.models[0]}_"), _config_words(best.best)),
-        Fact(f"{prefix}throughput", f"{rate:,.0f}/s", _against(rate, base, "perf_throughput", job)),
-        Fact(f"{prefix}p99 latency", f"{latency:,.2f} ms", f"at concurrency {best.best.concurrency}"),
+        Fact(best_name, best.name.removeprefix(f"{job.models[0]}_"), _config_words(best.best)),
+        Fact(rate_name, f"{rate:,.0f}/s", _against(rate, base, "perf_throughput", job)),
+        Fact(latency_name, f"{latency:,.2f} ms", f"at concurrency {best.best.concurrency}"),
     ]
     if not several:
         memory = best.best.figure("gpu_used_memory") or best.best.figure("cpu_used_ram")
@@ -93,15 +95,24 @@ def _all_table(ranked: Sequence[Ranked]) -> Table:
     whole = [entry.best for entry in ranked]
     wanted = ("perf_throughput", "perf_latency_p99", "perf_latency_avg", "output_token_throughput", "cpu_used_ram", "gpu_used_memory")
     metrics = present((*wanted, "gpu_utilization"), whole)
-    rows = [[entry.name, str(entry.best.concurrency), *(text(entry.best.figure(metric), metric) for metric in metrics)] for entry in ranked]
-    return Table(["Model Config Name", "Concurrency", *(heading(metric) for metric in metrics)], rows, 1)
+    rows = [
+        [
+            entry.name,
+            _config_words(entry.best),
+            str(entry.best.concurrency),
+            *(text(entry.best.figure(metric), metric) for metric in metrics),
+        ]
+        for entry in ranked
+    ]
+    return Table(["Model Config Name", "Configuration", "Concurrency", *(heading(metric) for metric in metrics)], rows, 2)
 
 
 def _charts(job: Job, ranked: Sequence[Ranked], count: int) -> list[str]:
     chosen = _chosen(ranked, max(count, 3))
     rate_name = "output_token_throughput" if any(entry.best.figure("output_token_throughput") for entry in ranked) else "perf_throughput"
     charts = [_throughput_latency(job, ranked, chosen, rate_name), _by_concurrency(chosen, rate_name), _latency_by_concurrency(job, chosen)]
-    charts.append(_bars("Throughput of the best configurations", chosen, rate_name))
+    heat = _heat(ranked, rate_name)
+    charts.append(heat or _bars("Throughput of the best configurations", chosen, rate_name))
     costs = present(("gpu_used_memory", "gpu_utilization", "cpu_used_ram", "cpu_utilization"), [entry.best for entry in ranked])
     return charts + [_bars(METRICS[metric].title, chosen, metric) for metric in costs]
 
@@ -181,6 +192,27 @@ def _latency_by_concurrency(job: Job, chosen: Sequence[Ranked]) -> str:
     y_axis = Axis("p99 latency, ms", limit=_limit(job, "perf_latency_p99"))
     body = xy_chart(series, Axis("concurrent requests", is_log=True), y_axis, "p99 latency by concurrency")
     return card("p99 latency by concurrency", body + legend(series))
+
+
+def _heat(ranked: Sequence[Ranked], rate: str) -> str:
+    """Throughput over the two dimensions of a model that were searched; empty for any other number of them."""
+    outcomes = [(entry.best, entry.best.outcomes[0]) for entry in ranked if len(entry.best.outcomes) == 1 and entry.best.outcomes[0].values]
+    names = sorted(
+        {name for _, outcome in outcomes for name in outcome.values if len({str(one.values.get(name)) for _, one in outcomes}) > 1}
+    )
+    if len(names) != 2:
+        return ""
+    x_name, y_name = sorted(names, key=lambda name: name == "instance_count" or name.endswith("batched_tokens"))
+    columns, rows = (sorted({outcome.values[name] for _, outcome in outcomes}) for name in (x_name, y_name))
+    values: dict[tuple[int, int], float] = {}
+    for measurement, outcome in outcomes:
+        place = (columns.index(outcome.values[x_name]), len(rows) - 1 - rows.index(outcome.values[y_name]))
+        values[place] = max(values.get(place, 0.0), measurement.figure(rate) or 0.0)
+    titles = [name.removeprefix("parameters.").replace("_", " ") for name in (x_name, y_name)]
+    body = heat_chart(
+        [str(value) for value in columns], [str(value) for value in reversed(rows)], values, titles[0], titles[1], "Throughput map"
+    )
+    return card("Where the search went", body, f"Highest {_unit(rate)} seen at each configuration; empty ones were not measured.")
 
 
 def _bars(title: str, chosen: Sequence[Ranked], metric: str) -> str:

@@ -30,7 +30,6 @@ from naiad.tools.perf.ranges import Range
 from naiad.tools.perf.run import measure_all, prepare
 from naiad.tools.perf.stability import Point
 
-
 _POLL_S = 0.02
 
 

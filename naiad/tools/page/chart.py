@@ -129,9 +129,9 @@ def _series(one: Series, x: _Scale, y: _Scale) -> list[str]:
             f'<circle class="{kind} {color}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="4.5"/></g>'
         )
         if mark.text:
-            anchor, shift = ("end", -9) if at_x > WIDTH * 0.72 else ("start", 9)
+            anchor, shift = ("end", -8) if at_x > WIDTH * 0.72 else ("start", 8)
             text = html.escape(mark.text)
-            parts.append(f'<text class="note" x="{at_x + shift:.1f}" y="{at_y - 8:.1f}" text-anchor="{anchor}">{text}</text>')
+            parts.append(f'<text class="note" x="{at_x + shift:.1f}" y="{at_y - 9:.1f}" text-anchor="{anchor}">{text}</text>')
     return parts
 
 
@@ -161,6 +161,42 @@ def bar_chart(bars: Sequence[Bar], title: str, label: str, write: Callable[[floa
         )
         parts.append(f'<text class="tick" x="{left + width + 8:.1f}" y="{top + 14}">{write(bar.value)}</text>')
     return _svg(parts, label, height)
+
+
+def heat_chart(
+    columns: Sequence[str], rows: Sequence[str], values: dict[tuple[int, int], float], x_title: str, y_title: str, label: str
+) -> str:
+    """(column, row) -> value; the stronger the colour the higher. What was not measured stays empty."""
+    left, top, cell_height = 70, 10, 40
+    cell_width = (WIDTH - left - 10) / max(1, len(columns))
+    height = top + cell_height * len(rows) + 50
+    highest = max(values.values(), default=1.0) or 1.0
+    parts: list[str] = []
+    for row, row_name in enumerate(rows):
+        y = top + cell_height * row
+        parts.append(f'<text class="tick" x="{left - 10}" y="{y + cell_height / 2 + 4}" text-anchor="end">{html.escape(row_name)}</text>')
+        for column in range(len(columns)):
+            parts += _cell(values.get((column, row)), highest, left + cell_width * column, y, cell_width, cell_height)
+    for column, name in enumerate(columns):
+        x = left + cell_width * (column + 0.5)
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 32}" text-anchor="middle">{html.escape(name)}</text>')
+    parts.append(f'<text class="axis" x="{(WIDTH + left) / 2}" y="{height - 10}" text-anchor="middle">{html.escape(x_title)}</text>')
+    middle = top + cell_height * len(rows) / 2
+    parts.append(f'<text class="axis" transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{html.escape(y_title)}</text>')
+    return _svg(parts, label, height)
+
+
+def _cell(value: float | None, highest: float, x: float, y: float, width: float, height: float) -> list[str]:
+    place = f'x="{x + 2:.1f}" y="{y + 2:.1f}" width="{width - 4:.1f}" height="{height - 4:.1f}" rx="5"'
+    if value is None:
+        return [f'<rect class="cell none" {place}/>']
+    share = value / highest
+    kinds = "cell top" if share == 1 else "cell"
+    strong = " strong" if share > 0.55 else ""
+    return [
+        f'<rect class="{kinds}" {place} fill-opacity="{0.08 + 0.92 * share**1.5:.2f}"/>',
+        f'<text class="on-cell{strong}" x="{x + width / 2:.1f}" y="{y + height / 2 + 4:.1f}" text-anchor="middle">{short(value)}</text>',
+    ]
 
 
 def legend(series: Sequence[Series]) -> str:
