@@ -23,7 +23,7 @@ from naiad.repository.lifecycle import State
 from naiad.repository.load_plan import LoadPlan, copy_of, is_unloaded_first, plan_load
 from naiad.repository.loader import Loader
 from naiad.repository.model import Model
-from naiad.repository.model_source import ModelSource, ModelSources
+from naiad.repository.model_source import ModelSource, ModelSources, Override
 from naiad.repository.namespace import Entries
 from naiad.repository.survey import Node, Survey
 from naiad.repository.turns import Turn, Turns, conflict
@@ -60,7 +60,7 @@ class Operations:
             if earlier:
                 await asyncio.wait(earlier)
             try:
-                await self._load(name, {}, "", should_load_parts=False)
+                await self._load(name, {}, "", is_one_of_many=True)
             except NaiadError as error:
                 return error
             return None
@@ -120,13 +120,15 @@ class Operations:
 
     # Loading.
 
-    async def _load(self, name: str, parameters: dict[str, str | bytes], caller: str, *, should_load_parts: bool = True) -> None:
-        await asyncio.to_thread(self._sources.refresh, [name])
-        override = await asyncio.to_thread(self._sources.override, name, parameters)
+    async def _load(self, name: str, parameters: dict[str, str | bytes], caller: str, *, is_one_of_many: bool = False) -> None:
+        """One of many: its parts are loaded for themselves, and remote repositories have just been asked for all of them."""
+        if not is_one_of_many:
+            await asyncio.to_thread(self._sources.refresh, [name])
+        override = await asyncio.to_thread(self._sources.override, name, parameters) if parameters else Override()
         nodes: list[Node] = []
 
         async def survey() -> set[str]:
-            nodes[:] = await asyncio.to_thread(self._survey.nodes, name, override, should_load_parts)
+            nodes[:] = await asyncio.to_thread(self._survey.nodes, name, override, not is_one_of_many)
             return self._survey.related(nodes)
 
         try:
