@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from naiad.llm.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    from naiad.llm.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
 NUM_CONTEXT_TOKENS = 8

@@ -41,7 +41,10 @@ def load_engine(path: Path, settings: EngineSettings | None = None, progress: Pr
 def choose_device(settings: EngineSettings) -> torch.device:
     if settings.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(settings.device)
+    try:
+        device = torch.device(settings.device)
+    except RuntimeError as error:
+        raise invalid_arg(f"device is '{settings.device}', expected auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise invalid_arg(f"device is '{settings.device}', but torch sees no GPU")
     return device

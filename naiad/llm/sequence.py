@@ -7,10 +7,13 @@ Invariant: length = tokens known to the host + tokens sampled but still on the d
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 from naiad.llm.block_pool import chain_hash, root_hash
-from naiad.llm.completion_text import CompletionText
 from naiad.llm.generation import GenerationRequest, Grammar
+
+if TYPE_CHECKING:
+    from naiad.llm.completion_text import CompletionText
 
 NO_SLOT = -1
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="needs torch (the llm extra)")
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 
 from naiad.errors import NaiadError
+from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.load import load_engine
 from tests.unit.llm import checkpoints
 from tests.unit.llm.engines import Gatherer, check_empty, request, run, small_engine
 
@@ -83,6 +86,26 @@ def test_a_broken_folder_is_that_folders_error(name: str, content: str | None, t
         (tmp_path / name).write_text(content)
     with pytest.raises(NaiadError, match=r"config.json"):
         small_engine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values", [{"device": "abacus"}, {"device": "cuda:99"}, {"dtype": "int4"}, {"block_size": 3}, {"max_num_seqs": 0}], ids=str
+)
+def test_bad_settings_are_named(values: dict[str, Any], tmp_path: Path) -> None:
+    checkpoints.save_checkpoint("llama2", tmp_path)
+    with pytest.raises(NaiadError, match=next(iter(values))):
+        load_engine(tmp_path, EngineSettings(**values))
+
+
+def test_pickled_weights_need_the_option(tmp_path: Path) -> None:
+    model = checkpoints.save_checkpoint("llama2", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(NaiadError, match="allow_pickle"):
+        small_engine(tmp_path)
+    prompt = [5, 6, 7]
+    completion = run(small_engine(tmp_path, allow_pickle=True), [request("a", prompt, max_tokens=6)])[("a", 0)]
+    checkpoints.check_greedy(model, prompt, completion.tokens)
 
 
 def test_unknown_rope_is_refused(tmp_path: Path) -> None:

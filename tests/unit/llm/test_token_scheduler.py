@@ -6,8 +6,6 @@ import random
 
 import pytest
 
-pytest.importorskip("tokenizers", reason="needs tokenizers (the llm extra)")
-
 from naiad.llm.block_pool import BlockPool
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.parameters import SamplingParameters
