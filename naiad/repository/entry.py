@@ -40,6 +40,8 @@ class Entry:
         """Asked for by its own name, not only as a part of an ensemble."""
         self.returns_with_parts = False
         """An ensemble that could not be, or had to go, because of a part: it is loaded when the part is."""
+        self.is_between_copies = False
+        """The old one had to go before the new one comes: it is worth asking again."""
         self.failure = ""
         """Why the last load failed before any version could be tried."""
         self.part_keys: set[str] = set()

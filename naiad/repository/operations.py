@@ -145,9 +145,10 @@ class Operations:
             due = [node for node in nodes if node.depth == depth]
             results = await asyncio.gather(*(self._load_node(node, turn) for node in due), return_exceptions=True)
             for node, result in zip(due, results, strict=True):
-                if isinstance(result, NaiadError):
-                    log.error(f"'{node.key}': {result.message}")
-                    failures += [result] if node.is_asked else []
+                if isinstance(result, NaiadError) and node.is_asked:
+                    failures.append(result)
+                elif isinstance(result, NaiadError):
+                    log.error(f"model '{node.name}', a part of what is being loaded: {result.message}")
                 elif isinstance(result, BaseException):
                     raise result
         if failures:
@@ -186,7 +187,13 @@ class Operations:
         return True
 
     async def _load_plan(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
-        await self._unload_first(entry, source, plan, turn)
+        try:
+            await self._unload_first(entry, source, plan, turn)
+            await self._load_planned(entry, source, plan, turn)
+        finally:
+            entry.is_between_copies = False
+
+    async def _load_planned(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
         for version in plan.load:
             log.info(f"loading: {entry.name}:{version}")
             status = entry.status(version)
@@ -213,6 +220,7 @@ class Operations:
         if old and is_unloaded_first(source.config, *(model.config for model in old.values())):
             if any(instance.name == turn.caller for model in old.values() for instance in model.instances):
                 raise conflict({entry.key})  # it would wait for the request that asks for it
+            entry.is_between_copies = True
             await asyncio.gather(*self._retire(entry, set(old)))
 
     async def _resize(self, entry: Entry, source: ModelSource, versions: list[int]) -> Loaded:

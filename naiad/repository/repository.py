@@ -69,8 +69,9 @@ class Repository:
             return unavailable(f"{prefix} version {number} is not at ready state", RETRY_AFTER_S)
         if entry is None or not entry.statuses:
             return not_found(f"{prefix} is not found")
-        if entry.latest is not None:
-            return unavailable(f"{prefix} version {entry.latest.version} is not at ready state", RETRY_AFTER_S)
+        if entry.latest is not None or entry.is_between_copies:
+            number = entry.latest.version if entry.latest is not None else max(entry.statuses)
+            return unavailable(f"{prefix} version {number} is not at ready state", RETRY_AFTER_S)
         return not_found(f"{prefix} has no available versions")
 
     def input_buffer(self, name: str, num_bytes: int) -> memoryview | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -162,24 +164,29 @@ def test_a_failed_reload_keeps_what_serves(server: Server, control: Control, rep
     assert server.is_ready()
 
 
-def test_a_model_too_large_to_stand_twice_is_unloaded_first(server: Server, control: Control, repository: Path, tmp_path: Path) -> None:
+def test_a_model_too_large_to_stand_twice_is_unloaded_first(control: Control, repository: Path, tmp_path: Path) -> None:
     """The model holds a lock that a second copy cannot have."""
-    lock = tmp_path / "lock"
-    take = f"os.mkdir({str(lock)!r})"
+    lock, fifo = tmp_path / "lock", tmp_path / "fifo"
     parameter = 'parameters { key: "UNLOAD_BEFORE_RELOAD" value { string_value: "true" } }'
-    code = model_code("one", initialize=take) + f"\n    def finalize(self):\n        os.rmdir({str(lock)!r})\n"
-    write_model(repository, "m", extra=parameter)
-    put(repository / "m" / "1" / "model.py", code)
-    assert control.load("m") == (200, "")
-    put(repository / "m" / "1" / "model.py", code.replace("one", "two"))
-    assert control.load("m") == (200, "")
-    assert control.word("m") == "two"
-    put(repository / "m" / "config.pbtxt", (repository / "m" / "config.pbtxt").read_text().replace("true", "false") + "\n")
-    assert control.load("m") == (200, ""), "what serves now says that it cannot stand beside another"
-    put(repository / "m" / "1" / "model.py", code.replace("one", "three"))
-    status, words = control.load("m")
+    code = model_code("one", initialize=f"os.mkdir({str(lock)!r})") + f"\n    def finalize(self):\n        os.rmdir({str(lock)!r})\n"
+    model = write_model(repository, "large", extra=parameter)
+    put(model / "1" / "model.py", code)
+    assert control.load("large") == (200, "")
+    os.mkfifo(fifo)
+    put(model / "1" / "model.py", code.replace("one", "two").replace("os.mkdir", f"open({str(fifo)!r}).read(); os.mkdir"))
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(control.load, "large")
+        with fifo.open("w"):
+            assert control.infer("large") == (503, "Request for unknown model: 'large' version 1 is not at ready state")
+        assert loading.result() == (200, "")
+    assert control.word("large") == "two"
+    put(model / "1" / "model.py", code.replace("one", "three"))
+    put(model / "config.pbtxt", (model / "config.pbtxt").read_text().replace("true", "false"))
+    assert control.load("large") == (200, ""), "what serves says that it cannot stand beside another"
+    put(model / "1" / "model.py", code.replace("one", "four"))
+    status, words = control.load("large")
     assert (status, "FileExistsError" in words) == (400, True)
-    assert control.word("m") == "two"
+    assert control.word("large") == "three"
 
 
 def test_the_old_copies_are_gone_afterwards(server: Server, control: Control, repository: Path) -> None:
