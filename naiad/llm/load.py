@@ -39,14 +39,20 @@ def load_engine(path: Path, settings: EngineSettings | None = None, progress: Pr
 
 
 def choose_device(settings: EngineSettings) -> torch.device:
-    if settings.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """A GPU becomes the process's current one: kernels and graphs go where that points."""
+    name = settings.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(settings.device)
+        device = torch.device(name)
     except RuntimeError as error:
-        raise invalid_arg(f"device is '{settings.device}', expected auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise invalid_arg(f"device is '{settings.device}', but torch sees no GPU")
+        raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda":
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise invalid_arg(f"device is '{name}', but torch sees {torch.cuda.device_count()} GPUs")
+        torch.cuda.set_device(device.index or 0)
+    elif device.type != "cpu":
+        raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N")
     return device
 
 

@@ -32,7 +32,7 @@ def compute_logprobs(logits: Tensor, tokens: Tensor, rows: list[int], counts: li
     picked = torch.tensor(rows, device=logits.device)
     logprobs = torch.log_softmax(logits[picked].float(), dim=-1)
     chosen = logprobs.gather(1, tokens[picked].long()[:, None])[:, 0]
-    values, ids = logprobs.topk(max(1, *counts) if len(counts) > 1 else max(1, counts[0]), dim=-1)
+    values, ids = logprobs.topk(max([1, *counts]), dim=-1)
     return LogprobRows(rows, counts, _to_host(chosen), _to_host(values), _to_host(ids))
 
 
