@@ -106,30 +106,41 @@ class Bench:
 
     def recall(self, measurement: Measurement) -> None:
         """A measurement of an earlier run: names that it used stay taken."""
-        for outcome in measurement.outcomes:
-            self.name_of(outcome.model, outcome.values)
+        values = {
+            outcome.model: outcome.values for outcome in measurement.outcomes if outcome.values and not self._is_ensemble(outcome.model)
+        }
+        self._outcomes(values)
+
+    def _is_ensemble(self, model: str) -> bool:
+        return self._workload.configs[model].HasField("ensemble_scheduling")
 
     def _outcomes(self, values: dict[str, Values]) -> list[ModelOutcome]:
         leading = set(self._workload.models)
         found: list[ModelOutcome] = []
-        for model, config in self._workload.configs.items():
-            own = values.get(model, {})
+        for model in self._workload.configs:
+            is_ensemble = self._is_ensemble(model)
+            own = self._own_values(model, values)
             changed = self._changed(model, own)
-            name = self.name_of(model, own)
-            if config.HasField("ensemble_scheduling") and values:
-                # An ensemble is another one when its parts are.
-                name = self.name_of(model, {"parts": values})
-            found.append(
-                ModelOutcome(
-                    model,
-                    name,
-                    changed.max_batch_size,
-                    dynamic_batching_words(changed),
-                    total_instances(changed) if not config.HasField("ensemble_scheduling") else "",
-                    own,
-                    is_composing=model not in leading,
-                )
-            )
+            # An ensemble is another one when its parts are.
+            name = self.name_of(model, {"parts": values} if is_ensemble and values else own)
+            instances = "" if is_ensemble else total_instances(changed)
+            batching = dynamic_batching_words(changed)
+            found.append(ModelOutcome(model, name, changed.max_batch_size, batching, instances, own, is_composing=model not in leading))
+        return found
+
+    def _own_values(self, model: str, values: dict[str, Values]) -> Values:
+        """An ensemble cannot take larger batches than its parts: it follows the smallest of them."""
+        if not self._is_ensemble(model) or not values:
+            return values.get(model, {})
+        config = self._workload.configs[model]
+        sizes = [self._changed(part, values.get(part, {})).max_batch_size for part in self._parts(model)]
+        return {"max_batch_size": min(sizes)} if config.max_batch_size > 0 and sizes and min(sizes) > 0 else {}
+
+    def _parts(self, model: str) -> list[str]:
+        """Of an ensemble at all levels, without the ensembles among them."""
+        found: list[str] = []
+        for step in self._workload.configs[model].ensemble_scheduling.step:
+            found += self._parts(step.model_name) if self._is_ensemble(step.model_name) else [step.model_name]
         return found
 
     def _changed(self, model: str, values: Values) -> ModelConfig:
@@ -147,7 +158,7 @@ class Bench:
         control = self._server.control()
         try:
             for model in reversed(self._workload.configs):
-                own = values.get(model, {})
+                own = self._own_values(model, values)
                 await control.load_model(model, override_json(self._changed(model, own)) if own else "")
         finally:
             await control.close()

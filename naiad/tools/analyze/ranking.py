@@ -57,9 +57,19 @@ def rank(measurements: Sequence[Measurement], goal: Goal) -> list[Ranked]:
     found: list[Ranked] = []
     for name, group in by_name.items():
         scored = [(trial_score(measurement, base, goal) or 0.0, measurement) for measurement in group]
-        best_score, best = max(scored, key=lambda pair: pair[0])
+        best_score, best = _choose(scored)
         found.append(Ranked(name, best, best_score, keeps_limits(best, goal), sorted(group, key=lambda one: one.concurrency)))
     return sorted(found, key=lambda ranked: -ranked.score)
+
+
+_SAME = 0.01
+
+
+def _choose(scored: Sequence[tuple[float, Measurement]]) -> tuple[float, Measurement]:
+    """Of loads that are as good as the best, the one that answers soonest."""
+    top = max(found for found, _ in scored)
+    near = [pair for pair in scored if pair[0] >= top - _SAME * (1 + abs(top))]
+    return min(near, key=lambda pair: pair[1].figure("perf_latency_p99") or 0.0)
 
 
 def failures(measurements: Sequence[Measurement]) -> list[Measurement]:

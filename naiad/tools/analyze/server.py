@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from naiad.tools.perf.control_http import HttpControl
 _START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 30.0
 _POLL_S = 0.05
+_PR_SET_PDEATHSIG = 1
 
 
 class ServerError(Exception):
@@ -130,7 +132,12 @@ class LocalServer:
         try:
             with self._log.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._command(ports), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    *self._command(ports),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
                 )
         except OSError as error:
             raise ServerError(f"the server cannot be started: {error}") from None
@@ -185,6 +192,12 @@ class LocalServer:
         if self._temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
+
+
+def _die_with_parent() -> None:
+    """In the child before it becomes the server: even when we are killed it does not stay behind (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _flag_text(value: Any) -> str:
