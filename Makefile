@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test frameworks check bench differential soak proto wheel clean
+.PHONY: help serve test test-llm frameworks check bench differential soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ test: $(VENV)/.dev  ## install what the tests need and run them
 frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, which `make test` skips (installs some 700 MB)
 	$(BIN)/python -m pip install -q "torch==2.13.0" "openvino==2026.4.1"
 	$(BIN)/python -m pytest tests/unit/backends tests/unit/tools $(wildcard tests/server/test_backend_*.py)
+
+test-llm: $(VENV)/.dev  ## the language-model tests, which `make test` skips (installs torch and transformers)
+	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm]" gguf accelerate xgrammar
+	$(BIN)/python -m pytest tests/unit/llm $(wildcard tests/unit/backends/test_llm*.py tests/server/test_llm*.py tests/server/test_openai*.py)
 
 check: $(VENV)/.dev  ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .
