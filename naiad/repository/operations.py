@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,10 +21,10 @@ from naiad.repository.entry import Entry
 from naiad.repository.lifecycle import State
 from naiad.repository.load_plan import LoadPlan, copy_of, is_unloaded_first, plan_load
 from naiad.repository.loader import Loader
-from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSource, ModelSources, Override
 from naiad.repository.namespace import Entries
 from naiad.repository.survey import Node, Survey
+from naiad.repository.switch import Switch, failures
 from naiad.repository.turns import Turn, Turns, conflict
 from naiad.repository.version_load import Loaded, VersionLoads
 
@@ -42,7 +41,7 @@ class Operations:
         self._loader = loader
         self._survey = Survey(entries, sources)
         self._loads = VersionLoads(sources, loader, retry_count=options.load_retry_count)
-        self._drains = Drains()
+        self._switch = Switch(entries, Drains())
         self._turns = Turns()
         self._slots = asyncio.Semaphore(max(options.max_concurrent_loads, 1))
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -203,7 +202,7 @@ class Operations:
         turn.starting |= groups
         try:
             loaded: Loaded = await self._loads.load(source, plan.load) if plan.load else {}
-            if plan.resize and not _failures(loaded):
+            if plan.resize and not failures(loaded):
                 loaded |= await self._resize(entry, source, plan.resize)
         except BaseException:
             for version in plan.load:
@@ -212,7 +211,7 @@ class Operations:
             raise
         finally:
             turn.starting -= groups
-        self._switch(entry, source, plan, loaded)
+        self._switch.apply(entry, source, plan, loaded)
 
     async def _unload_first(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
         """Of a model that says that two copies have no room."""
@@ -221,7 +220,7 @@ class Operations:
             if any(instance.name == turn.caller for model in old.values() for instance in model.instances):
                 raise conflict({entry.key})  # it would wait for the request that asks for it
             entry.is_between_copies = True
-            await asyncio.gather(*self._retire(entry, set(old)))
+            await asyncio.gather(*self._switch.retire(entry, set(old)))
 
     async def _resize(self, entry: Entry, source: ModelSource, versions: list[int]) -> Loaded:
         """More or fewer instances, in place; where the scheduler cannot, the version is loaded anew."""
@@ -236,7 +235,7 @@ class Operations:
             if gone is None:
                 result |= await self._loads.load(source, [version])
             for instance in gone or ():
-                self._drains.retire(model, instance)
+                self._switch.retire_instance(model, instance)
         return result
 
     def _load_ensemble(self, entry: Entry, source: ModelSource, plan: LoadPlan) -> None:
@@ -258,44 +257,7 @@ class Operations:
         for version in loaded:
             if entry.status(version).state is not State.READY:
                 entry.status(version).become(State.LOADING)
-        self._switch(entry, source, plan, loaded)
-
-    def _switch(self, entry: Entry, source: ModelSource, plan: LoadPlan, loaded: Loaded) -> None:
-        """The new copies serve from here on; the old ones finish what they have. All of it in one turn of the loop."""
-        failures = _failures(loaded)
-        for version, error in failures.items():
-            log.error(f"failed to load '{entry.name}' version {version}: {error.code}: {error.message}")
-            if entry.status(version).state is State.LOADING:
-                entry.status(version).become(State.UNAVAILABLE, f"{error.code}: {error.message}")
-        fresh = {version: result for version, result in loaded.items() if isinstance(result, Model)}
-        if failures:
-            # All versions or none: what serves is kept, and what did load is not needed.
-            for version, model in fresh.items():
-                if entry.status(version).state is State.LOADING:
-                    entry.status(version).become(State.UNAVAILABLE, "unloaded")
-                self._drains.start(model)
-            words = "".join(f"version {version} is at UNAVAILABLE state: {e.code}: {e.message};\n" for version, e in failures.items())
-            raise invalid_arg(f"load failed for model '{entry.name}': {words}")
-        self._replace(entry, source, plan, fresh)
-
-    def _replace(self, entry: Entry, source: ModelSource, plan: LoadPlan, fresh: dict[int, Model]) -> None:
-        old = entry.models
-        models = {version: fresh.get(version) or old[version] for version in source.versions}
-        for version, model in models.items():
-            if version in fresh:
-                log.info(f"successfully loaded '{entry.name}' version {version}")
-                model.namespace = entry.namespace if self._entries.is_namespacing else ""
-                if version in old:
-                    model.take_over(old[version])
-            entry.status(version).become(State.READY)
-            model.set_versions(source.versions)
-        for version in plan.drop:
-            entry.status(version).become(State.UNLOADING)
-        entry.failure, entry.source, entry.origins = "", source, plan.origins
-        entry.set_models(models)
-        for version, model in old.items():
-            if models.get(version) is not model:
-                self._drains.start(model, partial(self._on_gone, entry, version))
+        self._switch.apply(entry, source, plan, loaded)
 
     # Ensembles follow their parts.
 
@@ -334,7 +296,7 @@ class Operations:
 
     def _unload_entry(self, entry: Entry) -> None:
         entry.is_wanted = entry.is_explicit = entry.returns_with_parts = False
-        self._retire(entry, set(entry.models))
+        self._switch.retire(entry, set(entry.models))
         for other in self._entries:
             if entry.key in other.part_keys and other.models:
                 is_explicit = other.is_explicit
@@ -350,21 +312,6 @@ class Operations:
                 self._unload_entry(part)
                 self._unload_parts(part)
 
-    def _retire(self, entry: Entry, versions: set[int]) -> list[asyncio.Task[None]]:
-        """From here on these copies get no new requests."""
-        old = entry.models
-        entry.set_models({version: model for version, model in old.items() if version not in versions})
-        for version in versions:
-            if entry.status(version).state is State.READY:
-                entry.status(version).become(State.UNLOADING)
-        return [self._drains.start(old[version], partial(self._on_gone, entry, version)) for version in versions]
-
-    def _on_gone(self, entry: Entry, version: int) -> None:
-        status = entry.status(version)
-        if status.state is State.UNLOADING and version not in entry.models:
-            status.become(State.UNAVAILABLE, "unloaded")
-            log.info(f"successfully unloaded '{entry.name}' version {version}")
-
     # The end.
 
     async def stop(self) -> None:
@@ -378,9 +325,5 @@ class Operations:
             for entry in self._entries:
                 entry.is_wanted = False
                 if bool(entry.part_keys) == is_ensemble:
-                    self._retire(entry, set(entry.models))
-            await self._drains.finish()
-
-
-def _failures(loaded: Loaded) -> dict[int, NaiadError]:
-    return {version: result for version, result in loaded.items() if isinstance(result, NaiadError)}
+                    self._switch.retire(entry, set(entry.models))
+            await self._switch.finish()

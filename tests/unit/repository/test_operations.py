@@ -116,7 +116,7 @@ class Rig:
 
     async def settled(self) -> list[str]:
         """The events so far, when everything in the background has come to rest."""
-        await self.operations._drains.finish()
+        await self.operations._switch.finish()
         events, self.loader.events = self.loader.events, []
         return events
 
