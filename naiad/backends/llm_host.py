@@ -88,7 +88,7 @@ class EngineHost:
                     break
                 self._arrived.wait(wait_s)
             arrived, self._intake = self._intake, deque()
-        refusals = []
+        refusals: list[tuple[int, WorkResponse | None, bool]] = []
         for request, answer in arrived:
             try:
                 self.model.engine.submit(request)
