@@ -15,7 +15,7 @@ import msgspec
 from naiad.core.byte_strings import encode_byte_strings
 from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelSpec, TensorSpec
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.tensor import Tensor
 from naiad.errors import internal
 from naiad.llm.parameters import SamplingParameters
@@ -101,7 +101,7 @@ _EVENT_DECODER = msgspec.msgpack.Decoder(GenerationEvent)
 def generation_request(spec: ModelSpec, call: GenerationCall, id: str = "", model_version: str = "") -> InferRequest:
     """Inputs that the model's config requires are there but empty: the call says it all."""
     inputs = [_blank(tensor, spec.max_batch_size > 0) for tensor in spec.inputs.values() if not tensor.is_optional]
-    parameters = {CALL_PARAMETER: _CALL_ENCODER.encode(call).decode()}
+    parameters: dict[str, ParameterValue] = {CALL_PARAMETER: _CALL_ENCODER.encode(call).decode()}
     return InferRequest(spec.name, inputs, model_version, id, parameters=parameters, priority=max(call.priority, 0))
 
 
