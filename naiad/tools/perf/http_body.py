@@ -45,7 +45,7 @@ class ResponseReader:
             head = self._head
             if head is None:
                 data = self._take_head(data)
-                if self._head is None:
+                if self._held:
                     return
             elif head.is_chunked:
                 piece, data, is_last = self._take_chunk(data)
