@@ -20,9 +20,9 @@ _MIN_REDRAW_S = 0.1
 class LiveLine:
     """A line that is written over. `is_live` False: silent."""
 
-    def __init__(self, is_live: bool, out: TextIO = sys.stderr) -> None:
+    def __init__(self, is_live: bool, out: TextIO | None = None) -> None:
         self.is_live = is_live
-        self._out = out
+        self._out = out or sys.stderr
         self._shown = 0
         self._next_draw = 0.0
 
@@ -43,8 +43,8 @@ class LiveLine:
         self._next_draw = 0.0
 
 
-def wants_live(when: str, out: TextIO = sys.stderr) -> bool:
-    return when == "on" or (when == "auto" and out.isatty())
+def wants_live(when: str) -> bool:
+    return when == "on" or (when == "auto" and sys.stderr.isatty())
 
 
 def bar(fraction: float, width: int = _BAR) -> str:
@@ -55,11 +55,11 @@ def bar(fraction: float, width: int = _BAR) -> str:
 class PerfProgress:
     """Watcher of a measurement."""
 
-    def __init__(self, line: LiveLine, *, is_verbose: bool, latency_name: str, out: TextIO = sys.stdout) -> None:
+    def __init__(self, line: LiveLine, *, is_verbose: bool, latency_name: str, out: TextIO | None = None) -> None:
         self._line = line
         self._is_verbose = is_verbose
         self._latency_name = latency_name
-        self._out = out
+        self._out = out or sys.stdout
         self._last: Point | None = None
         self._seen: tuple[float, int] = (0.0, 0)
         self._rate = 0.0

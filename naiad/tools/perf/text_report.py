@@ -31,7 +31,9 @@ TOKEN_ROWS = {
 def settings_text(options: PerfOptions, facts: ModelFacts) -> str:
     lines = ["*** Measurement Settings ***", f"  Batch size: {options.batch_size}", f"  Service Kind: {options.service_kind.upper()}"]
     figure = "average latency" if options.percentile < 0 else f"p{options.percentile} latency"
-    if options.request_count:
+    if options.replay:
+        lines.append(f"  Replaying {options.replay}")
+    elif options.request_count:
         lines.append(f"  Sending {options.request_count} benchmark requests")
     else:
         lines.append(f'  Using "{options.measurement_mode}" mode for stabilization')
