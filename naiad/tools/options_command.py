@@ -1,12 +1,13 @@
 """A struct of declared options as a click command, for the tools: the struct is the only place that knows the flags.
 
-In:  argv. Out: `run(struct)`, whose exit code is returned. Aliases of one letter are short flags. Raises OptionError.
+In:  argv. Out: `run(values)`, by field and only those that were written; its exit code is returned. Aliases of one letter are short
+flags. Raises OptionError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -14,15 +15,14 @@ import msgspec
 from naiad.serve_command import CONTEXT
 from naiad.settings.option import Option, OptionError, declared_options
 
-S = TypeVar("S", bound=msgspec.Struct)
 
-
-class OptionsCommand(click.Command, Generic[S]):
-    def __init__(self, name: str, struct: type[S], run: Callable[[S], int], help: str, usage: str = "[options]") -> None:
+class OptionsCommand(click.Command):
+    def __init__(
+        self, name: str, struct: type[msgspec.Struct], run: Callable[[dict[str, Any]], int], help: str, usage: str = "[options]"
+    ) -> None:
         self.options = declared_options(struct)
         params: list[click.Parameter] = [_click_option(option) for option in self.options.values()]
         super().__init__(name, CONTEXT | {"allow_extra_args": True}, self._run, params, help)
-        self._struct = struct
         self._run_with = run
         self._usage = usage
 
@@ -30,7 +30,7 @@ class OptionsCommand(click.Command, Generic[S]):
         extra = click.get_current_context().args
         if extra:
             raise OptionError(f"Unexpected argument: {extra[0]}")
-        return self._run_with(self._struct(**given_values(self.options, texts)))
+        return self._run_with(given_values(self.options, texts))
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Only what is written in `arguments`, by field. Raises OptionError, click.ClickException."""

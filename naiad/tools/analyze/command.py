@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from naiad.serve_command import CONTEXT
@@ -17,16 +19,16 @@ PROFILE_HELP = """Measure configurations of models and find the best, with model
 """
 
 
-def _profile(options: ProfileOptions) -> int:
+def _profile(values: dict[str, Any]) -> int:
     from naiad.tools.analyze.profile import run_profile
 
-    return run_profile(options)
+    return run_profile(values)
 
 
-def _report(options: ReportOptions) -> int:
+def _report(values: dict[str, Any]) -> int:
     from naiad.tools.analyze.report import run_report
 
-    return run_report(options)
+    return run_report(ReportOptions(**values))
 
 
 @click.group("analyze", context_settings=CONTEXT, invoke_without_command=True)

@@ -9,6 +9,7 @@ import asyncio
 import datetime
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -43,26 +44,24 @@ UNUSABLE = 99
 INTERRUPTED = 130
 
 
-def run_profile(given: ProfileOptions) -> int:
-    """Raises OptionError."""
-    options, specs = complete_options(given)
+def run_profile(values: dict[str, Any]) -> int:
+    """`values`: what the command line says. Raises OptionError."""
+    options, specs = complete_options(values)
     return uvloop.run(_profile(options, specs))
 
 
-def complete_options(given: ProfileOptions) -> tuple[ProfileOptions, list[ModelSpec]]:
+def complete_options(values: dict[str, Any]) -> tuple[ProfileOptions, list[ModelSpec]]:
     """The command line over the file; every model with its own or the common goal."""
-    options, specs = given, [ModelSpec(name=name) for name in given.profile_models]
-    if given.config_file:
-        found = read_config_file(Path(given.config_file))
+    written: dict[str, Any] = {}
+    specs = [ModelSpec(name=name) for name in values.get("profile_models", [])]
+    if "config_file" in values:
+        found = read_config_file(Path(values["config_file"]))
         for note in found.notes:
             click.echo(note, err=True)
-        written = {
-            field.name: getattr(given, field.name)
-            for field in msgspec.structs.fields(ProfileOptions)
-            if getattr(given, field.name) != field.default and getattr(given, field.name) not in ({}, [])
-        }
-        options = ProfileOptions(**(found.values | written))
-        specs = specs or found.models
+        written = found.values
+        in_file = {spec.name: spec for spec in found.models}
+        specs = [in_file.get(spec.name, spec) for spec in specs] or found.models
+    options = ProfileOptions(**(written | values))
     if options.triton_launch_mode not in ("local", "remote"):
         raise OptionError(f"--triton-launch-mode {options.triton_launch_mode}: a server is started here or already runs: local or remote")
     if not specs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from naiad.tools.options_command import OptionsCommand
 from naiad.tools.perf.options import PerfOptions, check_options
 
@@ -14,11 +16,11 @@ HELP = """Measure a model under load, with perf_analyzer's flags.
 """
 
 
-def run_perf(options: PerfOptions) -> int:
-    options = check_options(options)
+def run_perf(values: dict[str, Any]) -> int:
+    options = check_options(PerfOptions(**values))
     from naiad.tools.perf.session import run
 
     return run(options)
 
 
-command: OptionsCommand[PerfOptions] = OptionsCommand("perf", PerfOptions, run_perf, HELP, "-m MODEL [options]")
+command = OptionsCommand("perf", PerfOptions, run_perf, HELP, "-m MODEL [options]")
