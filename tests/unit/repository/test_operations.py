@@ -233,10 +233,11 @@ async def test_loads_are_tried_again(tmp_path: Path) -> None:
 
 
 async def test_so_many_load_at_once_and_no_more(rig: Rig) -> None:
+    """How far their loads overlap is up to the threads that read the disk; that no more than two do is up to us."""
     for number in range(8):
         write_model(rig.repository, f"m{number}")
     assert await rig.operations.load_all({f"m{number}" for number in range(8)}) == {}
-    assert rig.loader.max_loading == 2
+    assert 1 <= rig.loader.max_loading <= 2
 
 
 async def test_a_model_without_room_for_two_goes_first(rig: Rig) -> None:
