@@ -100,7 +100,7 @@ class Bench:
             found = await self._run(trial, found)
         except (ControlError, ConnectError) as error:
             self._loaded = None
-            reason = str(error) if self._server.is_alive() else f"the server ended: {error}{self._server.last_words()}"
+            reason = f"the server ended: {error}{self._server.last_words()}" if await self._server.ends_soon() else str(error)
             found = msgspec.structs.replace(found, error=reason)
         return msgspec.structs.replace(found, seconds=time.monotonic() - started)
 

@@ -95,10 +95,13 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
     code = 0
     try:
         await server.start()
-        # Not a comprehension: an interrupted search keeps the jobs before it.
         for group in groups:
-            jobs += [await _search_group(options, group, server, checkpoint)]
-    except (ServerError, ControlError) as error:
+            try:
+                jobs.append(await _search_group(options, group, server, checkpoint))
+            except ControlError as error:
+                click.echo(f"error: {' + '.join(spec.name for spec in group)}: {error}", err=True)
+                code = UNUSABLE
+    except ServerError as error:
         click.echo(f"error: {error}", err=True)
         code = UNUSABLE
     except asyncio.CancelledError:
@@ -115,6 +118,8 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
 def _finish(options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[Job, Workload]]) -> int:
     """Reports on whatever there is, also after an interruption."""
     history = checkpoint.history
+    if not history.jobs:
+        return 0
     for job, workload in jobs:
         measurements = list(history.measurements[" + ".join(job.models)].values())
         ranked = rank(measurements, job.goal)

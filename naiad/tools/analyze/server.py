@@ -26,6 +26,7 @@ from naiad.tools.perf.control_http import HttpControl
 _START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 30.0
 _POLL_S = 0.05
+_SOON_S = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
@@ -50,6 +51,9 @@ class AnalyzedServer(Protocol):
         """Raises ServerError."""
 
     def is_alive(self) -> bool: ...
+
+    async def ends_soon(self) -> bool:
+        """After a failure: whether the server itself is the reason. Its end may be a moment away."""
 
     def control(self) -> Control: ...
 
@@ -81,6 +85,9 @@ class RemoteServer:
 
     def is_alive(self) -> bool:
         return True
+
+    async def ends_soon(self) -> bool:
+        return False
 
     def control(self) -> Control:
         return HttpControl(parse_address(self.endpoints.http, 8000))
@@ -160,6 +167,13 @@ class LocalServer:
 
     def is_alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
+
+    async def ends_soon(self) -> bool:
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SOON_S):
+                    await self._process.wait()
+        return not self.is_alive()
 
     def control(self) -> Control:
         return HttpControl(parse_address(self.endpoints.http, 8000))
