@@ -1,4 +1,7 @@
-"""InferRequest -> ModelInferRequest bytes, built once; what changes per request is appended, as protobuf allows."""
+"""InferRequest -> ModelInferRequest bytes, built once; what changes per request is put in where protobuf's own order has it.
+
+A message begins with the model's name and version; id and sequence parameters follow them, at `head_bytes`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,10 @@ class GrpcInferEncoder:
         self._version = version
         self._encoding = encoding
         self._is_stream = is_stream
+
+    @property
+    def head_bytes(self) -> int:
+        return len(ModelInferRequest(model_name=self._model, model_version=self._version).SerializeToString())
 
     def encode(self, request: InferRequest) -> bytes:
         return self.finish(self.message(request))
@@ -41,12 +48,13 @@ class GrpcInferEncoder:
     def finish(self, message: bytes) -> bytes:
         return message if self._is_stream else frame(message, self._encoding)
 
-    def sequence_bytes(self, message: bytes, sequence_id: int, is_start: bool, is_end: bool) -> bytes:
-        added = ModelInferRequest()
-        added.parameters["sequence_id"].int64_param = sequence_id
-        added.parameters["sequence_start"].bool_param = is_start
-        added.parameters["sequence_end"].bool_param = is_end
-        return self.finish(message + added.SerializeToString())
+
+def sequence_message(message: bytes, head_bytes: int, sequence_id: int, is_start: bool, is_end: bool) -> bytes:
+    added = ModelInferRequest()
+    added.parameters["sequence_id"].int64_param = sequence_id
+    added.parameters["sequence_start"].bool_param = is_start
+    added.parameters["sequence_end"].bool_param = is_end
+    return b"".join((message[:head_bytes], added.SerializeToString(), message[head_bytes:]))
 
 
 def _set_span(parameters: Any, span: MemorySpan) -> None:

@@ -1,6 +1,6 @@
 """One ModelStreamInfer stream: requests out, any number of responses to each in, matched by request id.
 
-In:  `send(message, call)`; the id is appended to the prebuilt message, which protobuf allows.
+In:  `send(message, call)`; the id is put into the prebuilt message where protobuf's order has it.
 Out: Listener.on_response for each response, on_end with the one that carries the final flag.
 Rule: an error ends the request it names, or the oldest one when it names none; a broken stream ends all.
 """
@@ -33,6 +33,7 @@ class GrpcStreamChannel:
         *,
         is_decoupled: bool,
         encoding: str = "",
+        head_bytes: int = 0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`is_decoupled`: only then a response may be other than the last one of its request."""
@@ -41,6 +42,7 @@ class GrpcStreamChannel:
         self._listener = listener
         self._is_decoupled = is_decoupled
         self._encoding = encoding
+        self._head_bytes = head_bytes
         self._clock_ns = clock_ns
         self._calls: dict[str, Call] = {}
         self._next_id = 0
@@ -59,7 +61,8 @@ class GrpcStreamChannel:
         self._next_id += 1
         request_id = str(self._next_id)
         self._calls[request_id] = call
-        message = b"".join((data, _ID_FIELD, bytes((len(request_id),)), request_id.encode()))
+        head_bytes = self._head_bytes
+        message = b"".join((data[:head_bytes], _ID_FIELD, bytes((len(request_id),)), request_id.encode(), data[head_bytes:]))
         if self._stream is not None:
             connection, stream = self._stream
             connection.write(stream, frame(message, self._encoding), is_last=False)

@@ -213,7 +213,7 @@ def _traffic(options: PerfOptions, facts: ModelFacts, dataset: Dataset, requests
         block = request_block(address, method, encoding=encoding, metadata=options.header)
         sequence = _sequence(options, dataset, [grpc.message(request) for request in requests]) if facts.is_sequence else None
         prepared = [] if sequence is not None else [grpc.encode(request) for request in requests]
-        return Traffic(protocol, address, tls, block, encoding, prepared, sequence, facts.is_decoupled, should_keep_body)
+        return Traffic(protocol, address, tls, block, encoding, prepared, sequence, facts.is_decoupled, should_keep_body, grpc.head_bytes)
     if options.streaming:
         generate = GenerateEncoder(address, facts.name, facts.version, options.header)
         return Traffic("sse", address, tls, prepared=[generate.encode(request) for request in requests])

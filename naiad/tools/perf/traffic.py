@@ -15,7 +15,8 @@ from naiad.tools.perf.address import Address, TlsFiles, tls_context
 from naiad.tools.perf.call import Channel, Listener
 from naiad.tools.perf.grpc_channel import GrpcChannel
 from naiad.tools.perf.grpc_connection import SharedConnection
-from naiad.tools.perf.grpc_infer import GrpcInferEncoder
+from naiad.tools.perf.grpc_infer import sequence_message
+from naiad.tools.perf.grpc_message import frame
 from naiad.tools.perf.grpc_stream_channel import GrpcStreamChannel
 from naiad.tools.perf.http_channel import HttpChannel
 from naiad.tools.perf.http_head import HeadCache
@@ -49,6 +50,8 @@ class Traffic(msgspec.Struct, frozen=True):
     sequence: SequenceTraffic | None = None
     is_decoupled: bool = False
     should_keep_body: bool = False
+    head_bytes: int = 0
+    """Of each gRPC message: where what changes from request to request is put in."""
 
     @property
     def is_grpc(self) -> bool:
@@ -83,7 +86,14 @@ class ChannelMaker:
         connection = self._connections[-1]
         if traffic.protocol == "grpc":
             return GrpcChannel(connection, traffic.block, listener, should_keep_body=traffic.should_keep_body)
-        return GrpcStreamChannel(connection, traffic.block, listener, is_decoupled=traffic.is_decoupled, encoding=traffic.encoding)
+        return GrpcStreamChannel(
+            connection,
+            traffic.block,
+            listener,
+            is_decoupled=traffic.is_decoupled,
+            encoding=traffic.encoding,
+            head_bytes=traffic.head_bytes,
+        )
 
     def close(self) -> None:
         for connection in self._connections:
@@ -97,13 +107,13 @@ def source_maker(traffic: Traffic, share: int = 0, num_shares: int = 1) -> Calla
         first = share * len(traffic.prepared) // num_shares
         plain = PlainSource(traffic.prepared, first)
         return lambda: plain
-    encoder = GrpcInferEncoder("", "", encoding=traffic.encoding, is_stream=traffic.protocol == "stream")
     first_items = [sum(sequence.stream_lengths[:number]) for number in range(len(sequence.stream_lengths))]
 
     def encode(stream: int, step: int, sequence_id: int, is_start: bool, is_end: bool) -> bytes:
         parts = sequence.parts[first_items[stream] + step]
         if traffic.is_grpc:
-            return encoder.sequence_bytes(parts, sequence_id, is_start, is_end)
+            message = sequence_message(parts, traffic.head_bytes, sequence_id, is_start, is_end)
+            return message if traffic.protocol == "stream" else frame(message, traffic.encoding)
         return sequence_bytes(parts, sequence_id, is_start, is_end)
 
     first_id, end_id = sequence.first_id, sequence.end_id

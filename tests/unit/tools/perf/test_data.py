@@ -16,7 +16,7 @@ from naiad.tools.perf.address import Address
 from naiad.tools.perf.data_file import read_folder, read_json_files
 from naiad.tools.perf.dataset import Dataset, check_batch_size
 from naiad.tools.perf.generated_data import generate
-from naiad.tools.perf.grpc_infer import GrpcInferEncoder
+from naiad.tools.perf.grpc_infer import GrpcInferEncoder, sequence_message
 from naiad.tools.perf.http_infer import HttpInferEncoder, sequence_bytes
 from naiad.tools.perf.infer_request import MemorySpan, OutputTensor, batched_requests
 from naiad.tools.perf.model_facts import ModelFacts, TensorFacts, model_facts
@@ -182,8 +182,10 @@ def test_http_sequence_requests_keep_their_lengths(sequence_id: int, is_start: b
 def test_grpc_request_and_what_is_added_to_it() -> None:
     request = batched_requests(steps_dataset(1), add_sub(), 1, {"text": "x", "flag": True, "real": 0.5})[0]
     encoder = GrpcInferEncoder("m", "1", is_stream=True)
-    message = ModelInferRequest.FromString(encoder.sequence_bytes(encoder.message(request), 9, True, False) + b"\x1a\x01" + b"7")
-    assert (message.model_name, message.model_version, message.id) == ("m", "1", "7")
+    whole = sequence_message(encoder.message(request), encoder.head_bytes, 9, True, False)
+    message = ModelInferRequest.FromString(whole)
+    assert (message.model_name, message.model_version) == ("m", "1")
+    assert whole.startswith(ModelInferRequest(model_name="m", model_version="1").SerializeToString())
     assert message.parameters["sequence_id"].int64_param == 9
     assert message.parameters["sequence_start"].bool_param
     assert message.parameters["text"].string_param == "x"

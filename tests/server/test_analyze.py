@@ -1,0 +1,253 @@
+"""`naiad analyze` with real servers: searches, failing configurations, resuming, ensembles, remote servers, writing back.
+
+The model sleeps, and its best configuration is known: batches of 4 in 2 instances. Only its order is asserted, never its speed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from naiad.cli import naiad as naiad_group
+from naiad.cli import run
+from naiad.tools.analyze.checkpoint import FILE
+from tests.server.harness import Server, naiad, naiad_executable, process_tree, wait_gone
+
+CONFIG = """
+backend: "python"
+max_batch_size: 2
+input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+dynamic_batching { }
+"""
+MODEL = '''
+import json
+import os
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """Best with batches of 4 in 2 instances. Batches of 8 do not load, and 3 instances kill the server when told so."""
+
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.count = config["instance_group"][0]["count"]
+        if config["max_batch_size"] == 8:
+            raise RuntimeError("out of memory, says the model")
+        if self.count == 3 and "kills_server" in config.get("parameters", {}):
+            os.kill(os.getppid(), 9)
+
+    def execute(self, requests):
+        arrays = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        time.sleep(0.006 if self.count <= 2 else 0.02)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]) for array in arrays]
+'''
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 2
+input { name: "IN" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
+ensemble_scheduling {
+  step { model_name: "sleeper" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }
+}
+"""
+SPACE = [
+    "--run-config-search-max-instance-count",
+    "3",
+    "--run-config-search-max-model-batch-size",
+    "8",
+    "--run-config-search-max-concurrency",
+    "16",
+]
+FAST = ["--measurement-interval", "60", "--stability-percentage", "100000", "--max-trials", "3"]
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    for name, config in (("sleeper", CONFIG), ("both", ENSEMBLE)):
+        folder = tmp_path / "models" / name
+        (folder / "1").mkdir(parents=True)
+        (folder / "config.pbtxt").write_text(config)
+    (tmp_path / "models" / "sleeper" / "1" / "model.py").write_text(MODEL)
+    return tmp_path / "models"
+
+
+def arguments(folder: Path, *more: str, model: str = "sleeper") -> list[str]:
+    places = ["-m", str(folder / "models"), "--profile-models", model, "-s", str(folder / "cp"), "-e", str(folder / "out")]
+    return ["analyze", "profile", *places, *SPACE, *FAST, *more]
+
+
+def analyze(given: list[str], code: int = 0) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        found = run(naiad_group, "naiad", given)
+    assert found == code, out.getvalue()
+    return out.getvalue()
+
+
+def measured(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "cp" / FILE).read_text().splitlines()]
+    return [line["measurement"] for line in lines if line["kind"] == "measurement"]
+
+
+def best_values(folder: Path) -> dict[str, Any]:
+    document = json.loads((folder / "out" / "results.json").read_text())
+    values: dict[str, Any] = document[0]["ranking"][0]["best"]["outcomes"][-1]["values"]
+    return values
+
+
+@pytest.mark.parametrize("mode", ["quick", "optuna", "brute"])
+def test_searches_find_the_best_and_survive_failures(models: Path, tmp_path: Path, mode: str) -> None:
+    more = ["-c", "16"] if mode == "brute" else ["--optuna-min-trials", "10"]
+    text = analyze(arguments(tmp_path, "--run-config-search-mode", mode, *more))
+    assert best_values(tmp_path) == {"instance_count": 2, "max_batch_size": 4}
+    assert "out of memory, says the model" in text
+    assert (tmp_path / "out" / "report.html").read_text().count("<svg") >= 4
+    assert "sleeper_config_default" in text
+    variants = list((tmp_path / "out" / "output_model_repository").iterdir())
+    assert len(variants) == 3
+    assert all((variant / "1" / "model.py").exists() for variant in variants)
+    assert Counter(one["key"] for one in measured(tmp_path)).most_common(1)[0][1] == 1
+
+
+def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path: Path) -> None:
+    given = arguments(tmp_path, "--run-config-search-mode", "quick")
+    first = subprocess.Popen([naiad_executable(), *given], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert first.stdout is not None
+    for line in first.stdout:
+        if line.startswith("sleeper_config_1 "):
+            break
+    children = process_tree(first.pid)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    first.stdout.close()
+    assert wait_gone(children) == [], "the server dies with it"
+    before = measured(tmp_path)
+    text = analyze(given)
+    assert f"{len(before)} measurements are known from the checkpoint" in text
+    after = measured(tmp_path)
+    assert after[: len(before)] == before
+    assert len({one["key"] for one in after}) == len(after)
+    names = [(one["outcomes"][0]["config_name"], json.dumps(one["outcomes"][0]["values"])) for one in after]
+    assert len({name for name, _ in names}) == len(set(names)), "each name means one configuration"
+    again = analyze(given)
+    assert len(measured(tmp_path)) == len(after)
+    assert "concurrency" in again
+
+
+def test_an_interrupt_leaves_a_report(models: Path, tmp_path: Path) -> None:
+    given = arguments(tmp_path, "--run-config-search-mode", "brute")
+    running = subprocess.Popen([naiad_executable(), *given], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("sleeper_config_0 "):
+            break
+    children = process_tree(running.pid)
+    running.send_signal(signal.SIGINT)
+    out, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "the same command goes on from here" in out
+    assert (tmp_path / "out" / "report.html").exists()
+    assert wait_gone(children) == []
+
+
+def test_a_configuration_that_kills_the_server(models: Path, tmp_path: Path) -> None:
+    config = models / "sleeper" / "config.pbtxt"
+    config.write_text(config.read_text() + 'parameters { key: "kills_server" value { string_value: "yes" } }\n')
+    (models / "sleeper" / "1" / "model.py").write_text(
+        MODEL.replace("os.getppid()", "int(open('/proc/%d/status' % os.getppid()).read().split('PPid:')[1].split()[0])")
+    )
+    analyze(arguments(tmp_path, "--run-config-search-mode", "brute", "-c", "8", "--run-config-search-max-model-batch-size", "4"))
+    errors = [one["error"] for one in measured(tmp_path) if one["error"]]
+    assert errors
+    assert all("the server ended" in error for error in errors)
+    assert best_values(tmp_path) == {"instance_count": 2, "max_batch_size": 4}
+
+
+def test_an_ensemble_is_searched_through_its_parts(models: Path, tmp_path: Path) -> None:
+    analyze(arguments(tmp_path, "--run-config-search-max-model-batch-size", "4", model="both"))
+    assert best_values(tmp_path) == {"instance_count": 2, "max_batch_size": 4}
+    folder = tmp_path / "out" / "output_model_repository"
+    winner = json.loads((tmp_path / "out" / "results.json").read_text())[0]["ranking"][0]["name"]
+    text = (folder / winner / "config.pbtxt").read_text()
+    part = re.search(r'model_name: "(sleeper_config_\d+)"', text)
+    assert part is not None
+    assert (folder / part.group(1)).is_dir()
+    assert "max_batch_size: 4" in text
+
+
+def test_the_winner_is_written_back(models: Path, tmp_path: Path) -> None:
+    given = arguments(tmp_path, "--run-config-search-mode", "brute", "-c", "16", "--run-config-search-max-model-batch-size", "4")
+    text = analyze([*given, "--write-best-config"])
+    assert "config.pbtxt is now sleeper_config_" in text
+    written = (models / "sleeper" / "config.pbtxt").read_text()
+    assert "max_batch_size: 4" in written
+    assert "count: 2" in written
+    assert (models / "sleeper" / "config.pbtxt.before-analyze").read_text() == CONFIG
+    with naiad([str(models)]) as server:
+        assert server.is_ready("/v2/models/sleeper/ready")
+
+
+@pytest.fixture
+def remote(models: Path) -> Iterator[Server]:
+    with naiad([str(models)], ["--model-control-mode=explicit"]) as server:
+        yield server
+
+
+def test_a_server_that_already_runs(remote: Server, tmp_path: Path) -> None:
+    places = ["--triton-http-endpoint", remote.http, "--triton-grpc-endpoint", remote.grpc]
+    places += ["--triton-metrics-url", f"http://127.0.0.1:{remote.metrics_port}/metrics", "--client-protocol", "http"]
+    flags = ["-c", "4", "--run-config-search-mode", "brute", "--run-config-search-max-instance-count", "1"]
+    analyze([*arguments(tmp_path, "--triton-launch-mode", "remote", *places), *flags])
+    assert len(measured(tmp_path)) == 5
+    assert not (tmp_path / "out" / "output_model_repository").exists()
+    assert remote.process.poll() is None
+
+
+def test_models_together(models: Path, tmp_path: Path) -> None:
+    second = models / "other" / "1"
+    second.mkdir(parents=True)
+    (second / "model.py").write_text(MODEL)
+    (models / "other" / "config.pbtxt").write_text(CONFIG)
+    flags = [
+        "--run-config-search-mode",
+        "brute",
+        "--run-config-search-max-instance-count",
+        "1",
+        "--run-config-search-max-model-batch-size",
+        "2",
+        "-c",
+        "4",
+    ]
+    text = analyze(arguments(tmp_path, "--run-config-profile-models-concurrently-enable", *flags, model="sleeper,other"))
+    assert "=== sleeper + other" in text
+    assert all(set(one["outcomes"][1]["figures"]) >= {"perf_throughput"} for one in measured(tmp_path))
+    assert len(measured(tmp_path)) == 5
+
+
+def test_a_server_that_cannot_start(models: Path, tmp_path: Path) -> None:
+    text = analyze(arguments(tmp_path, "--triton-server-path", "/bin/false"), code=99)
+    assert "error: the server ended while it started" in text
+    text = analyze(arguments(tmp_path, "--triton-server-path", str(tmp_path / "none")), code=99)
+    assert "error: the server cannot be started" in text
+    text = analyze(arguments(tmp_path, "--triton-launch-mode", "remote", "--triton-http-endpoint", "127.0.0.1:1"), code=99)
+    assert "the server at 127.0.0.1:1 cannot be used" in text
+
+
+def test_a_model_that_does_not_load_at_all(models: Path, tmp_path: Path) -> None:
+    (models / "sleeper" / "1" / "model.py").write_text("raise RuntimeError('never')")
+    text = analyze(arguments(tmp_path), code=99)
+    assert "never" in text
+    assert "Traceback" not in text
