@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from naiad.pb.model_config_pb2 import ModelConfig
     from naiad.repository.model import Model
     from naiad.repository.repository import Repository
+    from naiad.scheduling.cache import ResponseCache
 
 
 RETRY_AFTER_S = 1
@@ -41,8 +42,11 @@ class InferenceCore:
         strict_readiness: bool = True,
         regions: RegionTable | None = None,
         tracing: Tracing | None = None,
+        cache: ResponseCache | None = None,
     ) -> None:
         self.repository = repository
+        self.cache = cache
+        """Of responses, where the server has one."""
         self.metadata = metadata
         self.strict_readiness = strict_readiness
         self.regions = regions or RegionTable()

@@ -71,7 +71,7 @@ class Server:
             self._page = MetricsPage(settings, lambda: wiring.model_series(self._core), custom, self._connections)
             self._metrics = Http1Endpoint(MetricsFrontend(self._page.render).route, Http1Limits())
             started = await self._listen()
-            async with self._heartbeat(), self._metrics_page():
+            async with self._response_cache(), self._heartbeat(), self._metrics_page():
                 if not await self._start():
                     return 0
                 for line in started:
@@ -187,6 +187,17 @@ class Server:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _response_cache(self) -> AsyncIterator[None]:
+        cache = self._core.cache
+        if cache is not None:
+            await cache.start()
+        try:
+            yield
+        finally:
+            if cache is not None:
+                await cache.close()
 
     @contextlib.asynccontextmanager
     async def _metrics_page(self) -> AsyncIterator[None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from naiad import __version__
 from naiad.backends.custom_package import installed_backends
-from naiad.core.clock import LoopClock
+from naiad.core.clock import Clock, LoopClock
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.work import ControlOperation
 from naiad.errors import internal, unsupported
@@ -25,6 +25,9 @@ from naiad.repository.operations import OperationOptions
 from naiad.repository.python_environment import PythonEnvironments, default_cache
 from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.repository.store import LocalStore, Store
+from naiad.scheduling.build_cache import build_cache
+from naiad.scheduling.cache import ResponseCache
+from naiad.scheduling.rate_limiter import RateLimiter
 from naiad.settings import Settings, latency_metrics
 from naiad.shm.cuda_helper import CudaHelper
 from naiad.shm.cuda_region import open_cuda_region
@@ -146,7 +149,9 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         return core.model(name, version).spec.is_decoupled
 
     services = Services(lambda request: core.call(request), is_decoupled, custom.apply, custom.drop_owner, control)
-    loader = Loader(LoopClock(loop), templates, services, load_options(settings))
+    clock = LoopClock(loop)
+    cache = _cache(settings, clock)
+    loader = Loader(clock, templates, services, load_options(settings), _rate_limiter(settings, clock), cache)
     stores = [_store(repository, settings) for repository in settings.model_repository]
     sources = ModelSources(stores, config_options, is_namespacing=settings.model_namespacing)
     repository = Repository(
@@ -167,8 +172,22 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
             is_allowed=settings.allow_client_shm, open_cuda=partial(open_cuda_region, CudaHelper()) if config_options.gpus else None
         ),
         tracing=build_tracing(settings),
+        cache=cache,
     )
     return core
+
+
+def _cache(settings: Settings, clock: Clock) -> ResponseCache | None:
+    """Raises NaiadError."""
+    given = settings.cache_config
+    return build_cache(given[0].cache, {entry.setting: entry.value for entry in given}, clock) if given else None
+
+
+def _rate_limiter(settings: Settings, clock: Clock) -> RateLimiter | None:
+    if settings.rate_limit != "execution_count":
+        return None
+    available = {(limit.name, limit.device): limit.count for limit in settings.rate_limit_resource}
+    return RateLimiter(clock, available or None)
 
 
 def build_tracing(settings: Settings) -> Tracing:

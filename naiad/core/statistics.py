@@ -142,6 +142,14 @@ class ModelStatistics:
         self.request_histogram.observe(request_ns)
         self.queue_histogram.observe(queue_ns)
 
+    def record_cache_hit(self, start_ns: int, look_up_ns: int, end_ns: int) -> None:
+        """Once per request that was answered from the response cache: it succeeded, but nothing was inferred."""
+        self.success.add(end_ns - start_ns)
+        self.queue.add(0)
+        self.cache_hit.add(look_up_ns)
+        self.request_histogram.observe(end_ns - start_ns)
+        self.last_inference_ms = time.time_ns() // 1_000_000
+
     def record_failure(self, start_ns: int, end_ns: int, reason: str) -> None:
         self.fail.add(end_ns - start_ns)
         self.failures[reason] += 1

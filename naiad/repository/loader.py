@@ -16,6 +16,7 @@ import msgspec
 from naiad import log
 from naiad.core.clock import Clock
 from naiad.core.model_spec import ModelSpec
+from naiad.core.statistics import ModelStatistics
 from naiad.core.work import LoadArguments
 from naiad.errors import invalid_arg
 from naiad.metrics.summary import build_statistics
@@ -26,9 +27,13 @@ from naiad.repository.model import Model, build_spec
 from naiad.repository.problem import InvalidConfigError
 from naiad.repository.python_environment import PythonEnvironments
 from naiad.repository.resize import plan_resize, signature
+from naiad.repository.warmup import read_warmup
 from naiad.scheduling.build import build_ensemble, build_scheduler
+from naiad.scheduling.cache import ResponseCache
+from naiad.scheduling.caching import CachingScheduler
 from naiad.scheduling.ensemble import Infer
-from naiad.scheduling.scheduler import Resizable
+from naiad.scheduling.rate_limiter import Needs, Permit, RateLimiter, read_needs
+from naiad.scheduling.scheduler import Resizable, Scheduler
 from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.shm.directory import SlotDirectory
@@ -65,9 +70,28 @@ class ConfiguredProcess(msgspec.Struct, eq=False):
     """The server's, or those of the model's own interpreter."""
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where one instance of a model is to be."""
+
+    arguments: LoadArguments
+    kind: bytes
+    """What makes it interchangeable with another."""
+    needs: Needs
+
+
 class Loader:
-    def __init__(self, clock: Clock, templates: Templates, services: Services, options: LoadOptions) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        templates: Templates,
+        services: Services,
+        options: LoadOptions,
+        limiter: RateLimiter | None = None,
+        cache: ResponseCache | None = None,
+    ) -> None:
         self._clock = clock
+        self._limiter = limiter
+        self._cache = cache
         self._templates = templates
         self._services = services
         self._options = options
@@ -117,11 +141,14 @@ class Loader:
         spec = self._spec(config, version, versions, model_dir)
         statistics = build_statistics(config.name, version, self._options.latency)
         arena = configured.arena if configured is not None else Arena(directory=self._directory)
-        plan = self._plan(config, version)
+        plan = self._plan(config, spec, model_dir)
         places = self._places(config, version, model_dir)
         templates = configured.templates if configured is not None else await self._templates_for(config, plan.backend, model_dir)
-        instances = [Instance(self._clock, templates, plan, arguments, arena, statistics, self._services) for arguments, _ in places]
+        instances: list[Instance] = []
         try:
+            for place in places:
+                permit = self._permit(place)
+                instances.append(Instance(self._clock, templates, plan, place.arguments, arena, statistics, self._services, permit))
             scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
             process = configured.process if configured is not None else None
             await _all_or_none([instance.load(process if at == 0 else None) for at, instance in enumerate(instances)])
@@ -131,8 +158,8 @@ class Loader:
             self._release(templates)
             raise
         statistics.load_duration_s = (time.monotonic_ns() - started_ns) / 1e9
-        model = Model(spec, config, statistics, instances, scheduler, arena)
-        model.signatures = {arguments.instance_name: kind for arguments, kind in places}
+        model = Model(spec, config, statistics, instances, self._cached(scheduler, config, spec, statistics), arena)
+        model.signatures = {place.arguments.instance_name: place.kind for place in places}
         model.templates = templates
         model.on_stopped.append(lambda: self._release(templates))
         return model
@@ -153,8 +180,15 @@ class Loader:
             raise InvalidConfigError(fit.errors)
         config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
         statistics = build_statistics(config.name, version, self._options.latency)
+        spec = self._spec(config, version, versions, model_dir)
         scheduler = build_ensemble(config, version, models, infer or self._services.infer, self._clock, statistics)
-        return Model(self._spec(config, version, versions, model_dir), config, statistics, [], scheduler, Arena(directory=self._directory))
+        cached = self._cached(scheduler, config, spec, statistics)
+        return Model(spec, config, statistics, [], cached, Arena(directory=self._directory))
+
+    def _cached(self, scheduler: Scheduler, config: ModelConfig, spec: ModelSpec, statistics: ModelStatistics) -> Scheduler:
+        if self._cache is None or not config.response_cache.enable:
+            return scheduler
+        return CachingScheduler(scheduler, self._cache, spec, self._clock, statistics)
 
     async def resize(self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path) -> list[Instance] | None:
         """Starts what is missing of these instance groups in a model that serves; the instances that are to go are the caller's.
@@ -169,22 +203,22 @@ class Loader:
         config.ClearField("instance_group")
         config.instance_group.extend(groups)
         places = self._places(config, model.version, model_dir)
-        wanted = {arguments.instance_name: arguments for arguments, _ in places}
-        change = plan_resize(model.signatures, {arguments.instance_name: kind for arguments, kind in places})
-        plan = self._plan(config, model.version)
-        new = [
-            Instance(self._clock, model.templates or self._templates, plan, msgspec.structs.replace(wanted[at], instance_name=name),
-                     model.arena, model.statistics, self._services)
-            for name, at in change.come.items()
-        ]  # fmt: skip
+        wanted = {place.arguments.instance_name: place for place in places}
+        change = plan_resize(model.signatures, {name: place.kind for name, place in wanted.items()})
+        plan = self._plan(config, model.spec, model_dir)
+        templates = model.templates or self._templates
+        new: list[Instance] = []
         try:
+            for name, at in change.come.items():
+                arguments = msgspec.structs.replace(wanted[at].arguments, instance_name=name)
+                permit = self._permit(wanted[at])
+                new.append(Instance(self._clock, templates, plan, arguments, model.arena, model.statistics, self._services, permit))
             await _all_or_none([instance.load() for instance in new])
         except BaseException:
             await asyncio.gather(*(instance.stop(0.0) for instance in new))
             raise
-        kinds = {arguments.instance_name: kind for arguments, kind in places}
         for name, at in change.come.items():
-            model.signatures[name] = kinds[at]
+            model.signatures[name] = wanted[at].kind
         for instance in new:
             scheduler.add_instance(instance)
         gone = [instance for instance in model.instances if instance.name in change.go]
@@ -234,25 +268,30 @@ class Loader:
             raise invalid_arg(f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', expected seconds") from None
         return int(max(seconds, 0.0) * 1e9)
 
-    def _plan(self, config: ModelConfig, version: int) -> InstancePlan:
+    def _plan(self, config: ModelConfig, spec: ModelSpec, model_dir: Path) -> InstancePlan:
         return InstancePlan(
             self._backend(config),
             config.name,
-            str(version),
+            str(spec.version),
             config.model_transaction_policy.decoupled,
             self._execution_timeout_ns(config),
             self._options.restarts,
+            read_warmup(config, spec, model_dir),
         )
 
-    def _places(self, config: ModelConfig, version: int, model_dir: Path) -> list[tuple[LoadArguments, bytes]]:
-        """One for each instance, with what makes it interchangeable with another."""
-        result: list[tuple[LoadArguments, bytes]] = []
+    def _places(self, config: ModelConfig, version: int, model_dir: Path) -> list[Place]:
+        result: list[Place] = []
         for group in config.instance_group:
             devices = list(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else [0]
             places = [device for device in devices for _ in range(max(group.count, 1))]
             for index, device in enumerate(places):
-                result.append((self._arguments(config, group, index, version, model_dir, device), signature(group, device)))
+                arguments = self._arguments(config, group, index, version, model_dir, device)
+                result.append(Place(arguments, signature(group, device), read_needs(group, device)))
         return result
+
+    def _permit(self, place: Place) -> Permit | None:
+        """Raises NaiadError when the server does not have the resources that such an instance needs."""
+        return self._limiter.add(place.needs) if self._limiter is not None and place.needs.resources else None
 
     def _arguments(
         self, config: ModelConfig, group: ModelInstanceGroup, index: int, version: int, model_dir: Path, device: int = 0

@@ -13,6 +13,7 @@ import msgspec
 
 from naiad.core.byte_strings import encode_byte_strings
 from naiad.core.datatype import BY_CONFIG_NUMBER
+from naiad.core.inside import path_inside
 from naiad.core.tensor import Tensor
 from naiad.errors import invalid_arg
 from naiad.pb.model_config_pb2 import ModelConfig, ModelSequenceBatching
@@ -66,11 +67,14 @@ def _initial(config: ModelConfig, state: ModelSequenceBatching.State, model_dir:
     size = count * datatype.byte_size
     data = bytes(size) if datatype.byte_size else encode_byte_strings([b""] * count)
     if state.initial_state and state.initial_state[0].WhichOneof("state_data") == "data_file":
-        data = _read(model_dir / "initial_state" / state.initial_state[0].data_file, state.initial_state[0].data_file, size)
+        data = _read(model_dir / "initial_state", state.initial_state[0].data_file, size)
     return Tensor(state.input_name, datatype.name, shape, data)
 
 
-def _read(path: Path, name: str, size: int) -> bytes:
+def _read(folder: Path, name: str, size: int) -> bytes:
+    path = path_inside(folder, name)
+    if path is None:
+        raise invalid_arg(f"initial state file '{name}' lies outside of the model's folder 'initial_state'")
     try:
         data = path.read_bytes()
     except OSError as error:

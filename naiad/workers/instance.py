@@ -11,7 +11,7 @@ import enum
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,7 @@ from naiad.workers.messages import (
 )
 from naiad.workers.restart import RestartPolicy, Restarts
 from naiad.workers.template_process import Templates
+from naiad.workers.warmup import WarmupSample, run_sample
 from naiad.workers.worker_process import WorkerProcess, describe_status
 
 ASYNC_MAX_BATCHES = 64
@@ -96,6 +97,21 @@ class InstancePlan(msgspec.Struct, frozen=True):
     execution_timeout_ns: int
     """0 means none: a long `execute` is busy, not dead."""
     restarts: RestartPolicy
+    warmup: list[WarmupSample] = []
+
+
+class Permit(Protocol):
+    """What an instance needs of the rate limiter (naiad.scheduling.rate_limiter.Permit)."""
+
+    offer: Callable[[], None]
+
+    def may_run(self) -> bool: ...
+
+    def take(self) -> None: ...
+
+    def give_back(self, num_running: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Instance:
@@ -108,8 +124,12 @@ class Instance:
         arena: Arena,
         statistics: ModelStatistics,
         services: Services,
+        permit: Permit | None = None,
     ) -> None:
         self._clock = clock
+        self._permit = permit
+        if permit is not None:
+            permit.offer = self._on_offer
         self._templates = templates
         self._plan = plan
         self._arguments = arguments
@@ -147,7 +167,12 @@ class Instance:
 
     @property
     def is_free(self) -> bool:
-        return self.state is State.READY and self.num_batches < self.max_batches
+        if self.state is not State.READY or self.num_batches >= self.max_batches:
+            return False
+        return self._permit is None or self._permit.may_run()
+
+    def _on_offer(self) -> None:
+        self.on_free(self)
 
     @property
     def is_serving(self) -> bool:
@@ -218,6 +243,8 @@ class Instance:
         self._has_ready_hook = loaded.has_ready_hook
         self._ping_sent_ns = 0
         self._is_responsive = self._says_ready = True
+        for sample in self._plan.warmup:
+            await run_sample(sample, self._plan.model_name, self._clock.now_ns(), self.execute)
         self.state = State.READY
         self._tell_state()
         self.on_free(self)
@@ -225,6 +252,8 @@ class Instance:
     async def stop(self, timeout_s: float) -> None:
         """The scheduler has drained it: finalize, then gone. Requests that are still open are failed."""
         self.state = State.STOPPED
+        if self._permit is not None:
+            self._permit.close()
         if self._restarting is not None:
             self._restarting.cancel()
         process = self._process
@@ -262,7 +291,7 @@ class Instance:
             if batch.deadline is not None:
                 batch.deadline.cancel()
         self._batches.clear()
-        self.num_batches = 0
+        self._count_batches(0)
         now_ns = self._clock.now_ns()
         for entry in open_requests.values():
             if entry.request.is_null:
@@ -335,6 +364,8 @@ class Instance:
         self._handle = handle - 1
         self._batches[number] = batch
         self.num_batches += 1
+        if self._permit is not None:
+            self._permit.take()
         if self._plan.execution_timeout_ns:
             batch.deadline = self._clock.call_at(now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout)
         try:
@@ -346,7 +377,7 @@ class Instance:
         """A value that no message can carry: decoders refuse those, so this is a defect of theirs, and only these requests pay."""
         log.error(f"instance '{self.name}': {reason}")
         batch = self._batches.pop(number)
-        self.num_batches -= 1
+        self._count_batches(self.num_batches - 1)
         for handle in batch.handles:
             request = self._open.pop(handle).request
             self._abandoned.discard(handle)
@@ -355,6 +386,11 @@ class Instance:
         if batch.on_executed is not None:
             batch.on_executed(batch.requests, [])
         self.on_idle(self)
+
+    def _count_batches(self, count: int) -> None:
+        self.num_batches = count
+        if self._permit is not None:
+            self._permit.give_back(count)
 
     def _on_execution_timeout(self) -> None:
         log.error(f"instance '{self.name}' has executed for longer than its limit of {self._plan.execution_timeout_ns / 1e9:g} s: killed")
@@ -398,7 +434,7 @@ class Instance:
         batch = self._batches.pop(message.batch)
         if batch.deadline is not None:
             batch.deadline.cancel()
-        self.num_batches -= 1
+        self._count_batches(self.num_batches - 1)
         if batch.on_executed is not None:
             self._tell_executed(batch, batch.on_executed, message)
         # The next batch goes out first: the worker works on it while the answers of this one are written.

@@ -58,7 +58,6 @@ from naiad.workers.messages import (
     Started,
     Unload,
 )
-from naiad.workers.warm_up import warm_up
 from naiad.workers.worker_channel import WorkerChannel
 
 BACKENDS = {
@@ -219,12 +218,6 @@ class Worker:
         try:
             self.backend.load(arguments, self)
         except BaseException as error:
-            self._fail(error)
-            return False
-        try:
-            warm_up(arguments, self.backend)
-        except BaseException as error:
-            self._unload()
             self._fail(error)
             return False
         is_async = bool(getattr(self.backend, "is_async", False))

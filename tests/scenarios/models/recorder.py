@@ -190,3 +190,21 @@ class Endless(Recorder):
             number += 1
         self.note([request])
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+class Counting(Recorder):
+    """Y tells how many requests this instance has answered; Z is X."""
+
+    num_answered = 0
+
+    def execute(self, requests):
+        self.note(requests)
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        if "fail" in json.loads(request.parameters()):
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError("asked to fail"))
+        self.num_answered += 1
+        x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+        number = np.full((len(x), 1), self.num_answered, np.int32)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", number), pb_utils.Tensor("Z", x)])

@@ -1,0 +1,208 @@
+"""The response cache on a real server: in memory, and in a real Redis that comes and goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.harness import Server, free_ports, naiad
+
+MODELS = ["--model-control-mode=explicit", "--load-model=cached_ensemble"]
+
+
+def ask(server: Server, x: list[int], model: str = "cached", shape: list[int] | None = None, **fields: Any) -> tuple[int, Any]:
+    inputs = [{"name": "X", "datatype": "INT32", "shape": shape or [1, len(x)], "data": x}]
+    status, body = server.post(f"/v2/models/{model}/infer", {"inputs": inputs, **fields})
+    answer = json.loads(body)
+    return status, answer if status != 200 else {output["name"]: output["data"] for output in answer["outputs"]}
+
+
+def number(server: Server, x: list[int], **fields: Any) -> int:
+    """Which answer of the model this is: the same one when it came from the cache."""
+    return int(ask(server, x, **fields)[1]["Y"][0])
+
+
+def counts(server: Server, model: str = "cached") -> dict[str, int]:
+    (statistics,) = json.loads(server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
+    inference = statistics["inference_stats"]
+    return {name: inference[name]["count"] for name in ("success", "cache_hit", "cache_miss")} | {
+        name: statistics[name] for name in ("inference_count", "execution_count")
+    }
+
+
+@pytest.fixture(scope="module")
+def server(repositories: Path) -> Iterator[Server]:
+    with naiad([str(repositories / "schedulers")], [*MODELS, "--cache-config=local,size=8192"]) as server:
+        yield server
+
+
+def test_hits_and_misses_are_counted_as_by_triton(repositories: Path) -> None:
+    with naiad([str(repositories / "schedulers")], [*MODELS, "--cache-config=local,size=8192"]) as server:
+        assert number(server, [1]) == number(server, [1], id="other") == 1
+        assert number(server, [2]) == 2
+        assert counts(server) == {"success": 3, "cache_hit": 1, "cache_miss": 2, "inference_count": 2, "execution_count": 2}
+        metrics = server.get("/metrics", "metrics")[1].decode()
+        assert 'nv_cache_num_hits_per_model{model="cached",version="1"} 1' in metrics
+        assert 'nv_cache_num_misses_per_model{model="cached",version="1"} 2' in metrics
+        assert 'nv_inference_request_success{model="cached",version="1"} 3' in metrics
+        assert 'nv_inference_count{model="cached",version="1"} 2' in metrics
+
+
+def test_what_differs_is_answered_by_the_model(server: Server) -> None:
+    """Shape, parameters and outputs, too, which Triton's key leaves out."""
+    first = number(server, [5, 6])
+    assert number(server, [5, 6]) == first
+    assert number(server, [5, 6], shape=[2, 1]) != first
+    assert number(server, [5, 6], parameters={"k": 1}) != first
+    assert ask(server, [5, 6], outputs=[{"name": "Z"}])[1] == {"Z": [5, 6]}
+    assert set(ask(server, [5, 6])[1]) == {"Y", "Z"}
+
+
+def test_errors_are_not_kept(server: Server) -> None:
+    for _ in range(2):
+        assert ask(server, [9], parameters={"fail": True}) == (500, {"error": "asked to fail"})
+
+
+def test_the_oldest_are_driven_out(server: Server) -> None:
+    first = number(server, [1000])
+    for x in range(1001, 1040):
+        number(server, [x])
+    assert number(server, [1039]) != first
+    last = number(server, [1039])
+    assert number(server, [1039]) == last
+    assert number(server, [1000]) != first
+
+
+def test_an_answer_larger_than_the_cache_is_given_but_not_kept(server: Server) -> None:
+    large = list(range(3000))
+    assert number(server, large) != number(server, large)
+
+
+def test_an_ensemble_and_its_steps(server: Server) -> None:
+    before = counts(server, "uncached")["execution_count"]
+    first = number(server, [77], model="cached_ensemble")
+    assert number(server, [77], model="cached_ensemble") == first
+    assert counts(server, "uncached")["execution_count"] == before + 1
+    assert counts(server, "cached_ensemble")["cache_hit"] >= 1
+
+
+def test_without_a_cache_the_config_asks_in_vain(repositories: Path) -> None:
+    with naiad([str(repositories / "schedulers")], MODELS) as server:
+        assert [number(server, [1]), number(server, [1])] == [1, 2]
+
+
+# Redis.
+
+
+class Redis:
+    def __init__(self, folder: Path) -> None:
+        self.port = free_ports()[0]
+        self._folder = folder
+        self.start()
+
+    def start(self) -> None:
+        command = [
+            "redis-server",
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            str(self._folder),
+            "--save",
+            "",
+            "--daemonize",
+            "no",
+        ]
+        self._process = subprocess.Popen([*command, "--requirepass", "moon"], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert any("Ready to accept connections" in line for line in self._process.stdout)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def command(self, *parts: str) -> str:
+        command = ["redis-cli", "-p", str(self.port), "-a", "moon", "--no-auth-warning", *parts]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    @property
+    def flag(self) -> str:
+        return f"--cache-config=redis,host=127.0.0.1,port={self.port}"
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[Redis]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server")
+    redis = Redis(tmp_path)
+    yield redis
+    redis.stop()
+
+
+def redis_flags(redis: Redis, password: str = "moon") -> list[str]:
+    return [
+        *MODELS,
+        "--cache-config=redis,host=127.0.0.1",
+        f"--cache-config=redis,port={redis.port}",
+        f"--cache-config=redis,password={password}",
+    ]
+
+
+def ask_until(server: Server, x: list[int], is_right: Any) -> None:
+    """Redis keeps an answer, or is found again, a moment later."""
+    end = time.monotonic() + 20
+    while not is_right(number(server, x)):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_two_servers_share_a_redis_and_what_it_holds_outlives_them(redis: Redis, repositories: Path) -> None:
+    repository = str(repositories / "schedulers")
+    with naiad([repository], redis_flags(redis)) as first:
+        assert number(first, [1]) == 1
+        ask_until(first, [1], lambda answer: answer == 1)
+        assert number(first, [2]) >= 2
+    with naiad([repository], redis_flags(redis)) as second:
+        assert number(second, [1]) == 1
+        assert counts(second)["cache_hit"] == 1
+        assert counts(second)["execution_count"] == 0
+
+
+def test_requests_go_on_without_redis_and_use_it_when_it_is_back(redis: Redis, repositories: Path) -> None:
+    with naiad([str(repositories / "schedulers")], redis_flags(redis)) as server:
+        number(server, [1])
+        redis.stop()
+        server.wait_for_line("lost Redis at")
+        assert number(server, [1]) == 2
+        redis.start()
+        server.wait_for_line("is back: responses are cached again")
+        found = number(server, [1])
+        ask_until(server, [1], lambda answer: answer == found)
+
+
+def test_what_others_wrote_there_is_not_believed(redis: Redis, repositories: Path) -> None:
+    with naiad([str(repositories / "schedulers")], redis_flags(redis)) as server:
+        number(server, [1])
+        ask_until(server, [1], lambda answer: answer == 1)
+        (key,) = redis.command("keys", "*").splitlines()
+        assert key.startswith("naiad:response:")
+        redis.command("eval", "for _, k in ipairs(redis.call('keys', '*')) do redis.call('set', k, ARGV[1]) end", "0", "nonsense")
+        assert number(server, [1]) == 2
+
+
+def test_a_redis_that_cannot_be_used_is_told_and_nothing_is_cached(redis: Redis, repositories: Path) -> None:
+    with naiad([str(repositories / "schedulers")], redis_flags(redis, "wrong")) as server:
+        line = server.wait_for_line("cannot be used")
+        assert "WRONGPASS" in line
+        assert [number(server, [1]), number(server, [1])] == [1, 2]
+        assert not any("moon" in line for line in server.lines)
