@@ -16,6 +16,13 @@ from naiad.serve_command import CONTEXT
 from naiad.settings.option import Option, OptionError, declared_options
 
 
+class _Sample(msgspec.Struct):
+    entries: list[str] = []
+
+
+_FACTORY: type = type(_Sample.__struct_defaults__[0])
+
+
 class OptionsCommand(click.Command):
     def __init__(
         self, name: str, struct: type[msgspec.Struct], run: Callable[[dict[str, Any]], int], help: str, usage: str = "[options]"
@@ -85,5 +92,11 @@ def spelling(option: Option) -> str:
     return f"{', '.join([*shorts, f'--{option.name}', *longs])} {option.metavar}".rstrip()
 
 
+def default_words(option: Option) -> str:
+    """Nothing for an empty list or mapping, which a struct keeps as a factory."""
+    return option.flag.default_words if isinstance(option.default, _FACTORY) else option.default_words
+
+
 def help_text(option: Option) -> str:
-    return f"{option.flag.help} Default: {option.default_words}." if option.default_words else option.flag.help
+    words = default_words(option)
+    return f"{option.flag.help} Default: {words}." if words else option.flag.help
