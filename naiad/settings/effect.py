@@ -38,6 +38,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "buffer-manager-thread-count": ": tensors are not copied by threads",
 }
 
+
 def warnings_about(changed: Mapping[str, Any]) -> list[str]:
     """`changed`: the options that are not at their defaults, by name."""
     return [f"--{name} is accepted but has no effect{why}" for name, why in WITHOUT_EFFECT.items() if name in changed]
