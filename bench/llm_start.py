@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from bench.llm_gpu import SHAPES
+from bench.llm_shapes import SHAPES
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.load import load_engine

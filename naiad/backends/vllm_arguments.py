@@ -54,6 +54,8 @@ def read_arguments(model_name: str, path: Path) -> tuple[LlmOptions, list[str]]:
                 settings[name] = value
         elif name == "dtype":
             settings["dtype"] = _DTYPES.get(value, value)
+        elif name == "load_format" and value == "dummy":
+            settings["load_format"] = value
         elif name == "enforce_eager":
             settings["use_cuda_graphs"] = not value
         elif name == "num_gpu_blocks_override":

@@ -29,6 +29,7 @@ from naiad.llm.step_stager import StepStager
 from naiad.llm.token_scheduler import TokenScheduler
 from naiad.llm.tokenizer import Tokenizer
 from naiad.llm.torch_sampler import TorchSampler
+from naiad.llm.warm_up import warm_up
 
 DEFAULT_CPU_TOKENS = 1024
 DEFAULT_GPU_TOKENS = 8192
@@ -105,4 +106,7 @@ def _assemble(
     )
     builder = SequenceBuilder(tokenizer, description.vocab_size, eos_token_ids, max_model_len)
     is_asynchronous = is_gpu if settings.is_asynchronous is None else settings.is_asynchronous
-    return Engine(runner, scheduler, builder, settings, is_asynchronous)
+    engine = Engine(runner, scheduler, builder, settings, is_asynchronous)
+    if is_gpu:
+        warm_up(engine)
+    return engine

@@ -12,6 +12,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """auto (cuda where there is one), cpu, cuda, cuda:N."""
     dtype: str = "auto"
     """auto (the checkpoint's on a GPU, float32 on a CPU), float32, bfloat16, float16."""
+    load_format: str = "auto"
+    """auto: the checkpoint's weights; dummy: random ones of its shape, for measurements. Then config.json is enough."""
     max_num_seqs: int = 256
     """Sequences that run at the same time."""
     max_num_batched_tokens: int | None = None
@@ -46,6 +48,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
             raise invalid_arg(f"dtype is '{self.dtype}', expected auto, float32, bfloat16 or float16")
+        if self.load_format not in ("auto", "dummy"):
+            raise invalid_arg(f"load_format is '{self.load_format}', expected auto or dummy")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise invalid_arg(f"block_size is {self.block_size}, expected a power of two")
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_kv_blocks", "kv_cache_bytes", "max_waiting_requests"):

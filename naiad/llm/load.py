@@ -19,6 +19,7 @@ from naiad.llm.checkpoint.safetensors_source import SafetensorsSource
 from naiad.llm.checkpoint.source import TensorSource
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.models.decoder_weights import random_weights
 from naiad.llm.models.family import Family
 from naiad.llm.models.registry import find_family
 
@@ -33,6 +34,8 @@ def load_engine(path: Path, settings: EngineSettings | None = None, progress: Pr
     folder = open_folder(path)
     template = read_chat_template(path)
     family = find_family(folder.config["model_type"])
+    if family is None and settings.load_format == "dummy":
+        raise invalid_arg(f"load_format is 'dummy', which models of type '{folder.config['model_type']}' cannot have")
     engine = _load_with_transformers(folder, settings) if family is None else _load_family(folder, family, settings, progress)
     engine.chat_template = template
     return engine
@@ -67,8 +70,11 @@ def choose_dtype(settings: EngineSettings, checkpoint_dtype: str, device: torch.
 def _load_family(folder: CheckpointFolder, family: Family, settings: EngineSettings, progress: Progress | None) -> Engine:
     config = family.read_config(folder.config)
     device = choose_device(settings)
-    source = _open_tensors(folder.path, device, settings)
-    weights = load_weights(config, family, source, device, choose_dtype(settings, config.dtype, device), progress)
+    dtype = choose_dtype(settings, config.dtype, device)
+    if settings.load_format == "dummy":
+        weights = random_weights(config, device, dtype)
+    else:
+        weights = load_weights(config, family, _open_tensors(folder.path, device, settings), device, dtype, progress)
     return build_engine(config, weights, read_tokenizer(folder), folder.eos_token_ids, settings)
 
 

@@ -1,0 +1,85 @@
+"""`backend: "paced"`: the llm backend with its scheduler, detokenizer and answers, around a device that is only a clock.
+
+A step takes as long as it would on the GPU that the parameters describe, and its tokens are random. So what the host does per token can be
+measured, and pushed beyond any real model, on a machine without a GPU. Parameters: step_us, prompt_tokens_per_s, graph_us and
+launch_us (how long the engine's thread is busy launching a step of one-token rows, and any other).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from naiad.backends import llm_service
+from naiad.backends.backend import Runtime
+from naiad.backends.llm import LlmBackend
+from naiad.backends.llm_chat import read_chat_templates
+from naiad.backends.llm_model import OpenModel
+from naiad.backends.llm_options import LlmOptions
+from naiad.backends.served_config import read_config
+from naiad.core.work import LoadArguments
+from naiad.llm.block_pool import BlockPool
+from naiad.llm.checkpoint.folder import open_folder, read_tokenizer
+from naiad.llm.engine import Engine
+from naiad.llm.generation import TokenLogprobs
+from naiad.llm.sequence_builder import SequenceBuilder
+from naiad.llm.token_scheduler import StepPlan, TokenScheduler
+
+NUM_BLOCKS = 16384
+NUM_TOKENS = 8192
+MAX_LEN = 1024
+
+
+class PacedStep:
+    def __init__(self, plan: StepPlan, tokens: list[int], ready_s: float) -> None:
+        self.plan = plan
+        self.failures: list[object] = []
+        self._tokens = tokens
+        self._ready_s = ready_s
+
+    def wait(self) -> list[int]:
+        time.sleep(max(0.0, self._ready_s - time.monotonic()))
+        return self._tokens
+
+    def take_logprobs(self, tokens: list[int]) -> dict[int, TokenLogprobs]:
+        return {}
+
+
+class PacedRunner:
+    def __init__(self, config: Callable[[str, int], int], vocab_size: int) -> None:
+        self._step_s = config("step_us", 5800) / 1e6
+        self._prompt_rate = config("prompt_tokens_per_s", 42000)
+        self._graph_s = config("graph_us", 200) / 1e6
+        self._launch_s = config("launch_us", 1500) / 1e6
+        self._vocab_size = vocab_size
+        self._free_s = 0.0
+        """When the device has done all that was launched."""
+
+    def launch(self, plan: StepPlan) -> PacedStep:
+        is_single = plan.num_single == len(plan.rows)
+        busy_until_s = time.monotonic() + (self._graph_s if is_single else self._launch_s)
+        while time.monotonic() < busy_until_s:
+            pass
+        took_s = self._step_s + (plan.num_tokens - plan.num_single) / self._prompt_rate
+        self._free_s = max(self._free_s, time.monotonic()) + (took_s if self._step_s else 0.0)
+        count = sum(row.is_sampled for row in plan.rows)
+        return PacedStep(plan, [random.randrange(self._vocab_size) for _ in range(count)], self._free_s)
+
+
+class PacedBackend(LlmBackend):
+    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
+        config = read_config(arguments)
+
+        def open_paced(options: LlmOptions, bases: list[Path], num_threads: int, log: Callable[[str], None]) -> OpenModel:
+            folder = open_folder(Path(config.text("PACED_CHECKPOINT")))
+            tokenizer = read_tokenizer(folder)
+            vocab_size = int(folder.config["vocab_size"])
+            scheduler = TokenScheduler(BlockPool(NUM_BLOCKS, 16), 256, NUM_TOKENS)
+            runner = PacedRunner(lambda name, default: config.integer(name.upper(), default), vocab_size)
+            engine = Engine(runner, scheduler, SequenceBuilder(tokenizer, vocab_size, [], MAX_LEN), options.settings, True)  # type: ignore[arg-type]
+            return OpenModel(engine, tokenizer, read_chat_templates(folder.path, None), MAX_LEN, vocab_size, 256, 16, NUM_BLOCKS, "paced")
+
+        llm_service.open_model = open_paced  # type: ignore[assignment]
+        super().load(arguments, runtime)

@@ -1,0 +1,142 @@
+"""The two protocols of bench/stream_load.py, each as small as it can be: a request out, events counted, the end seen.
+
+Only for answers of our own `llm` backend. What is not an event or the end of an answer is an error of the run, with the server's words.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Protocol
+
+import hpack
+
+from naiad.core.byte_strings import encode_byte_strings
+from naiad.pb.grpc_service_pb2 import ModelInferRequest
+
+READ_BYTES = 1 << 16
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
+_LARGE = (1 << 31) - 1
+
+
+class Wire(Protocol):
+    def fileno(self) -> int: ...
+
+    def send(self, prompt: str, num_out: int) -> None: ...
+
+    def receive(self) -> tuple[int, bool]:
+        """Events that came, and whether the answer has ended. Raises RuntimeError for an error of the server."""
+        ...
+
+
+class Http:
+    def __init__(self, port: int, model: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        self._is_begun = False
+        self._rest = b""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, prompt: str, num_out: int) -> None:
+        fields = {"text_input": prompt, "stream": True, "max_tokens": num_out, "ignore_eos": True, "temperature": 0.6}
+        body = json.dumps(fields).encode()
+        self._socket.sendall((self._head % len(body)).encode() + body)
+        self._is_begun = False
+
+    def receive(self) -> tuple[int, bool]:
+        data = self._rest + self._socket.recv(READ_BYTES)
+        if not data:
+            raise RuntimeError("the server closed a connection")
+        if not self._is_begun:
+            if not data.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(data.decode(errors="replace")[:500])
+            self._is_begun = True
+        if b'data: {"error"' in data:
+            raise RuntimeError(data.decode(errors="replace")[:500])
+        # Chunks end with a line end: what comes after the last one is kept until the rest of it is there.
+        cut = data.rfind(b"\r\n") + 2
+        whole, self._rest = data[:cut], data[cut:]
+        return whole.count(b"\r\ndata: "), whole.endswith(b"\r\n0\r\n\r\n")
+
+
+class Grpc:
+    def __init__(self, port: int, model: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._model = model
+        self._frames = b""
+        self._messages = b""
+        headers = [
+            (":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelStreamInfer"),
+            (":authority", "localhost"), ("content-type", "application/grpc"), ("te", "trailers"),
+        ]  # fmt: skip
+        settings = struct.pack(">HI", 4, _LARGE)
+        self._socket.sendall(
+            _PREFACE
+            + _frame(_SETTINGS, 0, 0, settings)
+            + _frame(_WINDOW, 0, 0, struct.pack(">I", _LARGE - 65535))
+            + _frame(_HEADERS, 4, 1, hpack.Encoder().encode(headers))
+        )
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, prompt: str, num_out: int) -> None:
+        request = ModelInferRequest(model_name=self._model)
+        for name, datatype in (("text_input", "BYTES"), ("stream", "BOOL")):
+            request.inputs.add(name=name, datatype=datatype, shape=[1])
+        request.parameters["max_tokens"].int64_param = num_out
+        request.parameters["ignore_eos"].bool_param = True
+        request.parameters["temperature"].double_param = 0.6
+        request.raw_input_contents.extend([encode_byte_strings([prompt]), b"\x01"])
+        message = request.SerializeToString(deterministic=True)
+        self._socket.sendall(_frame(_DATA, 0, 1, struct.pack(">BI", 0, len(message)) + message))
+
+    def receive(self) -> tuple[int, bool]:
+        data = self._socket.recv(READ_BYTES)
+        if not data:
+            raise RuntimeError("the server closed a connection")
+        data = self._frames + data
+        at = 0
+        while len(data) - at >= 9:
+            size = int.from_bytes(data[at : at + 3], "big")
+            if len(data) - at - 9 < size:
+                break
+            self._take(data[at + 3], data[at + 4], data[at + 9 : at + 9 + size])
+            at += 9 + size
+        self._frames = data[at:]
+        return self._take_messages()
+
+    def _take(self, kind: int, flags: int, payload: bytes) -> None:
+        if kind == _DATA:
+            self._messages += payload
+        elif kind == _SETTINGS and not flags:
+            self._socket.sendall(_frame(_SETTINGS, 1, 0, b""))
+        elif kind == _PING and not flags:
+            self._socket.sendall(_frame(_PING, 1, 0, payload))
+        elif kind in (_RST, _GOAWAY) or (kind == _HEADERS and flags & 1):
+            raise RuntimeError(f"the call ended: frame {kind}, {payload!r}")
+
+    def _take_messages(self) -> tuple[int, bool]:
+        data, at, num_events, is_ended = self._messages, 0, 0, False
+        while len(data) - at >= 5:
+            size = int.from_bytes(data[at + 1 : at + 5], "big")
+            end = at + 5 + size
+            if len(data) < end:
+                break
+            if data[at + 5] != 0x12:  # not infer_response: error_message comes first
+                raise RuntimeError(data[at + 5 : end].decode(errors="replace")[:500])
+            num_events += 1
+            is_ended = data[end - 1] == 1  # a message ends with triton_final_response
+            at = end
+        self._messages = data[at:]
+        return num_events, is_ended
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
