@@ -28,6 +28,9 @@ LEAVES = st.one_of(
     st.sampled_from([{"type": "boolean"}, {"type": "null"}, {"type": "integer", "minimum": 0, "maximum": 99}]),
     st.lists(st.one_of(NAMES, st.integers(-9, 9)), min_size=1, max_size=4, unique=True).map(lambda values: {"enum": values}),
     st.integers(0, 5).map(lambda size: {"type": "string", "pattern": f"^[a-z ]{{0,{size}}}$"}),
+    st.tuples(st.integers(0, 4), st.integers(0, 8)).map(
+        lambda pair: {"type": "string", "minLength": pair[0], "maxLength": pair[0] + pair[1]}
+    ),
 )
 SCHEMAS = st.recursive(
     LEAVES,
@@ -54,7 +57,9 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
             items, at_most = schema["items"], schema["maxItems"]
             return isinstance(value, list) and 1 <= len(value) <= at_most and all(fits(item, items) for item in value)
         case "string":
-            return isinstance(value, str) and re.fullmatch(schema["pattern"], value) is not None
+            if "pattern" in schema:
+                return isinstance(value, str) and re.fullmatch(schema["pattern"], value) is not None
+            return isinstance(value, str) and schema["minLength"] <= len(value) <= schema["maxLength"]
         case "integer":
             return type(value) is int and 0 <= value <= 99
         case "boolean":
@@ -89,4 +94,13 @@ def test_answers_fit_their_schemas(llm_server: Server) -> None:
                 assert fits(json.loads(choice["message"]["content"]), schema), (schema, choice["message"]["content"])
 
     run()
+    print(f"{num_whole} of {NUM_ROUNDS * NUM_AT_ONCE} answers were whole")
     assert num_whole > NUM_ROUNDS * NUM_AT_ONCE // 2
+
+
+def test_a_keyword_that_cannot_be_enforced_is_a_400_with_its_name(llm_server: Server) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "drawn", "schema": {"type": "array", "uniqueItems": True}}}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "response_format": form}
+    status, answer = llm_server.post("/v1/chat/completions", body)
+    assert status == 400
+    assert "keyword 'uniqueItems' at '#' of the schema cannot be enforced here" in json.loads(answer)["error"]["message"]
