@@ -16,7 +16,7 @@ import msgspec
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.tools.analyze.measurement import MIB, Measurement, ModelOutcome, gpu_figures, load_figures
 from naiad.tools.analyze.process_cost import cpu_seconds, memory_bytes
-from naiad.tools.analyze.server import AnalyzedServer
+from naiad.tools.analyze.server import AnalyzedServer, ServerError
 from naiad.tools.analyze.settings import ModelSpec, ProfileOptions
 from naiad.tools.analyze.space import Space, Trial
 from naiad.tools.analyze.variant import Values, changed_config, dynamic_batching_words, override_json, total_instances
@@ -31,6 +31,8 @@ from naiad.tools.perf.run import measure_all, prepare
 from naiad.tools.perf.stability import Point
 
 _POLL_S = 0.02
+_NO_CONTROL = "load / unload is not allowed"
+"""What a server says that decides itself which models it has."""
 
 
 class Workload(msgspec.Struct):
@@ -100,6 +102,8 @@ class Bench:
             found = await self._run(trial, found)
         except (ControlError, ConnectError) as error:
             self._loaded = None
+            if _NO_CONTROL in str(error):
+                raise ServerError("the server must run with --model-control-mode=explicit, so that configurations can be loaded") from None
             reason = f"the server ended: {error}{self._server.last_words()}" if await self._server.ends_soon() else str(error)
             found = msgspec.structs.replace(found, error=reason)
         return msgspec.structs.replace(found, seconds=time.monotonic() - started)

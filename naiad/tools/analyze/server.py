@@ -69,6 +69,7 @@ def make_server(options: ProfileOptions) -> AnalyzedServer:
 class RemoteServer:
     def __init__(self, options: ProfileOptions) -> None:
         self.endpoints = Endpoints(options.triton_http_endpoint, options.triton_grpc_endpoint, options.triton_metrics_url)
+        self._is_gone = False
 
     @property
     def pid(self) -> int | None:
@@ -79,15 +80,20 @@ class RemoteServer:
         try:
             await control.server_metadata()
         except ControlError as error:
+            self._is_gone = True
             raise ServerError(f"the server at {self.endpoints.http} cannot be used: {error}") from None
         finally:
             await control.close()
+        self._is_gone = False
 
     def is_alive(self) -> bool:
-        return True
+        """As far as was seen: the next start asks again."""
+        return not self._is_gone
 
     async def ends_soon(self) -> bool:
-        return False
+        with contextlib.suppress(ServerError):
+            await self.start()
+        return self._is_gone
 
     def control(self) -> Control:
         return HttpControl(parse_address(self.endpoints.http, 8000))

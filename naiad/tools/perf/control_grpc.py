@@ -14,7 +14,7 @@ from naiad.repository.config_json import config_to_dict
 from naiad.tools.perf.address import Address
 from naiad.tools.perf.call import Call
 from naiad.tools.perf.control import ControlError
-from naiad.tools.perf.control_http import ANSWER_LIMIT_S
+from naiad.tools.perf.control_http import ANSWER_LIMIT_S, LOAD_LIMIT_S
 from naiad.tools.perf.grpc_channel import GrpcChannel
 from naiad.tools.perf.grpc_connection import SharedConnection
 from naiad.tools.perf.grpc_head import request_block
@@ -31,18 +31,18 @@ class GrpcControl:
         self._metadata = metadata
         self._connection = SharedConnection(address, tls)
 
-    async def call(self, method: str, request: Message, answer_type: type[M]) -> M:
+    async def call(self, method: str, request: Message, answer_type: type[M], *, limit_s: float = ANSWER_LIMIT_S) -> M:
         """Raises ControlError."""
         listener = _Answer(asyncio.get_running_loop().create_future())
         block = request_block(self._address, method, metadata=self._metadata)
         channel = GrpcChannel(self._connection, block, listener, should_keep_body=True)
         channel.send(frame(request.SerializeToString()), Call(0, 0, 0))
         try:
-            async with asyncio.timeout(ANSWER_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 return answer_type.FromString(await listener.answer)
         except TimeoutError:
             channel.close()
-            raise ControlError(f"{self._address.authority} did not answer {method} within {ANSWER_LIMIT_S:g} s") from None
+            raise ControlError(f"{self._address.authority} did not answer {method} within {limit_s:g} s") from None
         except DecodeError:
             raise ControlError(f"{self._address.authority} answered {method} with a message that cannot be read") from None
 
@@ -80,10 +80,11 @@ class GrpcControl:
         request = pb.RepositoryModelLoadRequest(model_name=model)
         if config:
             request.parameters["config"].string_param = config
-        await self.call("RepositoryModelLoad", request, pb.RepositoryModelLoadResponse)
+        await self.call("RepositoryModelLoad", request, pb.RepositoryModelLoadResponse, limit_s=LOAD_LIMIT_S)
 
     async def unload_model(self, model: str) -> None:
-        await self.call("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name=model), pb.RepositoryModelUnloadResponse)
+        request = pb.RepositoryModelUnloadRequest(model_name=model)
+        await self.call("RepositoryModelUnload", request, pb.RepositoryModelUnloadResponse, limit_s=LOAD_LIMIT_S)
 
     async def set_trace(self, model: str, settings: dict[str, list[str]]) -> None:
         request = pb.TraceSettingRequest(model_name=model)

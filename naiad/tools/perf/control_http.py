@@ -14,8 +14,9 @@ from naiad.tools.perf.control import ControlError
 from naiad.tools.perf.http_channel import HttpChannel
 from naiad.tools.perf.http_request import request_bytes
 
-ANSWER_LIMIT_S = 300.0
-"""Loading a large model takes minutes."""
+ANSWER_LIMIT_S = 30.0
+LOAD_LIMIT_S = 1800.0
+"""Loading a large model takes minutes, and unloading waits for what it still computes."""
 
 
 class HttpControl:
@@ -40,17 +41,17 @@ class HttpControl:
         else:
             answer.set_exception(ControlError(error))
 
-    async def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
+    async def ask(self, method: str, path: str, body: bytes = b"", *, limit_s: float = ANSWER_LIMIT_S) -> bytes:
         """Raises ControlError for an answer other than 200."""
         async with self._lock:
             data = request_bytes(self._address, method, path, body, headers=self._headers)
             self._answer = asyncio.get_running_loop().create_future()
             self._channel.send(data, Call(0, 0, 0))
             try:
-                async with asyncio.timeout(ANSWER_LIMIT_S):
+                async with asyncio.timeout(limit_s):
                     return await self._answer
             except TimeoutError:
-                raise ControlError(f"{self._address.authority} did not answer {path} within {ANSWER_LIMIT_S:g} s") from None
+                raise ControlError(f"{self._address.authority} did not answer {path} within {limit_s:g} s") from None
 
     async def get_json(self, path: str) -> Any:
         body = await self.ask("GET", path)
@@ -85,10 +86,10 @@ class HttpControl:
 
     async def load_model(self, model: str, config: str = "") -> None:
         document = {"parameters": {"config": config}} if config else {}
-        await self.ask("POST", f"/v2/repository/models/{_quote(model)}/load", json.dumps(document).encode())
+        await self.ask("POST", f"/v2/repository/models/{_quote(model)}/load", json.dumps(document).encode(), limit_s=LOAD_LIMIT_S)
 
     async def unload_model(self, model: str) -> None:
-        await self.ask("POST", f"/v2/repository/models/{_quote(model)}/unload", b"{}")
+        await self.ask("POST", f"/v2/repository/models/{_quote(model)}/unload", b"{}", limit_s=LOAD_LIMIT_S)
 
     async def set_trace(self, model: str, settings: dict[str, list[str]]) -> None:
         document = {name: values if name == "trace_level" else values[0] for name, values in settings.items()}

@@ -38,6 +38,8 @@ class GrpcConnection(asyncio.Protocol):
     def __init__(self, address: Address, tls: ssl.SSLContext | None = None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.num_streams = 0
         self.is_open = False
+        self.ending = ""
+        """Why it is not open any more."""
         self._address = address
         self._tls = tls
         self._clock_ns = clock_ns
@@ -167,6 +169,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _end_all(self, error: str) -> None:
         self.is_open = False
+        self.ending = self.ending or error
         now_ns = self._clock_ns()
         for stream in list(self._http2.streams.values()):
             self._end(stream, error, now_ns)
@@ -192,10 +195,14 @@ class SharedConnection:
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
         try:
-            return await asyncio.shield(self._opening)
+            connection = await asyncio.shield(self._opening)
         finally:
             if self._opening is not None and self._opening.done():
                 self._opening = None
+        if not connection.is_open:
+            # A server that speaks something else answers our preface and closes before anybody could open a stream.
+            raise ConnectError(f"no gRPC server at {self._address.authority}: {connection.ending or 'it says goodbye at once'}")
+        return connection
 
     async def _open(self) -> GrpcConnection:
         connection = GrpcConnection(self._address, self._tls)
