@@ -1,242 +1,214 @@
-"""The native engine on one GPU: offline batches, the nano-vllm benchmark and prefill rates, with random weights. One script, one table.
+"""Language models on one GPU, with random weights: one script, one table.
 
-    python bench/llm_gpu.py                                  all of it
-    python bench/llm_gpu.py --only batch --model llama-3.1-8b
-    python bench/llm_gpu.py --profile 64                     where a decode step's time goes, kernel by kernel
+    python -m bench.llm_gpu                                    all of it
+    python -m bench.llm_gpu --only batch --model llama-3.1-8b
+    python -m bench.llm_gpu --only served --limit-s 115        through the server beside the engine alone; stops before it takes longer
+    python -m bench.llm_gpu --profile 64 --only batch          where a decode step's time goes, kernel by kernel
+    python -m bench.llm_gpu --device cpu                       the whole script with tiny shapes, to try it out
 
-Every case is run once to warm up and once measured, with other prompts, so that nothing is found in the prefix cache.
-`share` is the bytes limit's share: the bytes that the decode steps must read (weights, keys and values) at 4.27 TB/s, or for prefill the
-floating-point operations at 790 TFLOP/s, over the time taken.
+batch, nano and prefill are the engine alone (llm_offline.py), served is the whole server (llm_served.py), falcon the comparison with a
+Hugging Face pipeline in model.py (llm_falcon.py). Figures are printed as they come and kept in --json after every step.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import random
+import tempfile
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import torch
 
+from bench.llm_falcon import FalconRow, compare
+from bench.llm_served import ServedModel, ServedRow
 from bench.llm_shapes import SHAPES
-from naiad.llm.build import build_engine
-from naiad.llm.engine import Engine
-from naiad.llm.engine_settings import EngineSettings
-from naiad.llm.generation import GenerationRequest
-from naiad.llm.models.decoder_config import DecoderConfig
-from naiad.llm.models.decoder_weights import random_weights
-from naiad.llm.models.registry import FAMILIES
-from naiad.llm.parameters import SamplingParameters
 
-BYTES_PER_SECOND = 4.27e12
-FLOPS_PER_SECOND = 790e12
+if TYPE_CHECKING:
+    from bench.llm_offline import Row
+
+STAGES = ("batch", "prefill", "nano", "served", "falcon")
+MODELS = ("llama-3.1-8b", "qwen3-0.6b", "qwen3-14b")
+PROTOCOLS = ("grpc", "http")
+START_LIMIT_S = 100.0
 
 
-class Row(msgspec.Struct):
-    case: str
-    model: str
-    tokens_per_s: float
-    seconds: float
-    share: float
-    gate: float
+class Results(msgspec.Struct):
+    offline: list[Any] = msgspec.field(default_factory=list)
+    served: list[ServedRow] = msgspec.field(default_factory=list)
+    falcon: list[FalconRow] = msgspec.field(default_factory=list)
+    ready_s: float = 0.0
+    shares: dict[str, float] = msgspec.field(default_factory=dict)
+    """Served over the offline engine's tokens per second at as many at once."""
 
 
-GATES = {
-    ("batch 1", "llama-3.1-8b"): 220, ("batch 16", "llama-3.1-8b"): 3200, ("batch 64", "llama-3.1-8b"): 9300,
-    ("batch 256", "llama-3.1-8b"): 16500, ("nano-vllm", "qwen3-0.6b"): 20100, ("nano-vllm", "llama-3.1-8b"): 9800,
-    ("nano-vllm", "qwen3-14b"): 6100, ("prefill 2048", "llama-3.1-8b"): 41000,
-}  # fmt: skip
+class Session:
+    """What all stages share: the command line, the results so far, and the time that is left."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.results = Results()
+        self._end_s = time.monotonic() + arguments.limit_s if arguments.limit_s else float("inf")
+
+    def step(self, needs_s: float, name: str, action: Callable[[], Any]) -> Any:
+        """Done if there is time for it. What fails is shown and does not keep the others from being done."""
+        if time.monotonic() + needs_s > self._end_s:
+            print(f"  {name}: left out, less than {needs_s:.0f} s are left", flush=True)
+            return None
+        try:
+            return action()
+        except Exception:
+            print(f"  {name} failed:\n{traceback.format_exc()}", flush=True)
+            return None
+        finally:
+            self.save()
+
+    def save(self) -> None:
+        if self.arguments.json is not None:
+            self.arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(self.results)))
 
 
-class Bench:
-    def __init__(self, model: str, arguments: argparse.Namespace) -> None:
-        self.model = model
-        self.rows: list[Row] = []
-        started = time.monotonic()
-        self.config = read_shape(model)
-        weights = random_weights(self.config, torch.device("cuda"), torch.bfloat16)
-        torch.cuda.synchronize()
-        self.weight_bytes = weights.num_bytes() - (0 if self.config.tie_embeddings else weights.embedding.nbytes)
-        weights_s = time.monotonic() - started
-        settings = EngineSettings(
-            device="cuda", max_model_len=min(8960, self.config.max_position_embeddings), max_num_seqs=256, block_size=arguments.block_size,
-            max_num_batched_tokens=arguments.batched_tokens, max_waiting_requests=4096, use_cuda_graphs=not arguments.eager,
-        )  # fmt: skip
-        self.engine = build_engine(self.config, weights, None, [], settings)
-        torch.cuda.synchronize()
-        print(
-            f"{model}: weights {weights_s:.1f} s, engine {time.monotonic() - started - weights_s:.1f} s, "
-            f"{self.engine.scheduler.pool.num_blocks} KV blocks, {torch.cuda.memory_allocated() / 1e9:.1f} GB",
-            flush=True,
-        )
+def measure_offline(session: Session, model: str) -> None:
+    import torch
 
-    def batch(self, size: int, num_in: int = 128, num_out: int = 128) -> None:
-        lengths = [(num_in, num_out)] * size
-        run(self.engine, lengths, seed=size)
-        seconds = run(self.engine, lengths, seed=size + 1)
-        self._add(f"batch {size}", size * num_out / seconds, seconds, self._decode_s(lengths))
+    from bench.llm_offline import OfflineBench, profile
+    from naiad.llm.engine_settings import EngineSettings
 
-    def first_token(self, num_in: int = 128) -> None:
-        """An idle engine's time to the first token of one request; median of nine."""
-        times = sorted(run(self.engine, [(num_in, 1)], seed=100 + index) for index in range(9))
-        print(f"  first token of {num_in}: {times[4] * 1e3:.2f} ms", flush=True)
-
-    def closed_loop(self, size: int, num_in: int = 128, num_out: int = 128, seconds: float = 4.0) -> None:
-        """As many clients, each with its next request at once: prompts come in between the others' tokens all the time."""
-        engine, source = self.engine, random.Random(21)
-
-        def submit(index: int, length: int) -> None:
-            prompt = [source.randint(0, 10000) for _ in range(num_in)]
-            parameters = SamplingParameters(temperature=0.6, max_tokens=length, ignore_eos=True)
-            engine.submit(GenerationRequest(id=str(index), prompt=prompt, parameters=parameters, should_detokenize=False))
-
-        for index in range(size):
-            submit(index, source.randint(1, num_out))
-        submitted, num_tokens, num_steps, started = size, 0, 0, 0.0
-        warm_until = time.monotonic() + 1.0
-        while not started or time.monotonic() < started + seconds:
-            outputs = engine.step()
-            if not started and time.monotonic() >= warm_until:
-                started, num_tokens, num_steps = time.monotonic(), 0, 0
-            num_tokens, num_steps = num_tokens + sum(len(output.token_ids) for output in outputs), num_steps + 1
-            for output in outputs:
-                if output.finish_reason is not None:
-                    submit(submitted, num_out)
-                    submitted += 1
-        taken = time.monotonic() - started
-        while engine.has_work:
-            engine.step()
-        print(f"  {num_steps / taken:.0f} steps per second")
-        self._add(f"closed loop {size}", num_tokens / taken, taken, 0.0)
-
-    def nano(self) -> None:
-        source = random.Random(0)  # draws in the benchmark's own order: each prompt's length, its tokens, then all output lengths
-        prompts = [[source.randint(0, 10000) for _ in range(source.randint(100, 1024))] for _ in range(256)]
-        num_out = [source.randint(100, 1024) for _ in range(256)]
-        run(self.engine, [(64, 8)] * 256, seed=7)
-        seconds = run_prompts(self.engine, prompts, num_out, temperature=0.6)
-        lengths = [(len(prompt), out) for prompt, out in zip(prompts, num_out, strict=True)]
-        self._add("nano-vllm", sum(num_out) / seconds, seconds, self._decode_s(lengths) + self._prefill_s(lengths))
-
-    def prefill(self, num_in: int, count: int) -> None:
-        run(self.engine, [(num_in, 1)] * 4, seed=3)
-        seconds = run(self.engine, [(num_in, 1)] * count, seed=4)
-        self._add(f"prefill {num_in}", num_in * count / seconds, seconds, self._prefill_s([(num_in, 1)] * count))
-
-    def _add(self, case: str, rate: float, seconds: float, limit_s: float) -> None:
-        row = Row(case, self.model, rate, seconds, limit_s / seconds, GATES.get((case, self.model), 0.0))
-        self.rows.append(row)
-        print(f"  {case:14} {rate:10.1f} tok/s  {seconds:7.3f} s  share {row.share:5.1%}  gate {row.gate:g}", flush=True)
-
-    def _decode_s(self, lengths: list[tuple[int, int]]) -> float:
-        per_token = self.config.kv_bytes_per_token(2)
-        num_steps = max(out for _, out in lengths)
-        read = num_steps * self.weight_bytes
-        read += sum(per_token * sum(range(num_in, num_in + out)) for num_in, out in lengths)
-        return read / BYTES_PER_SECOND
-
-    def _prefill_s(self, lengths: list[tuple[int, int]]) -> float:
-        matrices = self.weight_bytes / 2 - self.config.vocab_size * self.config.hidden_size
-        flops = sum(2 * matrices * n + 2 * self.config.num_layers * self.config.q_size * n * n for n, _ in lengths)
-        return flops / FLOPS_PER_SECOND
+    arguments = session.arguments
+    settings = EngineSettings(
+        device=arguments.device, max_model_len=min(8960, SHAPES[model]["max_position_embeddings"]), max_num_seqs=256,
+        block_size=arguments.block_size, max_num_batched_tokens=arguments.batched_tokens, max_waiting_requests=4096,
+        use_cuda_graphs=not arguments.eager,
+    )  # fmt: skip
+    bench = OfflineBench(model, settings)
+    session.results.offline = bench.rows = session.results.offline  # one list, so that each row is kept as it comes
+    is_gated = model in ("llama-3.1-8b", "tiny")
+    for size in arguments.profile:
+        session.step(10, "profile", lambda size=size: profile(bench, size, arguments.profile_context))  # type: ignore[misc]
+    if "batch" in arguments.only and is_gated:
+        session.step(2, "first token", bench.first_token)
+        for size in (1, 16, 64, 256):
+            session.step(6, f"batch {size}", lambda size=size: bench.batch(size))  # type: ignore[misc]
+        session.step(6, "closed loop", lambda: bench.closed_loop(64))
+    if "prefill" in arguments.only and is_gated:
+        session.step(6, "prefill", lambda: bench.prefill(min(2048, settings.max_model_len or 0) - 1 if model == "tiny" else 2048, 32))
+        if model != "tiny":
+            session.step(6, "prefill", lambda: bench.prefill(8192, 8))
+    if "nano" in arguments.only:
+        session.step(40, "nano-vllm", bench.nano)
+    if torch.cuda.is_available():
+        del bench
+        torch.cuda.empty_cache()
 
 
-def read_shape(model: str) -> DecoderConfig:
-    raw = SHAPES[model]
-    return FAMILIES[str(raw["model_type"])].read_config(dict(raw))
+def measure_served(session: Session, model: str) -> None:
+    """Both ways over the server, then the engine alone, then fixed rates, then both ways again."""
+    arguments, results = session.arguments, session.results
+    settings = {"device": arguments.device, "max_model_len": 1024, "max_num_seqs": 256, "max_num_batched_tokens": arguments.batched_tokens}
+    with tempfile.TemporaryDirectory() as folder:
+        served = ServedModel(Path(folder), model, SHAPES[model], settings)
+        served.rows = results.served
+        try:
+            from bench import llm_offline  # torch is imported while the server starts
+
+            served.wait(START_LIMIT_S)
+            results.ready_s = served.ready_s
+            size = arguments.clients
+            window: dict[str, Any] = {"warm_s": arguments.warm_s, "window_s": arguments.window_s}
+            needs_s = arguments.warm_s + arguments.window_s + 1
+            rows = [session.step(needs_s, name, lambda name=name: served.closed_loop(name, size, **window)) for name in PROTOCOLS]  # type: ignore[misc]
+            offline = session.step(14, "the engine alone", lambda: measure_alone(llm_offline, model, settings, size))
+            if offline is not None:
+                results.offline += offline
+                show_shares(results, [row for row in rows if row is not None], offline)
+            for name in PROTOCOLS:
+                session.step(
+                    needs_s,
+                    f"{name} at a rate",
+                    lambda name=name: served.at_rate(name, arguments.rate, clients=size, **window),  # type: ignore[misc]
+                )
+            again = [session.step(needs_s, name, lambda name=name: served.closed_loop(name, size, **window)) for name in PROTOCOLS]  # type: ignore[misc]
+            if offline is not None:
+                show_shares(results, [row for row in again if row is not None], offline)
+        finally:
+            if arguments.log is not None:
+                arguments.log.write_text("\n".join(served.server.lines))
+            served.stop()
 
 
-def run(engine: Engine, lengths: list[tuple[int, int]], seed: int) -> float:
-    source = random.Random(seed)
-    prompts = [[source.randint(0, 10000) for _ in range(num_in)] for num_in, _ in lengths]
-    return run_prompts(engine, prompts, [out for _, out in lengths], temperature=0.6)
+def measure_alone(llm_offline: Any, model: str, settings: dict[str, Any], size: int) -> list[Row]:
+    from naiad.llm.engine_settings import EngineSettings
+
+    bench = llm_offline.OfflineBench(model, EngineSettings(**settings, max_waiting_requests=4096))
+    bench.batch(size)
+    bench.batch(size)
+    bench.closed_loop(size)
+    rows: list[Row] = bench.rows
+    return rows
 
 
-def run_prompts(engine: Engine, prompts: list[list[int]], num_out: list[int], temperature: float) -> float:
-    """Seconds from the first submit to the last token."""
-    torch.cuda.synchronize()
-    started = time.monotonic()
-    for index, (prompt, out) in enumerate(zip(prompts, num_out, strict=True)):
-        parameters = SamplingParameters(temperature=temperature, max_tokens=out, ignore_eos=True)
-        engine.submit(GenerationRequest(id=str(index), prompt=prompt, parameters=parameters, should_detokenize=False))
-    num_tokens = 0
-    while engine.has_work:
-        num_tokens += sum(len(output.token_ids) for output in engine.step())
-    seconds = time.monotonic() - started
-    assert num_tokens == sum(num_out), f"{num_tokens} tokens came out, expected {sum(num_out)}"
-    assert engine.scheduler.pool.num_used == 0, "blocks were left behind"
-    return seconds
+def show_shares(results: Results, rows: list[ServedRow], offline: list[Row]) -> None:
+    alone = max(row.tokens_per_s for row in offline if row.case.startswith("batch"))
+    for row in rows:
+        share = results.shares[f"{row.protocol} {len(results.shares)}"] = row.tokens_per_s / alone
+        print(f"  {row.protocol}: {share:.1%} of the engine alone at as many at once ({alone:.0f} tok/s); wanted 95%", flush=True)
 
 
-def profile(bench: Bench, size: int, num_in: int) -> None:
-    """Kernel times of 20 decode steps."""
-    engine = bench.engine
-    source = random.Random(11)
-    for index in range(size):
-        prompt = [source.randint(0, 10000) for _ in range(num_in)]
-        engine.submit(
-            GenerationRequest(id=f"p{index}", prompt=prompt, parameters=SamplingParameters(temperature=0.6, max_tokens=60, ignore_eos=True))
-        )
-    for _ in range(30):
-        engine.step()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]) as trace:
-        started = time.monotonic()
-        for _ in range(20):
-            engine.step()
-        torch.cuda.synchronize()
-        print(f"  {(time.monotonic() - started) / 20 * 1e3:.3f} ms per step under the profiler")
-    rows = [event for event in trace.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA]
-    rows.sort(key=lambda event: -event.self_device_time_total)
-    total = sum(event.self_device_time_total for event in rows) / 20e3
-    print(f"  profile of batch {size}, {num_in} tokens of context: {total:.3f} ms of kernels per step")
-    for event in rows[:22]:
-        each_us = event.self_device_time_total / event.count
-        print(f"    {event.self_device_time_total / 20e3:8.4f} ms  {event.count / 20:6.1f} x {each_us:8.2f} us  {event.key[:90]}")
-    while engine.has_work:
-        engine.step()
+def print_table(results: Results) -> None:
+    print(f"\n{'case':16} {'model':14} {'tok/s':>10} {'seconds':>9} {'share':>7} {'gate':>7}")
+    for row in results.offline:
+        print(f"{row.case:16} {row.model:14} {row.tokens_per_s:10.1f} {row.seconds:9.3f} {row.share:7.1%} {row.gate or '-':>7}")
+    if results.served:
+        print(f"\n{'through the server':16} {'':14} {'tok/s':>10}   first token p50/90/99 ms    between tokens p50/90/99 ms")
+    for served in results.served:
+        first, between = ("/".join(f"{value:.1f}" for value in values) for values in (served.first_token_ms, served.inter_token_ms))
+        print(f"{served.protocol + ' ' + served.case:21} {served.model:14} {served.tokens_per_s:10.1f}   {first:>24}   {between:>24}")
+    if results.falcon:
+        print(f"\n{'requests/s':16} {'engine':>10} {'pipeline':>10}")
+        for size in sorted({row.concurrency for row in results.falcon}):
+            by_way = {row.way: row.requests_per_s for row in results.falcon if row.concurrency == size}
+            print(f"{size:<16} {by_way.get('engine', float('nan')):10.1f} {by_way.get('pipeline', float('nan')):10.1f}")
 
 
-def main() -> None:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", choices=list(SHAPES), help="default: the three of the gates")
-    parser.add_argument("--only", action="append", choices=["batch", "nano", "prefill"])
+    parser.add_argument("--model", action="append", choices=list(SHAPES), help="for the engine alone; default: the three of the gates")
+    parser.add_argument("--only", action="append", choices=STAGES)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--limit-s", type=float, default=0.0, help="begin nothing that would last beyond so many seconds")
     parser.add_argument("--profile", type=int, action="append", default=[])
     parser.add_argument("--profile-context", type=int, default=128)
     parser.add_argument("--batched-tokens", type=int, default=8192)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=50.0, help="requests per second of the clients together")
+    parser.add_argument("--warm-s", type=float, default=2.0)
+    parser.add_argument("--window-s", type=float, default=8.0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--log", type=Path, help="what the server said")
     arguments = parser.parse_args()
-    rows: list[Row] = []
-    for model in arguments.model or ["llama-3.1-8b", "qwen3-0.6b", "qwen3-14b"]:
-        rows += measure(model, arguments)
-        torch.cuda.empty_cache()
-    print(f"\n{'case':14} {'model':14} {'tok/s':>10} {'seconds':>9} {'share':>7} {'gate':>7}")
-    for row in rows:
-        print(f"{row.case:14} {row.model:14} {row.tokens_per_s:10.1f} {row.seconds:9.3f} {row.share:7.1%} {row.gate or '-':>7}")
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps([msgspec.to_builtins(row) for row in rows], indent=1))
+    arguments.only = arguments.only or list(STAGES)
+    arguments.model = arguments.model or (["tiny"] if arguments.device == "cpu" else list(MODELS))
+    return arguments
 
 
-def measure(model: str, arguments: argparse.Namespace) -> list[Row]:
-    bench = Bench(model, arguments)
-    wanted = arguments.only or ["batch", "nano", "prefill"]
-    for size in arguments.profile:
-        profile(bench, size, arguments.profile_context)
-    if "batch" in wanted and model == "llama-3.1-8b":
-        bench.first_token()
-        for size in (1, 16, 64, 256):
-            bench.batch(size)
-        bench.closed_loop(64)
-    if "prefill" in wanted and model == "llama-3.1-8b":
-        bench.prefill(2048, 32)
-        bench.prefill(8192, 8)
-    if "nano" in wanted:
-        bench.nano()
-    return bench.rows
+def main() -> None:
+    session = Session(read_arguments())
+    arguments = session.arguments
+    is_small = arguments.device == "cpu"
+    if "served" in arguments.only:
+        session.step(START_LIMIT_S / 2, "served", lambda: measure_served(session, "tiny" if is_small else "llama-3.1-8b"))
+    if "falcon" in arguments.only:
+        shape = "tiny-falcon" if is_small else "falcon-7b"
+        session.step(60, "falcon", lambda: compare(shape, arguments.device, session.results.falcon, session.step))
+    if {"batch", "prefill", "nano"} & set(arguments.only):
+        for model in arguments.model:
+            session.step(20, model, lambda model=model: measure_offline(session, model))  # type: ignore[misc]
+    print_table(session.results)
+    session.save()
 
 
 if __name__ == "__main__":

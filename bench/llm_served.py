@@ -1,7 +1,7 @@
-"""A language model through the whole server: rates of streaming clients over HTTP and gRPC, beside the offline engine on the same device.
+"""A language model through the whole server: rates of streaming clients over gRPC and HTTP, beside the offline engine on the same device.
 
-In:  a shape, and the settings that both engines get. Out: rows, printed as they come, so that a run which is cut off has shown the first ones.
-The server and the offline engine live side by side in the device's memory (the KV cache is bounded), and only one works at a time.
+In:  a shape, and settings that both engines get. Out: rows, printed as they come, so that a run which is cut off has shown the first ones.
+The server and the offline engine live side by side in the device's memory (their KV caches are bounded), and only one works at a time.
 """
 
 from __future__ import annotations
@@ -18,54 +18,55 @@ from bench.llm_checkpoints import write_checkpoint, write_model
 from bench.stream_load import Plan, Readings, measure, percentile
 from tests.server.harness import Server, free_ports, port_flags
 
-PROTOCOLS = ("grpc", "http")
 MODEL = "served"
+SHARES = (0.5, 0.9, 0.99)
 
 
 class ServedRow(msgspec.Struct):
     case: str
+    model: str
     protocol: str
     tokens_per_s: float
+    requests_per_s: float
     first_token_ms: list[float]
-    """p50, p90, p99."""
+    """The percentiles of SHARES."""
     inter_token_ms: list[float]
-    num_requests: int
-    late_ms: float = 0.0
+    request_ms: list[float]
+    late_ms: float
+    """The most that a request of a fixed rate was sent after it was due."""
 
 
 class ServedModel:
     """Started at once; `wait` returns when it can be asked."""
 
-    def __init__(self, folder: Path, shape: dict[str, Any], settings: dict[str, object]) -> None:
-        self.started_s = time.monotonic()
+    def __init__(self, folder: Path, model: str, shape: dict[str, Any], settings: dict[str, object]) -> None:
+        self.model = model
+        self.rows: list[ServedRow] = []
+        self._num_runs = 0
         checkpoint = write_checkpoint(folder / "checkpoint", shape)
         write_model(folder / "repository", MODEL, checkpoint, settings)
+        self._started_s = time.monotonic()
         self.server = launch(folder / "repository")
         self.ready_s = 0.0
-        self._num_runs = 0
 
     def wait(self, limit_s: float) -> None:
         self.server.wait_started(limit_s)
-        self.ready_s = time.monotonic() - self.started_s
-        print(f"server: the model is ready {self.ready_s:.1f} s after its start", flush=True)
+        self.ready_s = time.monotonic() - self._started_s
+        print(f"{self.model}: served {self.ready_s:.1f} s after the server's start", flush=True)
 
-    def closed_loop(self, protocol: str, plan: dict[str, Any]) -> ServedRow:
-        return self._measure(f"{plan['clients']} clients", protocol, plan)
+    def closed_loop(self, protocol: str, clients: int, **plan: Any) -> ServedRow:
+        return self._measure(f"{clients} clients", protocol, clients=clients, **plan)
 
-    def at_rate(self, protocol: str, rate: float, plan: dict[str, Any]) -> ServedRow:
-        return self._measure(f"{rate:g} requests/s", protocol, plan | {"rate": rate})
+    def at_rate(self, protocol: str, rate: float, **plan: Any) -> ServedRow:
+        return self._measure(f"{rate:g} requests/s", protocol, rate=rate, **plan)
 
-    def _measure(self, case: str, protocol: str, plan: dict[str, Any]) -> ServedRow:
+    def _measure(self, case: str, protocol: str, **plan: Any) -> ServedRow:
         port = self.server.http_port if protocol == "http" else self.server.grpc_port
         self._num_runs += 1
         whole = Plan(protocol, port, MODEL, seed=self._num_runs, **plan)
-        try:
-            readings = measure(whole)
-        except RuntimeError:
-            print(self.server.tail(), flush=True)
-            raise
-        row = summarize(case, protocol, readings, whole.window_s)
+        row = summarize(case, self.model, protocol, measure(whole), whole.window_s)
         print(format_row(row), flush=True)
+        self.rows.append(row)
         return row
 
     def stop(self) -> None:
@@ -80,17 +81,18 @@ def launch(repository: Path) -> Server:
     return Server(command, ports, {**os.environ, "PYTHONPATH": path})
 
 
-def summarize(case: str, protocol: str, readings: Readings, window_s: float) -> ServedRow:
-    first, between = (
-        [percentile(values, share) * 1e3 for share in (0.5, 0.9, 0.99)] for values in (readings.first_token_s, readings.inter_token_s)
+def summarize(case: str, model: str, protocol: str, readings: Readings, window_s: float) -> ServedRow:
+    first, between, whole = (
+        [percentile(values, share) * 1e3 for share in SHARES]
+        for values in (readings.first_token_s, readings.inter_token_s, readings.request_s)
     )
-    return ServedRow(case, protocol, readings.tokens / window_s, first, between, readings.finished, readings.late_s * 1e3)
+    rate, requests = readings.tokens / window_s, readings.finished / window_s
+    return ServedRow(case, model, protocol, rate, requests, first, between, whole, readings.late_s * 1e3)
 
 
 def format_row(row: ServedRow) -> str:
-    first, between = (" / ".join(f"{value:.1f}" for value in values) for values in (row.first_token_ms, row.inter_token_ms))
-    late = f"  late {row.late_ms:.1f} ms" if row.late_ms > 1 and "requests/s" in row.case else ""
+    first, between = ("/".join(f"{value:.1f}" for value in values) for values in (row.first_token_ms, row.inter_token_ms))
     return (
-        f"  {row.protocol:4} {row.case:16} {row.tokens_per_s:9.1f} tok/s  first token p50/90/99 {first} ms  "
-        f"between tokens {between} ms  {row.num_requests} requests{late}"
+        f"  {row.protocol:4} {row.case:15} {row.tokens_per_s:8.0f} tok/s {row.requests_per_s:7.1f} requests/s  "
+        f"first token p50/90/99 {first} ms  between tokens {between} ms"
     )

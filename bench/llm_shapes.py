@@ -1,4 +1,4 @@
-"""Shapes of the models that are measured with random weights, as their config.json has them."""
+"""Shapes of the models that are measured with random weights, as their config.json has them; the tiny ones are for trying things out."""
 
 from __future__ import annotations
 
@@ -26,5 +26,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "falcon-7b": {
         "model_type": "falcon", "vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
         "max_position_embeddings": 2048, "dtype": "bfloat16",
+    },
+    "tiny": {
+        "model_type": "llama", "vocab_size": 2048, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048, "dtype": "float32",
+    },
+    "tiny-falcon": {
+        "model_type": "falcon", "vocab_size": 2048, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "max_position_embeddings": 2048, "dtype": "float32",
     },
 }  # fmt: skip

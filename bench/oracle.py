@@ -90,6 +90,7 @@ def serve_command(repositories: list[str], flags: list[str]) -> list[str]:
         str(_site() / "pytriton" / "tritonserver" / "bin" / "tritonserver"),
         *(f"--model-repository={repository}" for repository in repositories),
         f"--backend-directory={server}",
+        f"--cache-directory={_site() / 'pytriton' / 'tritonserver' / 'caches'}",
         *flags,
     ]
 

@@ -15,21 +15,22 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from bench.stream_wire import Grpc, Http, Wire
+from bench.stream_wire import Grpc, Http, Whole, Wire
 
+WIRES: dict[str, Callable[[int, str], Wire]] = {"http": Http, "grpc": Grpc, "whole": Whole}
 NUM_PROCESSES = 8
-START_S = 0.5
+START_S = 1.0
 """From the plan to the first request: the processes have started by then."""
 
 
 class Plan(msgspec.Struct):
     protocol: str
-    """http or grpc."""
+    """Of WIRES: http and grpc are streams, whole is one answer."""
     port: int
     model: str
     clients: int = 64
@@ -84,9 +85,12 @@ class Client:
         """Answers of a closed loop are made unequal once, so that they do not end together for ever."""
         self.is_busy = True
         plan = self._plan
-        self._wanted = self._source.randint(1, plan.num_out) if self._is_first and not plan.rate else plan.num_out
+        is_cut = self._is_first and not plan.rate and plan.protocol != "whole"
+        self._wanted = self._source.randint(1, plan.num_out) if is_cut else plan.num_out
         self._is_first = False
         self._events = 0
+        if not plan.rate:
+            self.due_s = now_s
         if self._start_s <= now_s < self._end_s:
             self._readings.late_s = max(self._readings.late_s, now_s - self.due_s)
         prompt = "".join(self._source.choices("0123456789", k=plan.num_in))
@@ -123,7 +127,7 @@ class Client:
             self._readings.tokens += missing
             self._readings.request_s.append(now_s - self.due_s)
         self.is_busy = False
-        self.due_s = self.due_s + self._interval_s if self._interval_s else now_s
+        self.due_s += self._interval_s
 
 
 def run(plan: Plan) -> Readings:
@@ -131,7 +135,7 @@ def run(plan: Plan) -> Readings:
     poll = select.epoll()
     clients: dict[int, Client] = {}
     for number in range(plan.first, plan.first + plan.clients):
-        wire: Wire = (Http if plan.protocol == "http" else Grpc)(plan.port, plan.model)
+        wire = WIRES[plan.protocol](plan.port, plan.model)
         clients[wire.fileno()] = Client(plan, wire, number, readings)
         poll.register(wire.fileno(), select.EPOLLIN)
     end_s = plan.begin_s + plan.warm_s + plan.window_s

@@ -1,4 +1,4 @@
-"""The two protocols of bench/stream_load.py, each as small as it can be: a request out, events counted, the end seen.
+"""The protocols of bench/stream_load.py, each as small as it can be: a request out, events counted, the end seen.
 
 Only for answers of our own `llm` backend. What is not an event or the end of an answer is an error of the run, with the server's words.
 """
@@ -62,6 +62,41 @@ class Http:
         cut = data.rfind(b"\r\n") + 2
         whole, self._rest = data[:cut], data[cut:]
         return whole.count(b"\r\ndata: "), whole.endswith(b"\r\n0\r\n\r\n")
+
+
+class Whole:
+    """Not a stream: one answer, whose tokens all come at its end."""
+
+    def __init__(self, port: int, model: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._head = f"POST /v2/models/{model}/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        self._num_out = 0
+        self._data = b""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, prompt: str, num_out: int) -> None:
+        self._num_out = num_out
+        body = json.dumps({"text_input": prompt, "max_tokens": num_out, "ignore_eos": True, "temperature": 0.6}).encode()
+        self._socket.sendall((self._head % len(body)).encode() + body)
+
+    def receive(self) -> tuple[int, bool]:
+        part = self._socket.recv(READ_BYTES)
+        if not part:
+            raise RuntimeError("the server closed a connection")
+        self._data += part
+        head, found, body = self._data.partition(b"\r\n\r\n")
+        if not found:
+            return 0, False
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(self._data.decode(errors="replace")[:500])
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        if len(body) < length:
+            return 0, False
+        self._data = b""
+        return self._num_out, True
 
 
 class Grpc:
