@@ -1,7 +1,7 @@
 """`pattern` of a JSON schema: refused where the grammar library would take it for something else.
 
-It does not escape quotes, backslashes and control characters that stand alone in a pattern, so its answers would not be JSON; in a class with
-others it does. It reads past look-arounds.
+Quotes, backslashes and control characters that stand alone in a pattern it does not escape, so its answers would not be JSON; in a class
+with others it does. It reads past look-arounds.
 """
 
 from __future__ import annotations

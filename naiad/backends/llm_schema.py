@@ -1,6 +1,6 @@
 """A request's JSON schema -> one with the same meaning, or a narrower one, in the part of JSON schema that the grammar library honours.
 
-In:  the schema as it was sent. Out: what to compile. What the library would silently leave out is the request's INVALID_ARG, by its keyword.
+In:  the schema as it was sent. Out: what to compile. What the library would leave out is the request's INVALID_ARG, by its keyword.
 Rule: every value that fits the result fits the schema that was sent. Narrower: objects have the properties that are listed, in that order.
 """
 
