@@ -19,6 +19,7 @@ from naiad.inference import InferenceCore
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries
 from naiad.repository.config import ConfigOptions
+from naiad.repository.host_policies import HostPolicies
 from naiad.repository.loader import Loader, LoadOptions
 from naiad.repository.model_source import ModelSources
 from naiad.repository.operations import OperationOptions
@@ -112,6 +113,7 @@ def load_options(settings: Settings) -> LoadOptions:
         execution_timeout_s=settings.default_execution_timeout_secs,
         restarts=RestartPolicy(max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs),
         latency=latency_metrics(settings.metrics_config),
+        host_policies=HostPolicies(settings.host_policy),
         environments=python_environments(settings),
     )
 

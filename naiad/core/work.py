@@ -113,3 +113,7 @@ class LoadArguments(msgspec.Struct, array_like=True):
     """What `--backend-config` says for this backend."""
     backend_dir: str = ""
     """For a backend that is a `model.py` of its own (`backends/<name>`)."""
+    cpu_cores: list[int] = []
+    """Where its host policy lets it run; empty means anywhere."""
+    numa_node: int | None = None
+    """Where its host policy takes memory from."""

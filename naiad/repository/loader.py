@@ -23,6 +23,7 @@ from naiad.metrics.summary import build_statistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config_json import config_to_json
 from naiad.repository.ensemble_fit import is_decoupled_ensemble, validate_ensemble
+from naiad.repository.host_policies import HostPolicies
 from naiad.repository.model import Model, build_spec
 from naiad.repository.problem import InvalidConfigError
 from naiad.repository.python_environment import PythonEnvironments
@@ -55,6 +56,7 @@ class LoadOptions(msgspec.Struct, frozen=True):
     execution_timeout_s: float = 0.0
     restarts: RestartPolicy = RestartPolicy()
     latency: LatencyMetrics = LatencyMetrics()
+    host_policies: HostPolicies = HostPolicies()
     environments: PythonEnvironments | None = None
     """None: every model runs on the server's own interpreter."""
 
@@ -282,6 +284,8 @@ class Loader:
     def _places(self, config: ModelConfig, version: int, model_dir: Path) -> list[Place]:
         result: list[Place] = []
         for group in config.instance_group:
+            if group.host_policy and not self._options.host_policies.knows(group.host_policy):
+                log.warning(f"model '{config.name}' asks for host policy '{group.host_policy}', which no --host-policy describes")
             devices = list(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else [0]
             places = [device for device in devices for _ in range(max(group.count, 1))]
             for index, device in enumerate(places):
@@ -299,6 +303,7 @@ class Loader:
         kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
         options = self._options.backend_config
         backend_dir = self._backend_dir(config.backend)
+        place = self._options.host_policies.place(group, device)
         return LoadArguments(
             config.name,
             version,
@@ -310,6 +315,8 @@ class Loader:
             config.default_model_filename,
             {**options.get("", {}), **options.get(config.backend, {})},
             str(backend_dir) if backend_dir is not None else "",
+            place.cpu_cores,
+            place.numa_node,
         )
 
 

@@ -100,7 +100,7 @@ class RateLimiter:
             self._offer_soon()
 
     def may_run(self, permit: Permit) -> bool:
-        if self._has_room(permit) and not any(self._goes_first(other, permit) for other in self._permits):
+        if self._is_next(permit):
             return True
         permit.is_waiting = True
         self._offer_soon()
@@ -125,6 +125,9 @@ class RateLimiter:
 
     # Who is next.
 
+    def _is_next(self, permit: Permit) -> bool:
+        return self._has_room(permit) and not any(self._goes_first(other, permit) for other in self._permits)
+
     def _goes_first(self, other: Permit, permit: Permit) -> bool:
         return other.is_waiting and other.rank < permit.rank and not other.needs.resources.keys().isdisjoint(permit.needs.resources)
 
@@ -137,8 +140,8 @@ class RateLimiter:
     def _offer(self) -> None:
         waiting = sorted((permit for permit in self._permits if permit.is_waiting), key=lambda permit: permit.rank)
         for permit in waiting:
-            # Only those for whom something has changed: the others would ask in vain, and so for ever.
-            if self._has_room(permit):
+            # Only those that would be let: the others would ask in vain, each turn of the loop again.
+            if self._is_next(permit):
                 permit.is_waiting = False
                 permit.offer()
         self._is_offer_due = False

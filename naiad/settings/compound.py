@@ -12,6 +12,7 @@ import msgspec
 
 from naiad.settings.value import byte_count, integer, real, trace_level
 
+MAX_CORE = 1 << 16
 RESTRICTED_CATEGORIES = (
     "health", "metadata", "inference", "shared-memory", "model-config", "model-repository", "statistics", "trace", "logging",
 )  # fmt: skip
@@ -133,7 +134,23 @@ def host_policy(text: str) -> HostPolicy:
     setting, value = _assignment(rest, words, text)
     if setting not in ("numa-node", "cpu-cores"):
         raise ValueError(f"Unsupported host policy setting '{setting}' is specified, supported settings are 'numa-node', 'cpu-cores'")
+    if setting == "numa-node":
+        if integer(value) < 0:
+            raise ValueError(f"--host-policy: numa-node must be a number of a node, 0 or above. Got {text}")
+    else:
+        core_list(value)
     return HostPolicy(name, setting, value)
+
+
+def core_list(text: str) -> list[int]:
+    """`0-3` or `0,2,4-7`."""
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)) or (dash and int(last) < int(first)) or int(last or first) > MAX_CORE:
+            raise ValueError(f"--host-policy: cpu-cores must be ranges of core ids such as 0-3 or 0,2,4-7. Got {text}")
+        cores.update(range(int(first), int(last or first) + 1))
+    return sorted(cores)
 
 
 def restriction(flag: str, noun: str) -> Callable[[str], Restriction]:

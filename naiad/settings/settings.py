@@ -380,7 +380,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     buffer_manager_thread_count: Annotated[int, MEMORY("Threads that copy tensors.", parse=count)] = 0
     host_policy: Annotated[
         tuple[HostPolicy, ...],
-        MEMORY("numa-node or cpu-cores of a named policy. May be repeated.", parse=compound.host_policy, metavar="NAME,SETTING=VALUE"),
+        MEMORY(
+            "numa-node=N or cpu-cores=0-3 of a named policy. An instance follows the one that its group names, or that of its kind: "
+            "cpu, model, gpu_0, gpu_1, ... May be repeated.",
+            parse=compound.host_policy,
+            metavar="NAME,SETTING=VALUE",
+        ),
     ] = ()
     model_load_gpu_limit: Annotated[
         tuple[DeviceFraction, ...],

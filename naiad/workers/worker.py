@@ -33,6 +33,7 @@ from naiad.core.work import (
     WorkResponse,
 )
 from naiad.errors import Code, NaiadError
+from naiad.workers.host_policy import apply_host_policy
 from naiad.workers.messages import (
     Answer,
     CallEvent,
@@ -206,6 +207,7 @@ class Worker:
     def _configure(self, arguments: LoadArguments) -> None:
         complete = getattr(self.backend, "complete_config", None)
         try:
+            apply_host_policy(arguments)
             config = arguments.model_config if complete is None else complete(arguments)
         except BaseException as error:
             self._fail(error)
@@ -216,6 +218,9 @@ class Worker:
         """True when the backend wants an event loop."""
         _name_process(arguments.instance_name)
         try:
+            undone = apply_host_policy(arguments)
+            if undone:
+                self.log("WARNING", f"host policy of '{arguments.instance_name}' is only followed in part: {undone}", "host_policy.py", 0)
             self.backend.load(arguments, self)
         except BaseException as error:
             self._fail(error)

@@ -112,6 +112,34 @@ def test_one_that_needs_much_is_not_overtaken_for_ever() -> None:
     assert bench.log == ["large", "small 0", "small 1"]
 
 
+def test_one_that_waits_behind_a_greater_need_does_not_ask_again_and_again() -> None:
+    """A scheduler that merges requests asks in a later turn of the loop, not while it is offered a place."""
+    bench = Bench({("R", EVERY_DEVICE): 4})
+    holder, small, large = bench.add("holder", R=2), bench.add("small", 9, R=2), bench.add("large", R=4)
+    small.permit.num_executions = 1
+    num_asked = 0
+
+    def ask_later() -> None:
+        nonlocal num_asked
+        num_asked += 1
+        assert num_asked < 10, "asks for ever"
+        bench.clock.call_soon(small.try_to_run)
+
+    small.permit.offer = ask_later
+    holder.want()
+    large.want()
+    small.want()
+    bench.clock.turn()
+    assert bench.log == ["holder"]
+    assert num_asked == 0
+    holder.finish()
+    bench.clock.turn()
+    large.finish()
+    bench.clock.turn()
+    assert bench.log == ["holder", "large", "small"]
+    assert num_asked == 1
+
+
 def test_one_that_has_nothing_left_to_do_stands_in_nobodys_way() -> None:
     bench = Bench()
     holder, gone, other = bench.add("holder", R=1), bench.add("gone", 1, R=1), bench.add("other", 5, R=1)

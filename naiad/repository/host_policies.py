@@ -1,0 +1,46 @@
+"""`--host-policy` and an instance group -> where an instance of that group is to run.
+
+A group that names no policy follows the one of its kind, as under Triton: `cpu`, `model`, or `gpu_<id>`. A policy that was not given
+asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from naiad.pb.model_config_pb2 import ModelInstanceGroup
+from naiad.settings.compound import HostPolicy, core_list
+
+
+class HostPlace(msgspec.Struct, frozen=True):
+    cpu_cores: list[int] = []
+    numa_node: int | None = None
+
+
+class HostPolicies:
+    def __init__(self, given: Iterable[HostPolicy] = ()) -> None:
+        self._places: dict[str, HostPlace] = {}
+        for entry in given:
+            place = self._places.get(entry.name, HostPlace())
+            if entry.setting == "cpu-cores":
+                place = msgspec.structs.replace(place, cpu_cores=core_list(entry.value))
+            else:
+                place = msgspec.structs.replace(place, numa_node=int(entry.value))
+            self._places[entry.name] = place
+
+    def place(self, group: ModelInstanceGroup, device: int) -> HostPlace:
+        return self._places.get(group.host_policy or _default_name(group, device), HostPlace())
+
+    def knows(self, name: str) -> bool:
+        return name in self._places
+
+
+def _default_name(group: ModelInstanceGroup, device: int) -> str:
+    match group.kind:
+        case ModelInstanceGroup.KIND_GPU:
+            return f"gpu_{device}"
+        case ModelInstanceGroup.KIND_MODEL:
+            return "model"
+    return "cpu"

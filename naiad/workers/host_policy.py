@@ -1,0 +1,53 @@
+"""A host policy carried out in the worker: on which CPU cores its threads run, from which NUMA node its memory comes.
+
+Called before the model is imported, and again before it is loaded: threads that it has started meanwhile are moved, too, and
+threads and processes that it starts later inherit both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+
+from naiad.core.work import LoadArguments
+from naiad.errors import invalid_arg
+
+MPOL_BIND = 2
+SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+"""The number of the system call; it has no wrapper in the C library."""
+
+
+def apply_host_policy(arguments: LoadArguments) -> str:
+    """What could not be done on this machine, in words, if anything. Raises NaiadError for cores or a node that it does not have."""
+    if arguments.cpu_cores:
+        _run_on(arguments.cpu_cores)
+    return "" if arguments.numa_node is None else _allocate_on(arguments.numa_node)
+
+
+def _run_on(cores: list[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), cores)
+        except ProcessLookupError:
+            pass  # it has just ended
+        except OSError as error:
+            words = ",".join(map(str, cores))
+            raise invalid_arg(f"host policy: cpu-cores {words} cannot be used on this machine: {error.strerror}") from error
+
+
+def _allocate_on(node: int) -> str:
+    number = SET_MEMPOLICY.get(platform.machine())
+    if number is None:
+        return f"numa-node {node}: unknown on {platform.machine()}"
+    size = node // 64 + 1
+    mask = (ctypes.c_uint64 * size)()
+    mask[node // 64] = 1 << node % 64
+    # The kernel reads one bit less than it is told.
+    if ctypes.CDLL(None, use_errno=True).syscall(number, MPOL_BIND, mask, size * 64 + 1) == 0:
+        return ""
+    problem = ctypes.get_errno()
+    if problem in (errno.EPERM, errno.ENOSYS):
+        return f"numa-node {node}: {os.strerror(problem)}"
+    raise invalid_arg(f"host policy: numa-node {node} cannot be used on this machine: {os.strerror(problem)}")
