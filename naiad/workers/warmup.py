@@ -13,7 +13,7 @@ import msgspec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, invalid_arg
 
 
 class WarmupSample(msgspec.Struct, frozen=True):
@@ -52,4 +52,4 @@ async def run_sample(sample: WarmupSample, model_name: str, now_ns: int, execute
         await outcome.done
         if outcome.errors:
             words = "".join(f"{error.message}; " for error in outcome.errors)
-            raise NaiadError(outcome.errors[0].code, f"failed to run warmup sample '{sample.name}': {words}")
+            raise invalid_arg(f"failed to run warmup sample '{sample.name}': {words}")

@@ -7,7 +7,7 @@ import pytest
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
-from naiad.errors import Code, NaiadError, invalid_arg
+from naiad.errors import Code, NaiadError, internal
 from naiad.workers.warmup import WarmupSample, run_sample
 
 SAMPLE = WarmupSample("s", [Tensor("X", "UINT8", [1], b"\0")], batch_size=2, count=2)
@@ -54,7 +54,7 @@ async def test_the_next_run_waits_for_the_last_response_of_a_decoupled_model() -
 async def test_a_failure_names_the_sample() -> None:
     def execute(requests: list[InferRequest]) -> None:
         answer(requests[0])
-        answer(requests[1], invalid_arg("too cold"))
+        answer(requests[1], internal("too cold"))
 
     with pytest.raises(NaiadError) as caught:
         await run_sample(SAMPLE, "m", 0, execute)
