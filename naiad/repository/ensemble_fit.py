@@ -194,6 +194,7 @@ def _agree(one: list[int], other: list[int]) -> bool:
 def _label_responses(ensemble: ModelConfig, models: Mapping[str, ModelConfig], found: ProblemList) -> None:
     """A decoupled step answers any number of times: what follows it may only join tensors of the same one."""
     labels: dict[str, int] = {tensor.name: 0 for tensor in ensemble.input}
+    makers = {0: "plain models"}  # by label: whose answers its tensors come with
     waiting = list(enumerate(ensemble.ensemble_scheduling.step))
     next_label = 1
     while True:
@@ -208,15 +209,17 @@ def _label_responses(ensemble: ModelConfig, models: Mapping[str, ModelConfig], f
                 f"in ensemble {ensemble.name}, step of model '{step.model_name}' receives inputs originated from different decoupled models"
             )
             path = f"ensemble_scheduling.step[{index}]"
-            shown = "inputs with different numbers of responses"
+            shown = ", ".join(f"'{name}' with the answers of {makers[labels[name]]}" for name in sorted(step.input_map.values()))
             found.add("ensemble-decoupled", message, path, found=shown, expected="all inputs from one decoupled step, or from none")
             return
         label = origins.pop()
         if models[step.model_name].model_transaction_policy.decoupled:
             label, next_label = next_label, next_label + 1
+            makers[label] = step.model_name
         labels.update(dict.fromkeys(step.output_map.values(), label))
     if len({labels[tensor.name] for tensor in ensemble.output if tensor.name in labels}) > 1:
         # Triton calls the ensemble itself the step here.
         message = f"in ensemble {ensemble.name}, step of model '{ensemble.name}' receives inputs originated from different decoupled models"
-        shown = "outputs with different numbers of responses"
+        made = (tensor.name for tensor in ensemble.output if tensor.name in labels)
+        shown = ", ".join(f"'{name}' with the answers of {makers[labels[name]]}" for name in made)
         found.add("ensemble-decoupled", message, "output", found=shown, expected="all outputs from one decoupled step, or from none")

@@ -95,7 +95,14 @@ def check_sequence_batching(config: ModelConfig, found: ProblemList) -> None:
     if batching.HasField("direct") and not 0.0 <= batching.direct.minimum_slot_utilization <= 1.0:
         message = f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {config.name}"
         shown = str(batching.direct.minimum_slot_utilization)
-        found.add("slot-utilization", message, f"{path}.direct.minimum_slot_utilization", found=shown, expected="0.0 to 1.0")
+        found.add(
+            "slot-utilization",
+            message,
+            f"{path}.direct.minimum_slot_utilization",
+            found=shown,
+            expected="a share of the slots, 0.0 to 1.0",
+            fix="write 0.5 for half of them",
+        )
     check_states(config, found)
 
 

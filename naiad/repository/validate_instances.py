@@ -25,9 +25,9 @@ def check_instance_groups(config: ModelConfig, options: ConfigOptions, found: Pr
             kind = Kind.Name(group.kind)
             message = f"{subject} has kind {kind} but specifies one or more GPUs"
             shown = f"gpus {list(group.gpus)}"
-            expected = "no gpus" if options.gpus or group.kind == ModelInstanceGroup.KIND_MODEL else "no gpus: this machine has none to use"
+            fix = "use KIND_GPU, or remove gpus" if options.gpus else "remove gpus: this machine has none to use"
             code = "instance-kind" if found.is_written(f"{path}.kind") else "instance-gpus"
-            found.add(code, message, f"{path}.gpus", found=shown, expected=expected, fix="use KIND_GPU, or remove gpus")
+            found.add(code, message, f"{path}.gpus", found=shown, expected="gpus only with KIND_GPU", fix=fix)
         if group.profile and config.platform != TENSORRT_PLATFORM:
             message = f"{subject} and platform {config.platform}specifies profile field which is only supported for TensorRT models"
             found.add("instance-profile", message, f"{path}.profile", found="a profile", expected="none", fix="remove profile")
