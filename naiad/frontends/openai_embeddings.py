@@ -11,7 +11,9 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
 from naiad.frontends.http_answer import answer_json
+from naiad.frontends.http_trace import start_trace
 from naiad.frontends.openai_reply import answer_error
+from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol.openai_embedding import EmbeddingForm, encode_response, read_count, read_rows
 from naiad.protocol.openai_error import from_core
 from naiad.transport.http1_exchange import Exchange
@@ -37,9 +39,11 @@ class EmbeddingRun:
         try:
             for index, request in enumerate(requests):
                 num_texts = request.inputs[0].shape[0] if request.inputs[0].shape else 1
-                stream = self._core.infer(request)
+                group = start_trace(self._core.tracing, request, self._exchange) if self._core.tracing.is_on else None
+                stream = infer_in_trace(self._core, request, group)
                 self._streams.append(stream)
-                stream.deliver_to(partial(self._take, index, num_texts))
+                take = partial(self._take, index, num_texts)
+                stream.deliver_to(take if group is None else traced(group, take, "HTTP"))
         except NaiadError as error:
             self._fail(error)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from naiad.inference import InferenceCore
     from naiad.pb.model_config_pb2 import ModelConfig
     from naiad.repository.model import Model
+
+BLS_PARAMETER = "tensorrt_llm_model_name"
 
 
 class ModelCard(msgspec.Struct):
@@ -42,7 +45,7 @@ class ModelRoutes:
     def show(self, exchange: Exchange, names: Names) -> None:
         try:
             model = find_model(self._core, names["model"])
-            if not is_language(model) and find_form(model) is None:
+            if language_model(self._core, model) is None and find_form(model) is None:
                 raise unknown_model(names["model"])
         except OpenAiError as error:
             answer_error(exchange, error)
@@ -51,7 +54,7 @@ class ModelRoutes:
 
     def _served(self) -> Iterator[str]:
         for model in self._core.repository.models():
-            if model.is_serving and (is_language(model) or find_form(model) is not None):
+            if model.is_serving and (language_model(self._core, model) is not None or find_form(model) is not None):
                 yield model.name
 
 
@@ -66,11 +69,30 @@ def find_model(core: InferenceCore, name: str) -> Model:
 
 
 def find_language_model(core: InferenceCore, name: str) -> Model:
-    """Raises OpenAiError."""
-    model = find_model(core, name)
-    if not is_language(model):
+    """The model that generates for this one. Raises OpenAiError."""
+    found = language_model(core, find_model(core, name))
+    if found is None:
         raise bad_request(f"The model '{name}' is not a language model", "model", "model_not_supported")
-    return model
+    return found
+
+
+def language_model(core: InferenceCore, model: Model) -> Model | None:
+    """Itself; or the one language model among an ensemble's steps, or that a BLS model is set up for, as in TensorRT-LLM's repositories.
+
+    Tokens and text are made by that one too, with its checkpoint's tokenizer and chat template: what stands around it is left out.
+    """
+    if is_language(model):
+        return model
+    names = {step.model_name for step in model.config.ensemble_scheduling.step}
+    if BLS_PARAMETER in model.config.parameters:
+        name = model.config.parameters[BLS_PARAMETER].string_value
+        names.add("tensorrt_llm" if name.startswith("${") else name)
+    found = []
+    for name in names:
+        with contextlib.suppress(NaiadError):
+            inner = core.model(name)
+            found += [inner] if is_language(inner) else []
+    return found[0] if len(found) == 1 else None
 
 
 def is_language(model: Model) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.server.harness import Server, naiad
+from tests.server.trace_reading import ORDER, read_traces
 
 openai = pytest.importorskip("openai", reason="the stock client is not installed (pip install openai)")
 
@@ -58,6 +59,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         (repository / name / "1" / "model.py").write_text(MODEL % values)
     with naiad([str(repository)]) as running:
         yield running
+
+
+def test_an_embedding_is_traced(tmp_path: Path) -> None:
+    (tmp_path / "repository" / "flat" / "1").mkdir(parents=True)
+    (tmp_path / "repository" / "flat" / "config.pbtxt").write_text(CONFIG % MODELS["flat"])
+    (tmp_path / "repository" / "flat" / "1" / "model.py").write_text(MODEL % MODELS["flat"])
+    flags = [f"triton,file={tmp_path / 'trace.json'}", "rate=1", "level=TIMESTAMPS"]
+    with naiad([str(tmp_path / "repository")], [f"--trace-config={flag}" for flag in flags]) as running:
+        status, body = running.post("/v1/embeddings", {"model": "flat", "input": ["one", "two"]})
+        assert status == 200, body
+    (trace,) = read_traces(tmp_path / "trace.json")
+    assert trace.model == "flat"
+    assert trace.activities == [name for name in ORDER if not name.startswith("GRPC")]
 
 
 @pytest.fixture(name="client", scope="module")
