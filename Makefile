@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-llm frameworks check bench differential soak proto wheel clean
+.PHONY: help serve test test-llm test-gpu frameworks check bench differential soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, 
 test-llm: $(VENV)/.dev  ## the language-model tests, which `make test` skips (installs torch and transformers)
 	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm]" gguf accelerate xgrammar jsonschema
 	$(BIN)/python -m pytest tests/unit/llm $(wildcard tests/unit/backends/test_llm*.py tests/server/test_llm*.py tests/server/test_openai*.py)
+
+test-gpu:  ## on a GPU, with the PYTHON that has torch: kernels, engine, 10,000 random requests, the server, compute-sanitizer
+	NAIAD_SOAK_REQUESTS=10000 NAIAD_SANITIZE=1 $(PYTHON) -m pytest tests/gpu
 
 check: $(VENV)/.dev  ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .

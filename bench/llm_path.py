@@ -89,11 +89,12 @@ def show(server: Server, protocol: str, step_us: int, window_s: float) -> None:
     spent = {name: seconds - marks[0].get(name, 0.0) for name, seconds in marks[1].items()}
     worker_s = sum(seconds for name, seconds in spent.items() if name != "server")
     tokens = max(1, readings.tokens)
+    p50_ms, p99_ms = (percentile(readings.inter_token_s, share) * 1e3 for share in (0.5, 0.99))
     print(
         f"{protocol:5} step {step_us:5} us  {tokens / window_s:8.0f} tok/s  server {spent['server'] / tokens * 1e6:6.1f}  "
         f"worker {worker_s / tokens * 1e6:6.1f}  clients {readings.cpu_s / tokens * 1e6:6.1f} us/token  "
         f"first token {percentile(readings.first_token_s, 0.5) * 1e3:.1f} ms  "
-        f"between tokens p50 {percentile(readings.inter_token_s, 0.5) * 1e3:.2f} p99 {percentile(readings.inter_token_s, 0.99) * 1e3:.2f} ms",
+        f"between tokens p50 {p50_ms:.2f} p99 {p99_ms:.2f} ms",
         flush=True,
     )
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch", reason="needs torch")
 
 from naiad.backends.pb_error import TritonModelException
 from naiad.backends.pb_tensor import Tensor, encode_tensor, received_tensor

@@ -1,0 +1,78 @@
+"""The engine on the GPU behind the server: a forked worker, steps on a thread of its own, streams to many clients at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
+pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+
+from tests.server.harness import Server, free_ports, port_flags
+from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
+
+NUM_TOKENS = 24
+PROMPTS = [f"{number} bottles of beer on the wall, " * (1 + number % 5) for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    folder = tmp_path_factory.mktemp("served")
+    checkpoint = write_checkpoint(folder / "checkpoint")
+    for device in ("cuda", "cpu"):
+        values = {"checkpoint": checkpoint, "device": device, "dtype": "float32", "max_num_seqs": 16, "kv_cache_bytes": 1 << 28}
+        config = 'backend: "llm"\n' + "".join(parameter(name, value) for name, value in values.items())
+        write_model(folder / "repository", device, config)
+    ports = free_ports()
+    command = [sys.executable, "-c", "from naiad.cli import main; main()", "serve", f"--model-repository={folder / 'repository'}"]
+    running = Server([*command, *port_flags(ports)], ports, cwd=Path(__file__).parents[2])
+    try:
+        yield running.wait_started()
+    finally:
+        running.stop()
+
+
+def stream(server: Server, model: str, prompt: str, num_events: int | None = None) -> str:
+    """The whole answer, or what came in the first events before we went away."""
+    fields = {"text_input": prompt, "stream": True, "temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
+    request = urllib.request.Request(f"http://{server.http}/v2/models/{model}/generate_stream", json.dumps(fields).encode())
+    text, count = "", 0
+    with urllib.request.urlopen(request, timeout=60) as response:
+        for line in response:
+            if line.startswith(b"data: "):
+                text += json.loads(line[6:])["text_output"]
+                count += 1
+                if count == num_events:
+                    break
+    return text
+
+
+def gauge(server: Server, name: str, model: str) -> float:
+    lines = server.get("/metrics", "metrics")[1].decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{") and f'model="{model}"' in line)
+
+
+def test_many_streams_give_the_cpu_engines_text(server: Server) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        got = list(pool.map(lambda prompt: stream(server, "cuda", prompt), PROMPTS))
+    want = [stream(server, "cpu", prompt) for prompt in PROMPTS]
+    assert got == want
+
+
+def test_clients_that_go_away_leave_no_block_behind(server: Server) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda prompt: stream(server, "cuda", prompt, num_events=2), PROMPTS))
+    # Answers to later requests come after the cancellations have been seen; gauges follow within a quarter of a second.
+    while gauge(server, "vllm:num_requests_running", "cuda") + gauge(server, "vllm:num_requests_waiting", "cuda"):
+        stream(server, "cuda", "one more")
+    assert gauge(server, "vllm:kv_cache_usage_perc", "cuda") == 0
+    assert stream(server, "cuda", PROMPTS[0]) == stream(server, "cpu", PROMPTS[0])
