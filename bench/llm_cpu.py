@@ -1,16 +1,19 @@
 """SmolLM2-135M on this machine's CPU, 1 and 8 requests at once, every way to serve it in one run and one table.
 
     naiad pull smollm2; python -m bench.llm_cpu                 all of it
-    python -m bench.llm_cpu --only openvino,direct-openvino --rounds 3
+    python -m bench.llm_cpu --only openvino,direct-openvino --rounds 8
 
 Ours: `backend: "llm"` on each engine, whole and streamed, over HTTP. Against: a Hugging Face pipeline in model.py (dynamic batching) in our
 own server, OpenVINO GenAI's ContinuousBatchingPipeline and llama.cpp (xllamacpp) called directly, without a server.
-All get the same prompts and write exactly NUM_TOKENS tokens, greedily; prompts differ between rounds, so no cache helps.
+All are open at the same time and take turns, round by round: the machine's moods meet them alike. All get prompts of the same kind and
+write exactly NUM_TOKENS tokens, greedily; prompts differ between rounds, so no cache helps.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import http.client
 import json
 import statistics
 import subprocess
@@ -18,9 +21,9 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.backends.llm_checkpoint import PULLED, cache_dir
@@ -30,6 +33,8 @@ from tests.server.llm_checkpoint import parameter, write_model
 NUM_TOKENS = 64
 NUM_THREADS = 2
 CONCURRENCIES = (1, 8)
+MARK = "seconds: "
+"""Before what a child answers: libraries write to its standard output too."""
 TOPICS = ("a lighthouse", "the tides", "a clockmaker", "old maps", "a comet", "beekeeping", "a night train", "the first snow")
 
 PIPELINE = '''
@@ -65,12 +70,14 @@ class TritonPythonModel:
 
 
 @dataclass
-class Result:
-    way: str
-    concurrency: int
-    tokens_per_s: float
-    first_token_ms: float | None
-    """Median over the requests; only where tokens come one by one."""
+class Round:
+    took_s: float
+    first_s: list[float]
+    """Time to the first event of each request; only of streams."""
+
+
+Runner = Callable[[list[str]], Round]
+Opener = Callable[[Path], contextlib.AbstractContextManager[dict[str, Runner]]]
 
 
 def prompts(count: int, round_number: int) -> list[str]:
@@ -83,21 +90,30 @@ def prompts(count: int, round_number: int) -> list[str]:
 # Over HTTP.
 
 
-def ask(server: Endpoints, model: str, prompt: str, is_streamed: bool) -> float | None:
-    """Seconds to the first event, for a stream."""
-    fields: dict[str, object] = {"text_input": prompt}
-    if model != "pipeline":
-        fields |= {"temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": is_streamed}
-    route = "generate_stream" if is_streamed else "generate"
-    request = urllib.request.Request(f"http://{server.http}/v2/models/{model}/{route}", json.dumps(fields).encode())
-    start_s = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=600) as response:
-        first = response.readline() if is_streamed else b""
+class Asker:
+    """A client's thread with its connection, both there before the clock starts."""
+
+    def __init__(self, server: Endpoints, model: str, is_streamed: bool) -> None:
+        self._model = model
+        self._is_streamed = is_streamed
+        self._connection = http.client.HTTPConnection(server.http, timeout=600)
+        self._connection.connect()
+        self._path = f"/v2/models/{model}/{'generate_stream' if is_streamed else 'generate'}"
+
+    def ask(self, prompt: str) -> float | None:
+        """Seconds to the first event, for a stream."""
+        fields: dict[str, object] = {"text_input": prompt}
+        if self._model != "pipeline":
+            fields |= {"temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": self._is_streamed}
+        start_s = time.perf_counter()
+        self._connection.request("POST", self._path, json.dumps(fields))
+        response = self._connection.getresponse()
+        first = response.readline() if self._is_streamed else b""
         first_s = time.perf_counter() - start_s
         rest = first + response.read()
-    if model != "pipeline":
-        assert b'"finish_reason":"length"' in rest, "it stopped before its last token"
-    return first_s if first else None
+        if self._model != "pipeline":
+            assert b'"finish_reason":"length"' in rest, "it stopped before its last token"
+        return first_s if first else None
 
 
 def generated_tokens(server: Endpoints) -> float:
@@ -123,75 +139,86 @@ def require_tokens(server: Endpoints, before: float, expected: int) -> None:
         assert time.monotonic() < end_s, f"{generated_tokens(server) - before:.0f} tokens were written, expected {expected}"
 
 
-def measure(server: Endpoints, way: str, model: str, concurrency: int, rounds: int, is_streamed: bool) -> Result:
-    first_s: list[float] = []
-    took_s = 0.0
-    before = settled_tokens(server) if model != "pipeline" else 0.0
-    for round_number in range(rounds):
+def served(server: Endpoints, model: str, is_streamed: bool) -> Runner:
+    pool = ThreadPoolExecutor(max(CONCURRENCIES))
+    askers = [Asker(server, model, is_streamed) for _ in range(max(CONCURRENCIES))]
+    list(pool.map(lambda _: time.sleep(0.01), askers))  # starts its threads
+
+    def run(texts: list[str]) -> Round:
+        before = settled_tokens(server) if model != "pipeline" else 0.0
         start_s = time.perf_counter()
-
-        def one(prompt: str) -> None:
-            first = ask(server, model, prompt, is_streamed)
-            if first is not None:
-                first_s.append(first)
-
-        threads = [threading.Thread(target=one, args=(prompt,)) for prompt in prompts(concurrency, round_number)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        took_s += time.perf_counter() - start_s
-    if model != "pipeline":
-        require_tokens(server, before, concurrency * rounds * NUM_TOKENS)
-    first_ms = statistics.median(first_s) * 1000 if first_s else None
-    return Result(way, concurrency, concurrency * rounds * NUM_TOKENS / took_s, first_ms)
-
-
-def serve(checkpoint: Path, model: str, config: str, files: dict[str, str], ways: list[tuple[str, bool]], rounds: int) -> list[Result]:
-    with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder), model, config, files)
-        with naiad([folder]) as server:
-            ask(server, model, prompts(1, 99)[0], False)
-            return [
-                measure(server, way, model, concurrency, rounds, is_streamed) for way, is_streamed in ways for concurrency in CONCURRENCIES
-            ]
-
-
-def ours(engine: str) -> Callable[[Path, int], list[Result]]:
-    def run(checkpoint: Path, rounds: int) -> list[Result]:
-        config = 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + parameter("engine", engine) + parameter("device", "cpu")
-        ways = [(f"naiad, {engine} engine", False), (f"naiad, {engine} engine, streamed", True)]
-        return serve(checkpoint, "llm", config + parameter("num_threads", NUM_THREADS), {}, ways, rounds)
+        first_s = list(pool.map(lambda pair: pair[0].ask(pair[1]), zip(askers, texts, strict=False)))
+        took_s = time.perf_counter() - start_s
+        if model != "pipeline":
+            require_tokens(server, before, len(texts) * NUM_TOKENS)
+        return Round(took_s, [value for value in first_s if value is not None])
 
     return run
 
 
-def pipeline(checkpoint: Path, rounds: int) -> list[Result]:
+@contextlib.contextmanager
+def serve(model: str, config: str, files: dict[str, str], ways: dict[str, bool]) -> Iterator[dict[str, Runner]]:
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(Path(folder), model, config, files)
+        with naiad([folder]) as server:
+            Asker(server, model, False).ask(prompts(1, 99)[0])
+            yield {way: served(server, model, is_streamed) for way, is_streamed in ways.items()}
+
+
+def ours(engine: str) -> Opener:
+    def open_it(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
+        config = 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + parameter("engine", engine) + parameter("device", "cpu")
+        ways = {f"naiad, {engine} engine": False, f"naiad, {engine} engine, streamed": True}
+        return serve("llm", config + parameter("num_threads", NUM_THREADS), {}, ways)
+
+    return open_it
+
+
+def pipeline(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
     config = (
         'backend: "python"\nmax_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 20000 }\n'
         'input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
         'output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]\n' + parameter("huggingface_model", checkpoint)
     )
     source = PIPELINE % {"threads": NUM_THREADS, "tokens": NUM_TOKENS}
-    return serve(checkpoint, "pipeline", config, {"1/model.py": source}, [("Hugging Face pipeline in model.py", False)], rounds)
+    return serve("pipeline", config, {"1/model.py": source}, {"Hugging Face pipeline in model.py, batched dynamically": False})
 
 
 # Called directly, each in a process of its own.
 
 
-def direct(name: str) -> Callable[[Path, int], list[Result]]:
-    def run(checkpoint: Path, rounds: int) -> list[Result]:
-        command = [sys.executable, "-m", "bench.llm_cpu", "--direct", name, "--checkpoint", str(checkpoint), "--rounds", str(rounds)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            print(f"{name} was not measured: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-            return []
-        return [Result(**fields) for fields in json.loads(done.stdout.strip().splitlines()[-1])]
+def direct(name: str, way: str) -> Opener:
+    """A child that gets one JSON list of prompts per line, and answers with the seconds."""
 
-    return run
+    @contextlib.contextmanager
+    def open_it(checkpoint: Path) -> Iterator[dict[str, Runner]]:
+        command = [sys.executable, "-m", "bench.llm_cpu", "--direct", name, "--checkpoint", str(checkpoint)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            source, target = child.stdout, child.stdin
+
+            def run(texts: list[str]) -> Round:
+                target.write(json.dumps(texts) + "\n")
+                target.flush()
+                for line in source:
+                    if line.startswith(MARK):
+                        return Round(float(line.removeprefix(MARK)), [])
+                raise RuntimeError(f"{way} ended")
+
+            run(prompts(1, 99))
+            yield {way: run}
+            target.close()
+
+    return open_it
 
 
-def direct_openvino(checkpoint: Path, rounds: int) -> list[Result]:
+def answer_lines(round_s: Callable[[list[str]], float]) -> None:
+    for line in sys.stdin:
+        print(MARK + str(round_s(json.loads(line))), flush=True)
+
+
+def direct_openvino(checkpoint: Path) -> None:
     import openvino_genai
 
     scheduler = openvino_genai.SchedulerConfig()
@@ -222,10 +249,10 @@ def direct_openvino(checkpoint: Path, rounds: int) -> list[Result]:
             assert sum(len(one.generated_ids) for one in handle.read_all()) == NUM_TOKENS
         return took_s
 
-    return _rounds("OpenVINO GenAI, called directly", round_s, rounds)
+    answer_lines(round_s)
 
 
-def direct_llamacpp(checkpoint: Path, rounds: int) -> list[Result]:
+def direct_llamacpp(checkpoint: Path) -> None:
     import xllamacpp
 
     parameters = xllamacpp.CommonParams()
@@ -249,53 +276,60 @@ def direct_llamacpp(checkpoint: Path, rounds: int) -> list[Result]:
             thread.join()
         return time.perf_counter() - start_s
 
-    return _rounds("llama.cpp, called directly", round_s, rounds)
+    answer_lines(round_s)
 
 
-def _rounds(way: str, round_s: Callable[[list[str]], float], rounds: int) -> list[Result]:
-    round_s(prompts(1, 99))
-    results = []
-    for concurrency in CONCURRENCIES:
-        took_s = sum(round_s(prompts(concurrency, number)) for number in range(rounds))
-        results.append(Result(way, concurrency, concurrency * rounds * NUM_TOKENS / took_s, None))
-    return results
-
-
-WAYS: dict[str, Callable[[Path, int], list[Result]]] = {
+OPENERS: dict[str, Opener] = {
     "openvino": ours("openvino"),
     "native": ours("native"),
     "pipeline": pipeline,
-    "direct-openvino": direct("openvino"),
-    "direct-llamacpp": direct("llamacpp"),
+    "direct-openvino": direct("openvino", "OpenVINO GenAI, called directly"),
+    "direct-llamacpp": direct("llamacpp", "llama.cpp, called directly"),
 }
 DIRECT = {"openvino": direct_openvino, "llamacpp": direct_llamacpp}
 
 
-def table(results: list[Result]) -> str:
-    lines = ["| way | requests at once | tokens/s | first token, median ms |", "|---|---:|---:|---:|"]
-    for one in results:
-        first = "" if one.first_token_ms is None else f"{one.first_token_ms:.0f}"
-        lines.append(f"| {one.way} | {one.concurrency} | {one.tokens_per_s:.1f} | {first} |")
+def table(found: dict[tuple[str, int], list[Round]]) -> str:
+    """`beside`: the median, over the rounds, of this way's speed in parts of the first one's in the same round."""
+    lines = [
+        "| way | requests at once | tokens/s, median | range | beside the first | first token, median ms |",
+        "|---|---:|---:|---|---:|---:|",
+    ]
+    first_way = next(iter(found))[0]
+    for (way, concurrency), rounds in found.items():
+        rates = [concurrency * NUM_TOKENS / one.took_s for one in rounds]
+        beside = statistics.median(other.took_s / one.took_s for one, other in zip(rounds, found[first_way, concurrency], strict=True))
+        first_s = [value for one in rounds for value in one.first_s]
+        first = f"{statistics.median(first_s) * 1000:.0f}" if first_s else ""
+        lines.append(
+            f"| {way} | {concurrency} | {statistics.median(rates):.1f} | {min(rates):.0f} - {max(rates):.0f} | {beside:.2f} | {first} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=cache_dir() / PULLED["smollm2"])
-    parser.add_argument("--only", default=",".join(WAYS), help="of " + ", ".join(WAYS))
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", default=",".join(OPENERS), help="of " + ", ".join(OPENERS))
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--direct", choices=DIRECT, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.direct:
-        print(json.dumps([asdict(one) for one in DIRECT[arguments.direct](arguments.checkpoint, arguments.rounds)]))
+        DIRECT[arguments.direct](arguments.checkpoint)
         return
     if not arguments.checkpoint.exists():
         parser.error("no checkpoint: run `naiad pull smollm2`, or name a GGUF file with --checkpoint")
-    results: list[Result] = []
-    for name in arguments.only.split(","):
-        results += WAYS[name](arguments.checkpoint, arguments.rounds)
-        print(f"{name} is measured", file=sys.stderr)
-    print(table(results))
+    found: dict[tuple[str, int], list[Round]] = {}
+    with contextlib.ExitStack() as stack:
+        runners: dict[str, Runner] = {}
+        for name in arguments.only.split(","):
+            runners |= stack.enter_context(OPENERS[name](arguments.checkpoint))
+        numbers = iter(range(1 << 30))
+        for _ in range(arguments.rounds):
+            for concurrency in CONCURRENCIES:
+                for way, run in runners.items():
+                    found.setdefault((way, concurrency), []).append(run(prompts(concurrency, next(numbers))))
+        print(table({(way, concurrency): found[way, concurrency] for way in runners for concurrency in CONCURRENCIES}))
 
 
 if __name__ == "__main__":

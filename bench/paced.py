@@ -81,5 +81,5 @@ class PacedBackend(LlmBackend):
             engine = Engine(runner, scheduler, SequenceBuilder(tokenizer, vocab_size, [], MAX_LEN), options.settings, True)  # type: ignore[arg-type]
             return OpenModel(engine, tokenizer, read_chat_templates(folder.path, None), MAX_LEN, vocab_size, 256, 16, NUM_BLOCKS, "paced")
 
-        llm_service.open_model = open_paced  # type: ignore[assignment]
+        llm_service.open_model = open_paced  # type: ignore[attr-defined]
         super().load(arguments, runtime)

@@ -1,23 +1,29 @@
 """Our load generator beside NVIDIA's, on the same server in turn: do they see the same latencies, and what do they cost?
 
-    python -m bench.perf_tool                     everything; prints markdown tables
+    python -m bench.perf_tool                                       everything, some ten minutes; prints a markdown table
+    python -m bench.perf_tool --kinds http --keep runs.jsonl        a part of it; the next call with the same file goes on from there
     python -m bench.perf_tool --rounds 5 --kinds http,grpc,stream --server naiad|triton
 
 Rates: half of what perf_analyzer drives at concurrency 16, so that both can send it. The two take turns; medians over the rounds are
 compared. CPU is user and system time of the generator's own process, start and preparation included, per request that it sent.
+Exit code 1 when a gate is missed: at half capacity p50 within 10% and p99 within 25%; at concurrency 16 at least as many inferences
+per second; at most 1.5 times the CPU per request.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import json
+import math
 import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +32,10 @@ from bench.compare import REPOSITORY, launch
 from tests.server.harness import Server, naiad_executable
 
 KINDS = {"http": ["-i", "http"], "grpc": ["-i", "grpc"], "stream": ["-i", "grpc", "--streaming", "--async"]}
-WINDOWS = ["--measurement-interval", "3000", "--stability-percentage", "999", "--max-trials", "3"]
-TIMEOUT_S = 90
+WINDOWS = ["--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "6"]
+TIMEOUT_S = 60
+CLOSED_GATES = {"infer_per_s": (1.0, math.inf), "cpu_us": (0.0, 1.5)}
+OPEN_GATES = {"p50_us": (0.9, 1.1), "p99_us": (0.75, 1.25), "cpu_us": (0.0, 1.5)}
 
 
 @dataclass(frozen=True)
@@ -68,26 +76,61 @@ def measure(tool: str, server: Server, kind: str, load: list[str]) -> Run | None
     return Run(float(row["Inferences/Second"]), float(row["p50 latency"]), float(row["p99 latency"]), cpu_s / requests * 1e6)
 
 
-def take_turns(server: Server, kind: str, load: list[str], rounds: int) -> dict[str, Run]:
+class Runs:
+    """What was measured, also by an earlier call when there is a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self._found: dict[str, Run] = {entry["key"]: Run(**entry["run"]) for entry in map(json.loads, lines)}
+
+    def get(self, key: str, measured: Callable[[], Run]) -> Run:
+        if key not in self._found:
+            self._found[key] = measured()
+            print(f"  {key}: {self._found[key]}", file=sys.stderr, flush=True)
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write(json.dumps({"key": key, "run": dataclasses.asdict(self._found[key])}) + "\n")
+        return self._found[key]
+
+
+def take_turns(runs: Runs, server: Server, kind: str, load: list[str], rounds: int) -> dict[str, Run]:
     found: dict[str, list[Run]] = {"perf_analyzer": [], "naiad": []}
+
+    def measured() -> Run:
+        run = measure(tool, server, kind, load) or measure(tool, server, kind, load)
+        return run or sys.exit(f"{tool} gave no figures for {kind} {' '.join(load)}")
+
     for number in range(rounds):
-        for tool, runs in found.items():
-            run = measure(tool, server, kind, load) or measure(tool, server, kind, load)
-            if run is None:
-                sys.exit(f"{tool} gave no figures for {kind} {' '.join(load)}")
-            runs.append(run)
-            print(f"  {kind} {' '.join(load)} round {number + 1} {tool}: {run}", file=sys.stderr)
-    fields = ("infer_per_s", "p50_us", "p99_us", "cpu_us")
-    return {tool: Run(*(statistics.median(getattr(run, field) for run in runs) for field in fields)) for tool, runs in found.items()}
+        for tool, some in found.items():
+            some.append(runs.get(f"{kind} {' '.join(load)} {tool} {number + 1}", measured))
+    fields = [field.name for field in dataclasses.fields(Run)]
+    return {tool: Run(*(statistics.median(getattr(run, field) for run in some) for field in fields)) for tool, some in found.items()}
 
 
-def row(kind: str, load: str, medians: dict[str, Run]) -> str:
+def row(kind: str, load: str, medians: dict[str, Run], gates: dict[str, tuple[float, float]]) -> tuple[str, bool]:
+    """The line of the table, and whether all gates hold. A gate: the least and the most that ours / theirs may be."""
     theirs, ours = medians["perf_analyzer"], medians["naiad"]
-    cells = [kind, load]
+    cells, is_good = [kind, load], True
     for field, digits in (("infer_per_s", 0), ("p50_us", 0), ("p99_us", 0), ("cpu_us", 1)):
         first, second = getattr(theirs, field), getattr(ours, field)
-        cells.append(f"{first:,.{digits}f} / {second:,.{digits}f} (x{second / first:.2f})")
-    return "| " + " | ".join(cells) + " |"
+        least, most = gates.get(field, (0.0, math.inf))
+        is_within = least <= second / first <= most
+        is_good = is_good and is_within
+        verdict = "" if field not in gates else " yes" if is_within else " NO"
+        cells.append(f"{first:,.{digits}f} / {second:,.{digits}f} (x{second / first:.2f}){verdict}")
+    return "| " + " | ".join(cells) + " |", is_good
+
+
+def compare_tools(runs: Runs, server: Server, kind: str, rounds: int) -> bool:
+    full = take_turns(runs, server, kind, ["--concurrency-range", "16"], rounds)
+    first, is_first_good = row(kind, "concurrency 16", full, CLOSED_GATES)
+    print(first, flush=True)
+    rate = round(full["perf_analyzer"].infer_per_s / 2)
+    half = take_turns(runs, server, kind, ["--request-rate-range", str(rate)], rounds)
+    second, is_second_good = row(kind, f"{rate} requests/s", half, OPEN_GATES)
+    print(second, flush=True)
+    return is_first_good and is_second_good
 
 
 def main() -> None:
@@ -95,20 +138,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kinds", default="http,grpc,stream")
     parser.add_argument("--server", choices=("naiad", "triton"), default="naiad")
+    parser.add_argument("--keep", type=Path, help="file of runs, to go on from")
     given = parser.parse_args()
     server = launch(given.server, REPOSITORY)
     try:
         server.wait_started()
         print("| protocol | load | infer/s: perf_analyzer / naiad perf | p50 us | p99 us | generator CPU us per request |")
         print("|---|---|---|---|---|---|")
-        for kind in given.kinds.split(","):
-            full = take_turns(server, kind, ["--concurrency-range", "16"], given.rounds)
-            print(row(kind, "concurrency 16", full), flush=True)
-            rate = round(full["perf_analyzer"].infer_per_s / 2)
-            half = take_turns(server, kind, ["--request-rate-range", str(rate)], given.rounds)
-            print(row(kind, f"{rate} requests/s", half), flush=True)
+        runs = Runs(given.keep)
+        verdicts = [compare_tools(runs, server, kind, given.rounds) for kind in given.kinds.split(",")]
     finally:
         server.stop()
+    sys.exit(0 if all(verdicts) else 1)
 
 
 if __name__ == "__main__":

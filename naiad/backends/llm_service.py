@@ -57,7 +57,10 @@ class LlmService:
         threads = options.num_threads or read_config(arguments).threads()
         self._runtime = runtime
         self.model: OpenModel = open_model(
-            options, [directory, Path(arguments.model_dir)], threads, lambda words: runtime.log("INFO", words, "llm_service.py", 0)
+            on_own_gpu(options, arguments),
+            [directory, Path(arguments.model_dir)],
+            threads,
+            lambda words: runtime.log("INFO", words, "llm_service.py", 0),
         )
         self._grammars = GrammarCompiler(self.model)
         metrics = EngineMetrics(runtime, self.model, arguments.model_name, arguments.model_version)
@@ -136,6 +139,14 @@ class LlmService:
             return self.encode(text, add_special_tokens=False)
         assert call.prompt is not None
         return self.encode(call.prompt, call.add_special_tokens) if isinstance(call.prompt, str) else call.prompt
+
+
+def on_own_gpu(options: LlmOptions, arguments: LoadArguments) -> LlmOptions:
+    """An instance of `instance_group` that belongs to a GPU other than the first runs there, unless the model names its device."""
+    if arguments.instance_kind != "GPU" or arguments.device_id < 1 or options.settings.device != "auto":
+        return options
+    settings = msgspec.structs.replace(options.settings, device=f"cuda:{arguments.device_id}")
+    return msgspec.structs.replace(options, settings=settings)
 
 
 class EventForm:

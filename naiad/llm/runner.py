@@ -6,6 +6,7 @@ Rule: the order of launches on the one stream is what makes reused slots and blo
 
 from __future__ import annotations
 
+import threading
 from typing import Protocol
 
 import msgspec
@@ -72,14 +73,23 @@ class Runner:
         self._updates = PackedStaging(1024, table.device)
         self._masks = PackedStaging(16, table.device)
         self._no_tokens = torch.empty(0, dtype=torch.int32)
+        self._thread = 0
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> LaunchedStep:
         failures: list[tuple[Sequence, NaiadError]] = []
+        if threading.get_ident() != self._thread:
+            self._follow_thread()
         self._update_tables(plan)
         mask_rows = self._stage_masks(plan, failures)
         logits, sampled = self._run(plan, mask_rows)
         return self._read_back(plan, logits, sampled, failures)
+
+    def _follow_thread(self) -> None:
+        """Which GPU is the current one is each thread's own matter; an engine may be made on one thread and stepped on another."""
+        self._thread = threading.get_ident()
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device.index or 0)
 
     def _run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor]:
         if self.graphs is not None:

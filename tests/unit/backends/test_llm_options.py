@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from naiad.backends.llm_checkpoint import cache_dir, find_checkpoint
-from naiad.backends.llm_options import read_options
+from naiad.backends.llm_options import LlmOptions, read_options
+from naiad.backends.llm_service import on_own_gpu
 from naiad.backends.served_config import Parameter, ServedConfig
 from naiad.backends.tensorrtllm_parameters import read_parameters
 from naiad.backends.vllm_arguments import read_arguments
+from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError
+from naiad.llm.engine_settings import EngineSettings
 
 
 def config(**parameters: Any) -> ServedConfig:
@@ -96,6 +99,12 @@ def test_vllm_arguments(tmp_path: Path) -> None:
     assert ignored == ["disable_log_requests"]
 
 
+@pytest.mark.parametrize(("value", "setting", "ignored"), [("dummy", "dummy", []), ("safetensors", "auto", ["load_format"])])
+def test_vllm_load_format(tmp_path: Path, value: str, setting: str, ignored: list[str]) -> None:
+    options, unused = read_arguments("m", write_arguments(tmp_path, model="org/x", load_format=value))
+    assert (options.settings.load_format, unused) == (setting, ignored)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"tensor_parallel_size": 2}, {"enable_lora": True}, {"speculative_config": {}}, {"no_such_argument": 1}, {"tokenizer": "other"}],
@@ -128,3 +137,14 @@ def test_checkpoints_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         find_checkpoint("smollm2", [folder])
     with pytest.raises(NaiadError, match="no checkpoint '/nowhere'"):
         find_checkpoint("/nowhere", [folder])
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpu", "device", "expected"),
+    [("GPU", 0, "auto", "auto"), ("GPU", 2, "auto", "cuda:2"), ("GPU", 2, "cpu", "cpu"), ("CPU", 2, "auto", "auto")],
+)
+def test_an_instance_runs_on_its_own_gpu(kind: str, gpu: int, device: str, expected: str) -> None:
+    arguments = LoadArguments("m", 1, "/m", "m_0_0", kind, gpu, b"{}")
+    options = LlmOptions(settings=EngineSettings(device=device, seed=4))
+    chosen = on_own_gpu(options, arguments).settings
+    assert (chosen.device, chosen.seed) == (expected, 4)

@@ -39,7 +39,7 @@ def test_long_prompts_are_left_out_where_they_do_not_fit(tmp_path: Path) -> None
         seen.append(len(asked.prompt))  # type: ignore[attr-defined]
         submit(asked)  # type: ignore[arg-type]
 
-    engine.submit = note  # type: ignore[method-assign]
+    engine.submit = note  # type: ignore[assignment,method-assign]
     warm_up(engine)
     assert seen == [count for count in PROMPT_TOKENS if count + NUM_OUT < engine.builder.max_model_len]
     assert 0 < len(seen) < len(PROMPT_TOKENS)
