@@ -16,6 +16,7 @@ from naiad.backends.backend import Runtime
 from naiad.backends.llm_answer import Answer
 from naiad.backends.llm_metrics import EngineMetrics
 from naiad.backends.llm_model import OpenModel
+from naiad.backends.llm_window import ArrivalWindow
 from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import NaiadError, cancelled, internal
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
@@ -36,6 +37,7 @@ class EngineHost:
         self._unwanted: deque[str] = deque()
         self._open: dict[str, Answer] = {}
         self._is_stopping = False
+        self._window = ArrivalWindow()
         self._num_failed_steps = 0
         self._metrics_due_s = 0.0
         self._thread = threading.Thread(target=self._run, name="llm-engine", daemon=True)
@@ -82,11 +84,8 @@ class EngineHost:
     def _take_in(self) -> None:
         """Waits only when there is nothing to do: for a request, or for the time to show metrics."""
         with self._arrived:
-            while not self._intake and not self._is_stopping and not self.model.engine.has_work:
-                wait_s = self._metrics_due_s - time.monotonic() if self._metrics.is_stale else None
-                if wait_s is not None and wait_s <= 0:
-                    break
-                self._arrived.wait(wait_s)
+            if not self.model.engine.has_work:
+                self._await_arrivals()
             arrived, self._intake = self._intake, deque()
         refusals: list[tuple[int, WorkResponse | None, bool]] = []
         for request, answer in arrived:
@@ -103,6 +102,17 @@ class EngineHost:
         if refusals:
             self._runtime.respond_many(refusals)
 
+    def _await_arrivals(self) -> None:
+        window = self._window
+        window.end_busy_period()
+        while not self._intake and not self._is_stopping:
+            wait_s = self._metrics_due_s - time.monotonic() if self._metrics.is_stale else None
+            if wait_s is not None and wait_s <= 0:
+                return
+            self._arrived.wait(wait_s)
+        if window.wait_s:
+            self._arrived.wait_for(lambda: len(self._intake) >= window.num_expected or self._is_stopping, window.wait_s)
+
     def _drop_cancelled(self) -> None:
         while self._unwanted:
             self.model.engine.cancel(self._unwanted.popleft())
@@ -112,11 +122,13 @@ class EngineHost:
                 self.model.engine.cancel(request_id)
 
     def _step(self) -> None:
+        num_open, start_s = len(self._open), time.monotonic()
         try:
             outputs = self.model.engine.step()
         except Exception as error:
             self._on_failed_step(error)
             return
+        self._window.record_step(time.monotonic() - start_s, num_open)
         self._num_failed_steps = 0
         self._deliver(outputs)
 
