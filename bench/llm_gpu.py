@@ -50,7 +50,8 @@ class Session:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.results = Results()
-        self._end_s = time.monotonic() + arguments.limit_s if arguments.limit_s else float("inf")
+        self._start_s = time.monotonic()
+        self._end_s = self._start_s + arguments.limit_s if arguments.limit_s else float("inf")
 
     def step(self, needs_s: float, name: str, action: Callable[[], Any]) -> Any:
         """Done if there is time for it. What fails is shown and does not keep the others from being done."""
@@ -64,6 +65,9 @@ class Session:
             return None
         finally:
             self.save()
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._start_s
 
     def save(self) -> None:
         if self.arguments.json is not None:
@@ -113,13 +117,14 @@ def measure_served(session: Session, model: str) -> None:
         try:
             from bench import llm_offline  # torch is imported while the server starts
 
+            print(f"torch is imported {session.elapsed_s():.1f} s after the start", flush=True)
             served.wait(START_LIMIT_S)
             results.ready_s = served.ready_s
             size = arguments.clients
             window: dict[str, Any] = {"warm_s": arguments.warm_s, "window_s": arguments.window_s}
-            needs_s = arguments.warm_s + arguments.window_s + 1
+            needs_s = arguments.warm_s + arguments.window_s + 2
             rows = [session.step(needs_s, name, lambda name=name: served.closed_loop(name, size, **window)) for name in PROTOCOLS]  # type: ignore[misc]
-            offline = session.step(14, "the engine alone", lambda: measure_alone(llm_offline, model, settings, size))
+            offline = session.step(18, "the engine alone", lambda: measure_alone(llm_offline, model, settings, size))
             if offline is not None:
                 results.offline += offline
                 show_shares(results, [row for row in rows if row is not None], offline)
@@ -185,8 +190,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--rate", type=float, default=50.0, help="requests per second of the clients together")
-    parser.add_argument("--warm-s", type=float, default=2.0)
-    parser.add_argument("--window-s", type=float, default=8.0)
+    parser.add_argument("--warm-s", type=float, default=2.5)
+    parser.add_argument("--window-s", type=float, default=7.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--log", type=Path, help="what the server said")
     arguments = parser.parse_args()
