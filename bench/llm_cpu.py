@@ -325,8 +325,8 @@ def main() -> None:
         for name in arguments.only.split(","):
             runners |= stack.enter_context(OPENERS[name](arguments.checkpoint))
         numbers = iter(range(1 << 30))
-        for _ in range(arguments.rounds):
-            for concurrency in CONCURRENCIES:
+        for concurrency in CONCURRENCIES:
+            for _ in range(arguments.rounds):
                 for way, run in runners.items():
                     found.setdefault((way, concurrency), []).append(run(prompts(concurrency, next(numbers))))
         print(table({(way, concurrency): found[way, concurrency] for way in runners for concurrency in CONCURRENCIES}))

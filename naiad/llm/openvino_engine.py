@@ -106,10 +106,12 @@ class OpenvinoEngine:
         return EngineLoad(num_running, num_open - num_running, usage, 0, 0, 0)
 
     def _read(self, sequence: OpenvinoSequence, now_ns: int) -> None:
-        while not sequence.is_finished and sequence.handle.can_read():
-            for gained in sequence.handle.read().values():
-                self._append(sequence, list(gained.generated_ids), list(gained.generated_log_probs), gained.finish_reason, now_ns)
-        if not sequence.is_finished and sequence.handle.get_status() != openvino_genai.GenerationStatus.RUNNING:
+        """A step gives a sequence one reading at most."""
+        handle = sequence.handle
+        if handle.can_read():
+            for gained in handle.read().values():
+                self._append(sequence, gained, now_ns)
+        elif handle.get_status() != openvino_genai.GenerationStatus.RUNNING:
             self._end_unread(sequence)
 
     def _end_unread(self, sequence: OpenvinoSequence) -> None:
@@ -121,11 +123,12 @@ class OpenvinoEngine:
         output.error = internal("OpenVINO ended the request without an answer: the KV cache is too small for it")
         self._finish(sequence, output, FinishReason.ERROR)
 
-    def _append(self, sequence: OpenvinoSequence, tokens: list[int], logprobs: list[float], reason: Any, now_ns: int) -> None:
+    def _append(self, sequence: OpenvinoSequence, gained: Any, now_ns: int) -> None:
+        tokens, reason = list(gained.generated_ids), gained.finish_reason
         output = TokenOutput(sequence.request.id, sequence.index, tokens, num_prompt_tokens=len(sequence.prompt))
         if sequence.request.parameters.logprobs is not None:
             count = sequence.request.parameters.logprobs
-            pairs = zip(tokens, logprobs, strict=True)
+            pairs = zip(tokens, gained.generated_log_probs, strict=True)
             output.logprobs = [TokenLogprobs(token, value, [(token, value)][:count]) for token, value in pairs]
         for token in tokens:
             self._count_token(sequence, now_ns)
