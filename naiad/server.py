@@ -68,7 +68,9 @@ class Server:
             self._core = wiring.build_core(settings, loop, self._templates, custom)
             self._http = HttpFrontend(self._core, wiring.http_options(settings))
             self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings))
-            self._page = MetricsPage(settings, lambda: wiring.model_series(self._core), custom, self._connections)
+            self._page = MetricsPage(
+                settings, lambda: wiring.model_series(self._core), custom, self._connections, lambda: wiring.cache_reading(self._core)
+            )
             self._metrics = Http1Endpoint(MetricsFrontend(self._page.render).route, Http1Limits())
             started = await self._listen()
             async with self._response_cache(), self._heartbeat(), self._metrics_page():

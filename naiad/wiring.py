@@ -16,6 +16,7 @@ from naiad.core.work import ControlOperation
 from naiad.errors import internal, unsupported
 from naiad.frontends.http_options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
+from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries
 from naiad.repository.config import ConfigOptions
@@ -28,6 +29,7 @@ from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.repository.store import LocalStore, Store
 from naiad.scheduling.build_cache import build_cache
 from naiad.scheduling.cache import ResponseCache
+from naiad.scheduling.local_cache import LocalCache
 from naiad.scheduling.rate_limiter import RateLimiter
 from naiad.settings import Settings, latency_metrics
 from naiad.shm.cuda_helper import CudaHelper
@@ -243,6 +245,10 @@ async def _control(core: InferenceCore, caller: str, operation: ControlOperation
         case _:
             raise internal(f"unknown control operation '{operation.kind}'")
     return True
+
+
+def cache_reading(core: InferenceCore) -> CacheReading | None:
+    return core.cache.read() if isinstance(core.cache, LocalCache) else None
 
 
 def model_series(core: InferenceCore) -> Iterable[ModelSeries]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from naiad import __version__, log
+from naiad.metrics.cache_metrics import CacheReading, cache_blocks
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page
 from naiad.metrics.host import HostReading, HostSampler, host_blocks
@@ -26,11 +27,13 @@ class MetricsPage:
         models: Callable[[], Iterable[ModelSeries]],
         custom: CustomMetrics,
         connections: Callable[[], Mapping[str, int]] = dict,
+        cache: Callable[[], CacheReading | None] = lambda: None,
     ) -> None:
-        """`connections`: open connections by protocol, e.g. {"http": 3, "grpc": 1}."""
+        """`connections`: open connections by protocol, e.g. {"http": 3, "grpc": 1}. `cache`: None where responses are not kept here."""
         self._models = models
         self._custom = custom
         self._connections = connections
+        self._cache = cache
         self._latency = latency_metrics(settings.metrics_config)
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
         self.sampler = HostSampler(
@@ -58,6 +61,7 @@ class MetricsPage:
             *models.counters(),
             *models.gauges(),
             *self._pinned_memory(),
+            *cache_blocks(self._cache()),
             *host_blocks(reading),
             *self._server(),
             *models.histograms(),

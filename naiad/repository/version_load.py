@@ -9,6 +9,7 @@ import asyncio
 
 from naiad import log
 from naiad.errors import NaiadError
+from naiad.repository.agents import run_agents
 from naiad.repository.loader import ConfiguredProcess, Loader
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSource, ModelSources
@@ -48,6 +49,7 @@ class VersionLoads:
     async def _load_once(self, source: ModelSource, version: int) -> Model:
         config = source.config
         configured: ConfiguredProcess | None = None
+        await run_agents(config, source.directory)
         try:
             if source.should_configure:
                 configured = await self._loader.configure(config, version, source.directory)

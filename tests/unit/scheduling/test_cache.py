@@ -87,7 +87,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert has(cache, b"1")
     cache.insert(b"4", entry(1000))
     assert [has(cache, key) for key in (b"1", b"2", b"3", b"4")] == [True, False, True, True]
-    assert cache.num_evictions == 1
+    assert cache.read().num_evictions == 1
 
 
 def test_it_never_holds_more_than_its_size() -> None:
