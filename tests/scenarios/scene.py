@@ -187,6 +187,16 @@ class Scene:
         while line not in self.server.get("/metrics", "metrics")[1].decode():
             assert time.monotonic() < end, f"not {line}"
 
+    def wait_state(self, model: str, state: str, limit_s: float = LIMIT_S) -> None:
+        """Until the index says so of every version of a model."""
+        end = time.monotonic() + limit_s
+        while any(entry.get("state") != state for entry in self._index() if entry["name"] == model):
+            assert time.monotonic() < end, f"{model} is not {state}"
+
+    def _index(self) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = json.loads(self.server.post("/v2/repository/index", {})[1])
+        return entries
+
     def tell(self, what: str, value: Any) -> None:
         self.transcript.append([what, value])
 

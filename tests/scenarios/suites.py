@@ -9,10 +9,13 @@ from typing import Any
 
 import msgspec
 
-from tests.scenarios import decoupled, ensemble, sequence
+from tests.scenarios import cache, control, decoupled, ensemble, rate_limiter, sequence
 from tests.scenarios.scene import Scene
 
 REPOSITORY = Path(__file__).parents[1] / "repositories" / "schedulers"
+LIMITS = REPOSITORY.with_name("limits")
+LIMITED = ("probe", "limit_holder", "limit_half", "limit_free")
+EXPLICIT = "--model-control-mode=explicit"
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -29,6 +32,13 @@ SUITES = {
     "sequence": _suite(sequence.SCENARIOS),
     "ensemble": _suite(ensemble.SCENARIOS),
     "decoupled": _suite(decoupled.SCENARIOS),
+    "control": _suite(control.SCENARIOS, [EXPLICIT, "--load-model=probe"], LIMITS),
+    "rate_limiter": _suite(
+        rate_limiter.SCENARIOS,
+        ["--rate-limit=execution_count", "--rate-limit-resource=R:2", EXPLICIT, *(f"--load-model={name}" for name in LIMITED)],
+        LIMITS,
+    ),
+    "cache": _suite(cache.SCENARIOS, ["--cache-config=local,size=1048576", EXPLICIT, "--load-model=cached_ensemble"]),
 }
 
 

