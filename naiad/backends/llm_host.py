@@ -16,6 +16,7 @@ from naiad.backends.backend import Runtime
 from naiad.backends.llm_answer import Answer
 from naiad.backends.llm_metrics import EngineMetrics
 from naiad.backends.llm_model import OpenModel
+from naiad.backends.llm_thread import EngineThread
 from naiad.backends.llm_window import ArrivalWindow
 from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import NaiadError, cancelled, internal
@@ -28,7 +29,8 @@ _CANCELLED = cancelled("the request was cancelled")
 
 
 class EngineHost:
-    def __init__(self, model: OpenModel, runtime: Runtime, metrics: EngineMetrics) -> None:
+    def __init__(self, model: OpenModel, runtime: Runtime, metrics: EngineMetrics, thread: EngineThread | None = None) -> None:
+        """`thread`: the one that opened the model."""
         self.model = model
         self._runtime = runtime
         self._metrics = metrics
@@ -40,11 +42,11 @@ class EngineHost:
         self._window = ArrivalWindow()
         self._num_failed_steps = 0
         self._metrics_due_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="llm-engine", daemon=True)
+        self._thread = thread or EngineThread()
 
     def start(self) -> None:
         self._metrics.update()
-        self._thread.start()
+        self._thread.start(self._run)
 
     def stop(self, timeout_s: float) -> None:
         with self._arrived:

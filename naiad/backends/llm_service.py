@@ -29,6 +29,7 @@ from naiad.backends.llm_metrics import EngineMetrics
 from naiad.backends.llm_model import OpenModel
 from naiad.backends.llm_open import open_model
 from naiad.backends.llm_options import LlmOptions
+from naiad.backends.llm_thread import EngineThread
 from naiad.backends.model_module import version_dir
 from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
@@ -56,15 +57,22 @@ class LlmService:
         directory = Path(version_dir(arguments))
         threads = options.num_threads or read_config(arguments).threads()
         self._runtime = runtime
-        self.model: OpenModel = open_model(
-            on_own_gpu(options, arguments),
-            [directory, Path(arguments.model_dir)],
-            threads,
-            lambda words: runtime.log("INFO", words, "llm_service.py", 0),
-        )
+        thread = EngineThread()
+        try:
+            self.model: OpenModel = thread.call(
+                lambda: open_model(
+                    on_own_gpu(options, arguments),
+                    [directory, Path(arguments.model_dir)],
+                    threads,
+                    lambda words: runtime.log("INFO", words, "llm_service.py", 0),
+                )
+            )
+        except BaseException:
+            thread.end()
+            raise
         self._grammars = GrammarCompiler(self.model)
         metrics = EngineMetrics(runtime, self.model, arguments.model_name, arguments.model_version)
-        self._host = EngineHost(self.model, runtime, metrics)
+        self._host = EngineHost(self.model, runtime, metrics, thread)
         self._host.start()
 
     def execute(self, requests: list[WorkRequest], read: Reader) -> list[WorkResponse | None]:
