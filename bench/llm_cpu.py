@@ -281,9 +281,9 @@ def direct_llamacpp(checkpoint: Path) -> None:
 
 OPENERS: dict[str, Opener] = {
     "openvino": ours("openvino"),
+    "direct-openvino": direct("openvino", "OpenVINO GenAI, called directly"),
     "native": ours("native"),
     "pipeline": pipeline,
-    "direct-openvino": direct("openvino", "OpenVINO GenAI, called directly"),
     "direct-llamacpp": direct("llamacpp", "llama.cpp, called directly"),
 }
 DIRECT = {"openvino": direct_openvino, "llamacpp": direct_llamacpp}
