@@ -68,12 +68,14 @@ class CachingScheduler:
 
     def _on_found(self, request: InferRequest, stream: ResponseStream, key: Key, start_ns: int, found: CachedResponse | None) -> None:
         now_ns = self._clock.now_ns()
-        if found is not None:
+        wanted = request.requested_outputs or list(self._spec.outputs)
+        outputs = None if found is None else found.pick(wanted)
+        if found is not None and outputs is not None:
             self._statistics.record_cache_hit(request.start_ns, now_ns - start_ns, now_ns)
-            response = InferResponse(self._spec.name, self._version, request.id, list(found.outputs), found.parameters)
+            response = InferResponse(self._spec.name, self._version, request.id, outputs, found.parameters)
             stream.put(response, True)
         elif not stream.is_cancelled:
-            self._pass_on(request, stream, key, now_ns - start_ns)
+            self._pass_on(request, stream, key, wanted, now_ns - start_ns)
         else:
             self._statistics.record_failure(request.start_ns, now_ns, "CANCELED")
             stream.close()
@@ -81,19 +83,21 @@ class CachingScheduler:
         if self._stopped is not None and not self._stopped.done() and not self._num_looking:
             self._stopped.set_result(None)
 
-    def _pass_on(self, request: InferRequest, stream: ResponseStream, key: Key, look_up_ns: int) -> None:
+    def _pass_on(self, request: InferRequest, stream: ResponseStream, key: Key, wanted: list[str], look_up_ns: int) -> None:
         try:
             inner = self._inner.enqueue(request)
         except NaiadError as error:
             stream.fail(error, self._spec.name, self._version, request.id)
             return
         stream.on_cancel(inner.cancel)
-        inner.deliver_to(partial(self._on_response, stream, key, look_up_ns))
+        inner.deliver_to(partial(self._on_response, stream, key, wanted, look_up_ns))
 
-    def _on_response(self, stream: ResponseStream, key: Key, look_up_ns: int, response: InferResponse | None, is_final: bool) -> None:
+    def _on_response(
+        self, stream: ResponseStream, key: Key, wanted: list[str], look_up_ns: int, response: InferResponse | None, is_final: bool
+    ) -> None:
         start_ns = self._clock.now_ns()
         if response is not None and response.error is None and is_final:
-            self._cache.insert(key, keep(response))
+            self._cache.insert(key, keep(response, wanted))
         if is_final:
             self._statistics.cache_miss.add(look_up_ns + self._clock.now_ns() - start_ns)
         stream.put(response, is_final)

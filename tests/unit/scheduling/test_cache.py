@@ -28,7 +28,7 @@ def request(data: bytes = b"x", shape: list[int] | None = None, **fields: Any) -
 
 
 def entry(size: int) -> CachedResponse:
-    return CachedResponse([Tensor("Y", "UINT8", [size], bytes(size))], {})
+    return CachedResponse([Tensor("Y", "UINT8", [size], bytes(size))], {}, ["Y", "Z"])
 
 
 # Keys.
@@ -39,7 +39,7 @@ def test_the_same_request_has_the_same_key_whatever_its_id_and_order() -> None:
     second = request(id="2", priority=3, timeout_us=5)
     second.inputs.reverse()
     assert cache_key(first, SPEC) == cache_key(second, SPEC)
-    assert cache_key(request(requested_outputs=["Z", "Y"]), SPEC) == cache_key(first, SPEC)
+    assert cache_key(request(requested_outputs=["Z"]), SPEC) == cache_key(first, SPEC)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,6 @@ def test_the_same_request_has_the_same_key_whatever_its_id_and_order() -> None:
         request(b"y"),
         request(b"x", [1, 1]),
         request(parameters={"k": 1}),
-        request(requested_outputs=["Y"]),
         InferRequest("m", [Tensor("A", "UINT8", [1], b"x")]),
         InferRequest("m", [Tensor("A", "INT8", [1], b"x"), Tensor("B", "UINT8", [1], b"b")]),
         InferRequest("m", [Tensor("A", "UINT8", [2], b"xb"), Tensor("B", "UINT8", [0], b"")]),
@@ -200,6 +199,23 @@ def test_the_second_time_the_model_is_not_asked() -> None:
     statistics = bench.statistics
     assert (statistics.cache_hit.count, statistics.cache_miss.count, statistics.success.count) == (1, 1, 1)
     assert (statistics.inference_count, statistics.execution_count) == (0, 0)
+
+
+def test_an_answer_serves_who_asks_for_some_of_its_outputs_and_nobody_else() -> None:
+    y, z = Tensor("Y", "UINT8", [1], b"y"), Tensor("Z", "UINT8", [1], b"z")
+    both = CachedResponse([y, z], {}, ["Y", "Z"])
+    assert both.pick(["Z", "Y"]) == [z, y]
+    assert both.pick(["Z"]) == [z]
+    assert CachedResponse([y], {}, ["Y"]).pick(["Y", "Z"]) is None
+    assert CachedResponse([y], {}, ["Y", "Z"]).pick(["Y", "Z"]) == [y]
+    bench = Bench()
+    bench.send("1", requested_outputs=["Y"])
+    bench.inner.answer(b"first")
+    bench.send("2")
+    assert len(bench.inner.requests) == 1
+    bench.inner.answer(b"second")
+    bench.send("3", requested_outputs=["Y"])
+    assert bench.outputs("3") == [b"second"]
 
 
 def test_what_is_kept_is_a_copy() -> None:
