@@ -16,14 +16,20 @@ $(VENV)/.serve: pyproject.toml
 	$(BIN)/python -m pip install -q -e ".[onnx]"
 	touch $@
 
+$(VENV)/.chat: $(VENV)/.serve
+	$(BIN)/python -m pip install -q -e ".[openvino-llm]"
+	touch $@
+
 $(VENV)/.dev: pyproject.toml $(VENV)/.serve
 	$(BIN)/python -m pip install -q --group test --group dev
 	touch $@
 
-serve: $(VENV)/.serve  ## serve the example repository on 127.0.0.1:8000 (HTTP), :8001 (gRPC), :8002 (metrics)
+serve: $(VENV)/.chat  ## serve the examples and a small language model on 127.0.0.1:8000 (HTTP), :8001 (gRPC), :8002 (metrics)
+	$(BIN)/naiad pull smollm2
 	@echo 'When it says "Started HTTPService", try this in another terminal:'
 	@echo '  curl -s 127.0.0.1:8000/v2/models/digits/infer -d @examples/digits/seven.json'
-	$(BIN)/naiad serve --model-repository examples/repository
+	@echo "  curl -s 127.0.0.1:8000/v1/chat/completions -d '{\"model\": \"smollm2\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
+	$(BIN)/naiad serve --model-repository examples/repository --model smollm2
 
 test: $(VENV)/.dev  ## install what the tests need and run them
 	$(BIN)/python -m pytest
