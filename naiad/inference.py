@@ -104,13 +104,15 @@ class InferenceCore:
 
     # Inference.
 
-    def infer(self, request: InferRequest) -> ResponseStream:
+    def infer(self, request: InferRequest, model: Model | None = None) -> ResponseStream:
+        """`model` is what the request names, where the caller has just looked it up."""
         if self.is_exiting and (request.sequence_start or not request.sequence_id):  # a sequence that has begun may go on to its end
             raise unavailable("Server exiting", RETRY_AFTER_S)
         if request.regions is not None:
             return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
         request.start_ns = time.monotonic_ns()
-        model = self.repository.ready_model(request.model_name, request.model_version)
+        if model is None:
+            model = self.repository.ready_model(request.model_name, request.model_version)
         model.check(request)
         if request.trace is not None:
             return enqueue_traced(request, model.name, model.version, model.scheduler.enqueue)

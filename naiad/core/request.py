@@ -36,6 +36,8 @@ class RequestForm(msgspec.Struct):
     accepted_by: object = None
     sizes: list[int] = []
     batch_size: int = 1
+    answer: Any = None
+    """What the encoder of the answers keeps of the last one."""
 
 
 class InferRequest(msgspec.Struct, eq=False):

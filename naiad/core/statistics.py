@@ -1,6 +1,7 @@
 """Counters of one model version, as the statistics extension and the metrics page show them.
 
-Written on the event loop once per batch and once per request, so plain ints and no locks; read at scrape time.
+Written on the event loop once per batch and once per request, so plain ints and no locks; read at scrape time. What only a scrape
+needs is worked out then, or for many requests at once: until then durations wait in lists.
 Rule: only this file knows which event raises which counter.
 """
 
@@ -8,8 +9,11 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from naiad.errors import Code
 
@@ -44,6 +48,13 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
+    def observe_all(self, values: list[int], scale: int = 1) -> None:
+        """Each of `values / scale`, in one go."""
+        found = np.searchsorted(self.bounds, np.array(values) / scale)
+        for at, count in enumerate(np.bincount(found).tolist()):
+            self.counts[at] += count
+        self.total += sum(values) / scale if scale != 1 else sum(values)
+
 
 class BatchTimes(msgspec.Struct):
     """Monotonic times of one execution, worker and server share the clock."""
@@ -71,6 +82,17 @@ class ResponseStatistics(msgspec.Struct):
     cancel: Duration = msgspec.field(default_factory=Duration)
 
 
+class Answered(Protocol):
+    """A request that has been answered (naiad.core.request.InferRequest)."""
+
+    start_ns: int
+    queue_start_ns: int
+    batch_size: int
+
+
+MAX_WAITING = 1024
+"""Durations that wait to be sorted into buckets."""
+
 FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 
@@ -97,13 +119,46 @@ class ModelStatistics:
         self.responses: dict[int, ResponseStatistics] = {}
         self.failures: dict[str, int] = dict.fromkeys(FAILURE_REASONS, 0)
         self.worker_restarts = 0
-        self.request_histogram = Histogram(LATENCY_BUCKETS_NS)
-        self.queue_histogram = Histogram(LATENCY_BUCKETS_NS)
+        self._request_histogram = Histogram(LATENCY_BUCKETS_NS)
+        self._queue_histogram = Histogram(LATENCY_BUCKETS_NS)
         self.compute_input_histogram = Histogram(LATENCY_BUCKETS_NS)
         self.compute_infer_histogram = Histogram(LATENCY_BUCKETS_NS)
         self.compute_output_histogram = Histogram(LATENCY_BUCKETS_NS)
         self.batch_size_histogram = Histogram(BATCH_SIZE_BUCKETS)
-        self.first_response_histogram_ms = Histogram(FIRST_RESPONSE_BUCKETS_MS)
+        self._first_response_histogram_ms = Histogram(FIRST_RESPONSE_BUCKETS_MS)
+        self._waiting_request_ns: list[int] = []
+        self._waiting_queue_ns: list[int] = []
+        self._waiting_first_ns: list[int] = []
+
+    @property
+    def request_histogram(self) -> Histogram:
+        self._sort_waiting()
+        return self._request_histogram
+
+    @property
+    def queue_histogram(self) -> Histogram:
+        self._sort_waiting()
+        return self._queue_histogram
+
+    @property
+    def first_response_histogram_ms(self) -> Histogram:
+        self._sort_waiting()
+        return self._first_response_histogram_ms
+
+    @first_response_histogram_ms.setter
+    def first_response_histogram_ms(self, histogram: Histogram) -> None:
+        self._sort_waiting()
+        self._first_response_histogram_ms = histogram
+
+    def _sort_waiting(self) -> None:
+        for waiting, histogram, scale in (
+            (self._waiting_request_ns, self._request_histogram, 1),
+            (self._waiting_queue_ns, self._queue_histogram, 1),
+            (self._waiting_first_ns, self._first_response_histogram_ms, 1_000_000),
+        ):
+            if waiting:
+                histogram.observe_all(waiting, scale)
+                waiting.clear()
 
     def record_execution(self, batch_size: int, times: BatchTimes) -> None:
         """Once per execution of a batch, whatever became of its requests."""
@@ -132,22 +187,35 @@ class ModelStatistics:
     def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, compute_start_ns: int, end_ns: int) -> None:
         """Once per request that was answered, beside `record_compute`."""
         self.inference_count += batch_size
-        request_ns = end_ns - start_ns
-        queue_ns = compute_start_ns - queue_start_ns
-        success, queue = self.success, self.queue
-        success.count += 1
-        success.ns += request_ns
-        queue.count += 1
-        queue.ns += queue_ns
-        self.request_histogram.observe(request_ns)
-        self.queue_histogram.observe(queue_ns)
+        self.success.add(end_ns - start_ns)
+        self.queue.add(compute_start_ns - queue_start_ns)
+        self._waiting_request_ns.append(end_ns - start_ns)
+        self._waiting_queue_ns.append(compute_start_ns - queue_start_ns)
+        if len(self._waiting_request_ns) > MAX_WAITING:
+            self._sort_waiting()
+
+    def record_answers(self, requests: Sequence[Answered], compute_start_ns: int, end_ns: int) -> None:
+        """`record_success` and `record_first_response` of all requests that one execution answered."""
+        request_ns = [end_ns - request.start_ns for request in requests]
+        queue_ns = [compute_start_ns - request.queue_start_ns for request in requests]
+        self.inference_count += sum([request.batch_size for request in requests])
+        success, queue, count = self.success, self.queue, len(request_ns)
+        success.count += count
+        success.ns += sum(request_ns)
+        queue.count += count
+        queue.ns += sum(queue_ns)
+        self._waiting_request_ns += request_ns
+        self._waiting_queue_ns += queue_ns
+        self._waiting_first_ns += request_ns
+        if len(self._waiting_request_ns) > MAX_WAITING:
+            self._sort_waiting()
 
     def record_cache_hit(self, start_ns: int, look_up_ns: int, end_ns: int) -> None:
         """Once per request that was answered from the response cache: it succeeded, but nothing was inferred."""
         self.success.add(end_ns - start_ns)
         self.queue.add(0)
         self.cache_hit.add(look_up_ns)
-        self.request_histogram.observe(end_ns - start_ns)
+        self._request_histogram.observe(end_ns - start_ns)
         self.last_inference_ms = time.time_ns() // 1_000_000
 
     def record_failure(self, start_ns: int, end_ns: int, reason: str) -> None:
@@ -155,7 +223,9 @@ class ModelStatistics:
         self.failures[reason] += 1
 
     def record_first_response(self, start_ns: int, end_ns: int) -> None:
-        self.first_response_histogram_ms.observe((end_ns - start_ns) / 1e6)
+        self._waiting_first_ns.append(end_ns - start_ns)
+        if len(self._waiting_first_ns) > MAX_WAITING:
+            self._sort_waiting()
 
     def response(self, index: int) -> ResponseStatistics:
         statistics = self.responses.get(index)

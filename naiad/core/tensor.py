@@ -29,6 +29,9 @@ class SlotRef(msgspec.Struct, array_like=True, frozen=True):
     """The slot belongs to the receiver of the message: it is handed back memory that it had lent."""
 
 
+REFERENCE: type[object] = SlotRef
+"""For a look at a tensor that has just been received: `tensor.data.__class__ is REFERENCE`."""
+
 if TYPE_CHECKING:
     TensorData: TypeAlias = Buffer
 else:

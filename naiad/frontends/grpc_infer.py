@@ -39,7 +39,7 @@ class ModelInfer:
             self._headers.apply(request, call.head.metadata)
             request.deadline_ns = call.deadline_ns
             group = start_trace(self._tracing, request, call) if self._tracing.is_on else None
-            stream = self._core.infer(request) if group is None else infer_in_trace(self._core, request, group)
+            stream = self._core.infer(request, model) if group is None else infer_in_trace(self._core, request, group)
         except NaiadError as error:
             fail(call, error)
             return

@@ -22,11 +22,12 @@ from naiad.frontends.http_trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate, raw_request, v2_json
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, compress, decompress
-from naiad.protocol.output_form import OutputForms
+from naiad.protocol.output_form import AnswerHead, OutputForms
 from naiad.protocol.triton_json import parse
 from naiad.protocol.v2_json_checked import MissingInputsError
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import Head
+from naiad.transport.http1_response import render_head
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore
@@ -37,6 +38,8 @@ _MAX_INLINE_COMPRESS_BYTES = 64 * 1024
 _LENGTH_HEADER = "Inference-Header-Content-Length"
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,20}")
 _ALIGNMENT = 64
+_MAX_AGAIN_BYTES = 64 * 1024
+"""Larger answers are written without a copy."""
 
 
 class InferRoute:
@@ -50,6 +53,7 @@ class InferRoute:
         "_model_name",
         "_model_version",
         "_response_encoding",
+        "_template",
         "_tracing",
     )
 
@@ -68,6 +72,8 @@ class InferRoute:
         self._model_version = model_version
         self._max_bytes = max_bytes
         self._header_length: int | None = None
+        self._template: v2_json.Template | None = None
+        """Of the last request with this head: clients repeat themselves."""
         self._forward: dict[str, ParameterValue] | None = None
         self._head_error: NaiadError | None = None
         self._content_encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1")
@@ -107,7 +113,8 @@ class InferRoute:
         try:
             if self._head_error is not None:
                 raise self._head_error
-            spec = self._core.model(self._model_name, self._model_version).spec
+            model = self._core.model(self._model_name, self._model_version)
+            spec = model.spec
             if spec.is_decoupled:
                 self._infer_decoupled(exchange, body, spec)
                 return
@@ -117,7 +124,7 @@ class InferRoute:
             if self._tracing.is_on:
                 self._infer_traced(exchange, request, forms, spec)
                 return
-            stream = self._core.infer(request)
+            stream = self._core.infer(request, model)
         except MissingInputsError as error:
             self._infer_flat(exchange, error, spec)
             return
@@ -138,6 +145,11 @@ class InferRoute:
             exchange.on_disconnect(stream.cancel)
 
     def _decode(self, body: Buffer, spec: ModelSpec) -> tuple[InferRequest, OutputForms]:
+        template = self._template
+        if template is not None and body.__class__ is bytes:
+            request = template.fill_body(body, self._model_name, self._model_version)
+            if request is not None:
+                return request, template.forms
         length = self._header_length
         if length is None:
             if len(body):
@@ -145,7 +157,10 @@ class InferRoute:
         elif length:
             if not 0 < length <= len(body):
                 raise invalid_arg(f"inference header size should be in range (0, {len(body)}), got: {length}")
-            return v2_json.decode_request(body, length, self._model_name, self._model_version, self._max_bytes)
+            request, forms = v2_json.decode_request(body, length, self._model_name, self._model_version, self._max_bytes)
+            if request.form is not None:
+                self._template = v2_json.recall(self._model_name, bytes(memoryview(body)[:length]))
+            return request, forms
         return raw_request.decode_request(body, spec, self._model_version, self._max_bytes)
 
     # A flat body.
@@ -236,6 +251,10 @@ class _InferAnswer:
         if not is_final:
             self._response = response
             return
+        last = self._forms.last_answer
+        if last is not None and response is not None and response.error is None and self._encoding == IDENTITY:
+            if self._answer_again(response, last):
+                return
         try:
             if response is None:
                 raise internal("the model ended the request without a response")
@@ -249,6 +268,13 @@ class _InferAnswer:
             self._exchange.respond_parts(200, encoded.headers, encoded.parts, encoded.size)
         else:
             self._compress(encoded)
+
+    def _answer_again(self, response: InferResponse, last: AnswerHead) -> bool:
+        if not v2_json.is_repeated(response, last) or last.size > _MAX_AGAIN_BYTES:
+            return False
+        if not last.start:
+            last.start = render_head(200, last.headers, last.size) + last.text
+        return self._exchange.respond_again(last.start, [tensor.data for tensor in response.outputs])
 
     def _compress(self, encoded: v2_json.EncodedResponse) -> None:
         headers = b"%bContent-Encoding: %b\r\n" % (encoded.headers, self._encoding.encode())

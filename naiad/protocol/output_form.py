@@ -21,7 +21,7 @@ BINARY_FORM = OutputForm(is_binary=True)
 SHARED_FORM = OutputForm(is_shared=True)
 
 
-class AnswerHead(msgspec.Struct, frozen=True):
+class AnswerHead(msgspec.Struct):
     """The JSON of an answer whose tensors are all binary."""
 
     model_name: str
@@ -31,6 +31,8 @@ class AnswerHead(msgspec.Struct, frozen=True):
     headers: bytes
     text: bytes
     size: int
+    start: bytes = b""
+    """All of the answer that precedes the tensors' data, in the terms of its transport: rendered by the frontend when it comes again."""
 
 
 class OutputForms(msgspec.Struct):

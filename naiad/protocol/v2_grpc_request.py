@@ -38,7 +38,8 @@ PLAIN: Final = RequestOptions()
 class _Input(msgspec.Struct, frozen=True):
     name: str
     datatype: str
-    shape: tuple[int, ...]
+    shape: list[int]
+    """Shared by all requests: nobody changes it."""
     contents: bytes | None
     """Typed contents, as raw bytes; None when the data is among the raw tensors."""
     region: RegionSlice | None = None
@@ -71,13 +72,17 @@ class RequestTemplate(msgspec.Struct, frozen=True):
                 raise invalid_arg(f"[request id: {name}] output '{self.repeated_output}' already exists in request")
             tensors = self._fill_checked(raw)
         else:
-            tensors = [Tensor(head.name, head.datatype, list(head.shape), data) for head, data in zip(inputs, raw, strict=False)]
+            tensors = [Tensor(head.name, head.datatype, head.shape, data) for head, data in zip(inputs, raw, strict=False)]
         if self.output_error is not None:
             raise _fresh(self.output_error)
         request = InferRequest(
-            prototype.model_name, tensors, prototype.model_version, prototype.id or request_id, list(prototype.requested_outputs)
+            prototype.model_name,
+            tensors,
+            prototype.model_version,
+            prototype.id or request_id,
+            prototype.requested_outputs,
+            form=self.form,
         )
-        request.form = self.form
         if not self.is_plain:
             self._copy_parameters(request)
         return request
@@ -160,7 +165,7 @@ def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Inpu
     except NaiadError as fault:
         error = fault
     datatype = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
-    return _Input(tensor.name, datatype, tuple(tensor.shape), contents, region, error)
+    return _Input(tensor.name, datatype, list(tensor.shape), contents, region, error)
 
 
 def _fresh(error: NaiadError) -> NaiadError:

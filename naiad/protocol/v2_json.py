@@ -70,8 +70,10 @@ _DECODER = msgspec.json.Decoder(_Request)
 _NO_BINARY = memoryview(b"")
 
 
-class _Template(msgspec.Struct, frozen=True):
+class Template(msgspec.Struct, frozen=True):
     """A header whose tensors are all binary or in shared memory: serves any number of requests that repeat it."""
+
+    text: bytes
 
     inputs: list[tuple[str, str, list[int], int]]
     """(name, datatype, shape, bytes)"""
@@ -80,6 +82,19 @@ class _Template(msgspec.Struct, frozen=True):
     forms: OutputForms
     form: RequestForm
     regions: RegionUse | None
+
+    def fill_body(self, body: bytes, model_name: str, model_version: str) -> InferRequest | None:
+        """From a whole body that has come in one piece; None when it does not repeat the header, or not with as much data."""
+        at = len(self.text)
+        if len(body) != at + self.binary_bytes or not body.startswith(self.text):
+            return None
+        if self.binary_bytes > _MAX_COPIED_BYTES:
+            return self.fill(memoryview(body)[at:], model_name, model_version)
+        tensors: list[Tensor] = []
+        for name, datatype, shape, size in self.inputs:
+            tensors.append(Tensor(name, datatype, shape, body[at : at + size]))
+            at += size
+        return InferRequest(model_name, tensors, model_version, "", self.requested_outputs, form=self.form, regions=self.regions)
 
     def fill(self, binary: memoryview, model_name: str, model_version: str) -> InferRequest:
         tensors: list[Tensor] = []
@@ -94,7 +109,9 @@ _REPEATABLE = frozenset({"binary_data_output"})
 """Parameters that say nothing but the form of the answer."""
 _MAX_TEMPLATES = 1024
 _MAX_TEMPLATE_BYTES = 4096
-_templates: dict[tuple[str, bytes], _Template] = {}
+_MAX_COPIED_BYTES = 4096
+"""Up to here copies of the tensors are cheaper than views."""
+_templates: dict[tuple[str, bytes], Template] = {}
 """By model and header: a client sends the same header again and again, only the tensors behind it differ."""
 
 
@@ -104,7 +121,12 @@ def _remember(key: tuple[str, bytes], request: InferRequest, forms: OutputForms)
     inputs = [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.inputs]
     request.form = RequestForm()
     num_bytes = sum(row[3] for row in inputs)
-    _templates[key] = _Template(inputs, num_bytes, request.requested_outputs, forms, request.form, request.regions)
+    _templates[key] = Template(key[1], inputs, num_bytes, request.requested_outputs, forms, request.form, request.regions)
+
+
+def recall(model_name: str, text: bytes) -> Template | None:
+    """What a request with this header was decoded with."""
+    return _templates.get((model_name, text))
 
 
 def decode_request(
@@ -265,7 +287,7 @@ _JSON_HEADERS = b"Content-Type: application/json\r\n"
 def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec) -> EncodedResponse:
     """Raises NaiadError when an output cannot be given in the form that was asked for."""
     last = forms.last_answer
-    if last is not None and _is_repeated(response, last):
+    if last is not None and is_repeated(response, last):
         return EncodedResponse(last.headers, [last.text, *(tensor.data for tensor in response.outputs)], last.size, len(last.text))
     outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor] = []
     binary: list[Buffer] = []
@@ -300,14 +322,15 @@ def _has_classes(forms: OutputForms) -> bool:
     return forms.by_name is not None and any(form.classification for form in forms.by_name.values())
 
 
-def _is_repeated(response: InferResponse, last: AnswerHead) -> bool:
+def is_repeated(response: InferResponse, last: AnswerHead) -> bool:
     """Nothing but the data of the tensors is new. Only binary outputs without classes come here, so their count tells the forms."""
-    if response.id or response.parameters or len(response.outputs) != len(last.outputs):
-        return False
-    for tensor, (name, datatype, shape, size) in zip(response.outputs, last.outputs, strict=True):
-        if tensor.name != name or tensor.shape != shape or tensor.datatype != datatype or len(tensor.data) != size:
-            return False
-    return response.model_version == last.model_version and response.model_name == last.model_name
+    return (
+        [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in response.outputs] == last.outputs
+        and not response.id
+        and not response.parameters
+        and response.model_version == last.model_version
+        and response.model_name == last.model_name
+    )
 
 
 def _encode_json(response: _Response) -> bytes:

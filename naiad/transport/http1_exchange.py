@@ -77,6 +77,17 @@ class Exchange:
         else:
             answers.send_parts(self, [rendered, *(part for part in parts if len(part))])
 
+    def respond_again(self, start: bytes, data: list[Buffer]) -> bool:
+        """An answer whose head and first bytes have been rendered before. False when this one needs a head of its own."""
+        answers = self._answers
+        if answers is None or self.is_started:
+            return True
+        if not self.head.is_plain or answers.is_stopping:
+            return False
+        self.is_started = self.is_ended = True
+        answers.send(self, b"".join([start, *data]))
+        return True
+
     def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
         self.respond(status, JSON_TYPE + headers, error_body(message))
 

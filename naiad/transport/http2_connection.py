@@ -288,8 +288,9 @@ class Http2Connection:
 
     def _on_block(self, block: bytes, stream_id: int, end_stream: bool, events: list[Event]) -> None:
         stream = self.streams.get(stream_id)
-        is_new = stream is None and self._is_idle(stream_id)
-        if is_new:
+        if is_new := stream is None and stream_id & 1 == 1 and self.is_server and stream_id > self.last_peer_stream_id:
+            self.last_peer_stream_id = stream_id
+        elif is_new := stream is None and self._is_idle(stream_id):
             self._check_new_id(stream_id)
         try:
             # Decoded whatever becomes of the stream: the block may change the dynamic table.

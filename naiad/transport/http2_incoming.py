@@ -10,7 +10,7 @@ from naiad.transport.http2_frame import DATA, END_STREAM, PADDED, PRIORITY_FLAG,
 from naiad.transport.http2_limits import Http2ConnectionError, Http2Limits, frame_size_error, protocol_error, too_much
 from naiad.transport.http2_purse import Purse
 from naiad.transport.http2_sender import Http2Sender
-from naiad.transport.http2_stream import AFTER_RECEIVED_END, CLOSED, HALF_CLOSED_LOCAL, MAY_RECEIVE, Stream
+from naiad.transport.http2_stream import AFTER_RECEIVED_END, CLOSED, HALF_CLOSED_LOCAL, HALF_CLOSED_REMOTE, MAY_RECEIVE, OPEN, Stream
 
 _SMALL_BYTES = 4096
 """Data up to here is copied out of the read buffer: cheaper than a view, and the buffer is not kept alive."""
@@ -53,6 +53,23 @@ class IncomingData:
 
         `stream` is None for a stream that is gone: the bytes count, and are dropped.
         """
+        end_stream = flags & END_STREAM != 0
+        if (
+            stream is not None
+            and end_stream
+            and stream.state == OPEN
+            and not flags & PADDED
+            and length <= _SMALL_BYTES
+            and at + length <= len(data)
+            and length <= stream.receive_window
+            and length <= self._window
+        ):
+            # A whole request in one frame: nothing is left to give windows back for but the connection's.
+            stream.state = HALF_CLOSED_REMOTE
+            events.append(DataReceived(stream, data[at : at + length], True))
+            self._window -= length
+            self._acknowledge(None, length)
+            return at + length
         pad, start = 0, at
         if flags & PADDED:
             if length and at >= len(data):

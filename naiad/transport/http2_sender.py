@@ -7,8 +7,10 @@ Streams that may send take turns of QUANTUM_BYTES, so a large answer does not ho
 
 from __future__ import annotations
 
+import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from naiad.transport.http2_frame import (
@@ -35,6 +37,12 @@ _USEFUL_BYTES = 256
 DRAINED_BYTES = 256 * KIB
 _END_OF_RESPONSE = END_HEADERS | END_STREAM
 _pack = frame_header.pack
+
+
+@lru_cache(64)
+def _answer_frames(head: bytes, trailers: bytes) -> tuple[Callable[..., bytes], Callable[..., bytes]]:
+    """Packers of HEADERS with the head of DATA behind it, and of the HEADERS at the end."""
+    return struct.Struct(f">IBI{len(head)}sIBI").pack, struct.Struct(f">IBI{len(trailers)}s").pack
 
 
 class SlowReaderError(Exception):
@@ -147,16 +155,21 @@ class Http2Sender:
             self.trailers(stream, trailers)
             return
         stream_id = stream.id
-        out = self._out
-        out.append(_pack(len(head) << 8 | HEADERS, END_HEADERS, stream_id) + head + _pack(num_bytes << 8 | DATA, 0, stream_id))
-        out += pieces
-        out.append(_pack(len(trailers) << 8 | HEADERS, _END_OF_RESPONSE, stream_id) + trailers)
+        start, end = _answer_frames(head, trailers)
+        self._out += (
+            start(len(head) << 8 | HEADERS, END_HEADERS, stream_id, head, num_bytes << 8 | DATA, 0, stream_id),
+            *pieces,
+            end(len(trailers) << 8 | HEADERS, _END_OF_RESPONSE, stream_id, trailers),
+        )
         self.out_bytes += num_bytes + len(head) + len(trailers) + 27
         self.activity += 1
         self.useful_frames += 1
         stream.send_window -= num_bytes
         self.window -= num_bytes
-        self._sent_end(stream)
+        state = stream.state = AFTER_SENT_END[stream.state]
+        if state == CLOSED:
+            self.num_finished += 1
+            del self.streams[stream_id]
 
     def reset(self, stream: Stream, code: int) -> None:
         """Ends the stream in both directions at once; what was pending on it is dropped."""

@@ -20,8 +20,9 @@ from naiad.core.clock import Clock, Timer
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
+from naiad.core.tensor import REFERENCE, Tensor
 from naiad.core.trace import Trace
-from naiad.core.work import SEQUENCE_END, SEQUENCE_START, LoadArguments, WorkRequest, WorkResponse
+from naiad.core.work import SEQUENCE_END, SEQUENCE_START, LoadArguments, WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError, internal
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.workers.call_graph import OutgoingCall
@@ -325,10 +326,12 @@ class Instance:
         assert self._process is not None
         link = self._process.channel.link
         now_ns = time.monotonic_ns()
-        batch = Batch(requests, [], 0, now_ns, on_executed=on_executed)
+        handles: list[int] = []
+        batch = Batch(requests, handles, 0, now_ns, on_executed=on_executed)
         work: list[WorkRequest] = []
         handle = number = self._handle + 1
         size = 0
+        open_requests, cancel, is_decoupled = self._open, self._cancel, self._plan.is_decoupled
         for request in requests:
             inputs = request.inputs
             for tensor in inputs:
@@ -336,7 +339,9 @@ class Instance:
                     inputs = list(inputs)
                     link.place(inputs)
                     break
-            flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
+            flags = 0
+            if request.sequence_start or request.sequence_end:
+                flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
             item = WorkRequest(
                 handle,
                 request.id,
@@ -347,16 +352,18 @@ class Instance:
                 flags,
                 request.timeout_us,
                 request.priority,
-                is_null=request.is_null,
+                "",
+                request.is_null,
             )
             if request.trace is not None:
                 item.trace_context, item.trace_id = request.trace.context, request.trace.id
             work.append(item)
-            self._open[handle] = OpenRequest(request, batch)
-            batch.handles.append(handle)
-            stream = self._stream(request)
-            stream.on_cancel(self._cancel, handle)
-            if self._plan.is_decoupled:
+            open_requests[handle] = OpenRequest(request, batch)
+            handles.append(handle)
+            stream = request.stream
+            assert stream is not None
+            stream.on_cancel(cancel, handle)
+            if is_decoupled:
                 stream.on_flow(partial(self._set_paused, handle))
             size += request.batch_size
             handle += 1
@@ -442,16 +449,42 @@ class Instance:
         times = BatchTimes(batch.compute_start_ns, message.compute_input_end_ns, message.compute_output_start_ns, time.monotonic_ns())
         batch.times = times
         self._statistics.record_execution(batch.batch_size, times)
-        num_answered = 0
+        pop = self._open.pop
+        answered: list[InferRequest] = []
+        answers: list[WorkResponse] = []
         for handle, response in zip(batch.handles, message.responses, strict=True):
-            if response is not None:
-                entry = self._pop_open(handle)
-                if entry is not None:
-                    num_answered += self._answer(entry.request, response, times)
-        if num_answered:
-            self._statistics.record_compute(num_answered, times)
-        if not self.inflight:
+            if response is not None and (entry := pop(handle, None)) is not None:
+                if response.error is None:
+                    answered.append(entry.request)
+                    answers.append(response)
+                else:
+                    self._answer_error(entry.request, response, response.error, times)
+        if self._abandoned:
+            self._abandoned.intersection_update(self._open)
+        if answered:
+            self._statistics.record_compute(len(answered), times)
+            self._statistics.record_answers(answered, times.compute_start_ns, times.compute_end_ns)
+            self._deliver(answered, answers, times)
+        if not self._open or not self.inflight:
             self.on_idle(self)
+
+    def _deliver(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> None:
+        """The only responses of plain requests."""
+        name, version = self._plan.model_name, self._plan.model_version
+        for request, response in zip(requests, responses, strict=True):
+            if request.trace is not None:
+                request.trace.computed(times)
+            outputs = response.outputs
+            for tensor in outputs:
+                if tensor.data.__class__ is REFERENCE:
+                    self._resolve(outputs)
+                    break
+            assert request.stream is not None
+            request.stream.put(InferResponse(name, version, request.id, outputs, response.parameters, None, times), True)
+
+    def _resolve(self, outputs: list[Tensor]) -> None:
+        if self._process is not None:
+            self._process.channel.link.resolve(outputs)
 
     def _tell_executed(self, batch: Batch, on_executed: OnExecuted, message: Executed) -> None:
         """A request that is to be seen again counts as executed each time, as under Triton; a null request ends here, whatever comes."""
@@ -471,24 +504,16 @@ class Instance:
             self._statistics.record_compute(len(rescheduled), times)
         on_executed(batch.requests, rescheduled)
 
-    def _answer(self, request: InferRequest, response: WorkResponse, times: BatchTimes) -> bool:
-        """The only response of a plain request; True when it counts as an inference."""
-        stream = request.stream
-        assert stream is not None
-        statistics, end_ns = self._statistics, times.compute_end_ns
+    def _answer_error(self, request: InferRequest, response: WorkResponse, work_error: WorkError, times: BatchTimes) -> None:
+        error = NaiadError(Code[work_error.code], work_error.message, work_error.retry_after_s)
+        end_ns = times.compute_end_ns
         if request.trace is not None:
             request.trace.computed(times)
-        error = None
-        if response.error is None:
-            statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, times.compute_start_ns, end_ns)
-        else:
-            error = NaiadError(Code[response.error.code], response.error.message, response.error.retry_after_s)
-            statistics.record_failure(request.start_ns, end_ns, failure_reason(error.code, is_from_backend=True))
-        statistics.record_first_response(request.start_ns, end_ns)
+        self._statistics.record_failure(request.start_ns, end_ns, failure_reason(error.code, is_from_backend=True))
+        self._statistics.record_first_response(request.start_ns, end_ns)
         answer = self._to_response(request, response, error)
         answer.times = times
-        stream.put(answer, True)
-        return error is None
+        self._stream(request).put(answer, True)
 
     def _on_response(self, message: Response) -> None:
         """From a response sender."""

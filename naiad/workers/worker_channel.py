@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from naiad.core.tensor import Tensor
-from naiad.shm.arena import Arena
+from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.workers.link import Link
 from naiad.workers.messages import Answer, CallEvent, Cancel, Flow, Message, ToWorker
 
@@ -122,7 +122,12 @@ class WorkerChannel:
 
     def send_last_use(self, message: Message, answers: list[list[Tensor]], requests: list[Any]) -> None:
         """As `send`, when the model is done with `requests`: their memory may go back as the answer itself, uncopied."""
+        is_inline = all_inline(answers)
         with self._send_lock:
+            if is_inline:
+                requests.clear()
+                self._send(message)
+                return
             for tensors in answers:
                 self.link.place(tensors)
             requests.clear()
@@ -147,6 +152,15 @@ class WorkerChannel:
             self.sock.sendall(memoryview(out)[sent:])
         if len(out) > READ_BYTES:
             self._out = bytearray()
+
+
+def all_inline(answers: list[list[Tensor]]) -> bool:
+    """Nothing of them needs shared memory."""
+    for tensors in answers:
+        for tensor in tensors:
+            if len(tensor.data) > INLINE_MAX_BYTES or tensor.data.__class__ is memoryview:
+                return False
+    return True
 
 
 Rights: TypeAlias = "list[tuple[int, int, array.array[int]]]"

@@ -143,7 +143,7 @@ class FakeCore:
             self.buffers.append(buffer)
         return buffer
 
-    def infer(self, request: InferRequest) -> ResponseStream:
+    def infer(self, request: InferRequest, model: object = None) -> ResponseStream:
         if request.regions is not None:
             return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
         self.model(request.model_name, request.model_version)

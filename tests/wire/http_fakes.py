@@ -240,7 +240,7 @@ class FakeCore:
             raise invalid_arg(f"requested model '{name}' is not available")
         return [self.models[name].statistics]
 
-    def infer(self, request: InferRequest) -> ResponseStream:
+    def infer(self, request: InferRequest, model: object = None) -> ResponseStream:
         if request.regions is not None:
             return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
         request.start_ns = time.monotonic_ns()

@@ -128,10 +128,11 @@ class TestDecode:
         data = plain().SerializeToString() + b"\xf2\x3f\x03abc"
         assert v2_grpc.decode_request(data)[0].model_name == "m"
 
-    def test_requests_share_nothing_that_can_be_changed(self) -> None:
+    def test_a_changed_request_does_not_change_the_next(self) -> None:
+        """Shapes and names of outputs are shared, and replaced by whoever wants others."""
         first, _ = decode(plain())
-        first.inputs[0].shape.append(7)
-        first.requested_outputs.append("X")
+        first.inputs[0] = Tensor("I", "FP32", [7], b"")
+        first.requested_outputs = ["X"]
         first.parameters["x"] = 1
         second, _ = decode(plain())
         assert second.inputs[0].shape == [1, 2]
