@@ -60,6 +60,8 @@ class Engine:
         """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too many wait already."""
         if request.id in self._sequences:
             raise invalid_arg(f"a request with id '{request.id}' is under way already")
+        request.parameters.check(self.builder.vocab_size)
+        request.parameters.check_room(self.settings.max_waiting_requests)
         if len(self.scheduler.waiting) + request.parameters.n > self.settings.max_waiting_requests:
             raise unavailable(f"{len(self.scheduler.waiting)} requests wait already, the limit is {self.settings.max_waiting_requests}", 1)
         sequences = self.builder.build(request, self._num_submitted, self._random)

@@ -61,6 +61,8 @@ class OpenvinoEngine:
             raise invalid_arg(f"a request with id '{request.id}' is under way already")
         num_open = sum(map(len, self._sequences.values()))
         limit = self.settings.max_num_seqs + self.settings.max_waiting_requests
+        request.parameters.check(self.tokenizer.vocab_size)
+        request.parameters.check_room(limit)
         if num_open + request.parameters.n > limit:
             raise unavailable(f"{num_open} requests are open already, the limit is {limit}", 1)
         sequences = build_sequences(request, self.tokenizer, self.max_model_len, self._random)

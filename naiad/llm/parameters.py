@@ -51,6 +51,11 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
         self._check_distribution()
         self._check_tokens(vocab_size)
 
+    def check_room(self, max_waiting: int) -> None:
+        """More completions than may ever wait would be sent away again and again."""
+        if self.n > max_waiting:
+            raise invalid_arg(f"n is {self.n}, expected at most {max_waiting}, as many as may wait here")
+
     def _check_lengths(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise invalid_arg(f"max_tokens is {self.max_tokens}, expected at least 1")
