@@ -10,7 +10,7 @@ import msgspec
 import tokenizers
 
 from naiad.errors import invalid_arg, not_found
-from naiad.llm.models.decoder_config import read_eos
+from naiad.llm.checkpoint.end_tokens import read_eos
 from naiad.llm.tokenizer import Tokenizer
 
 

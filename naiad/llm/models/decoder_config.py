@@ -79,10 +79,3 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         return 2 * self.num_layers * self.kv_size * element_bytes
-
-
-def read_eos(raw: dict[str, object]) -> list[int]:
-    eos = raw.get("eos_token_id")
-    if isinstance(eos, int):
-        return [eos]
-    return [token for token in eos if isinstance(token, int)] if isinstance(eos, list) else []

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from naiad.errors import unsupported
-from naiad.llm.models.decoder_config import DecoderConfig, NormKind, read_eos
+from naiad.llm.checkpoint.end_tokens import read_eos
+from naiad.llm.models.decoder_config import DecoderConfig, NormKind
 from naiad.llm.models.family import Family
 from naiad.llm.models.llama import read_activation
 from naiad.llm.models.rope import read_rope

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from naiad.llm.models.decoder_config import DecoderConfig, read_eos
+from naiad.llm.checkpoint.end_tokens import read_eos
+from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.family import Family
 from naiad.llm.models.llama import read_activation
 from naiad.llm.models.rope import read_rope

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from naiad.errors import unsupported
-from naiad.llm.models.decoder_config import Activation, DecoderConfig, NormKind, read_eos
+from naiad.llm.checkpoint.end_tokens import read_eos
+from naiad.llm.models.decoder_config import Activation, DecoderConfig, NormKind
 from naiad.llm.models.family import Family
 from naiad.llm.models.rope import read_rope
 

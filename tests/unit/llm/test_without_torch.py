@@ -1,0 +1,23 @@
+"""What the OpenVINO engine needs is there without torch: that is what the extra `openvino-llm` installs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("tokenizers", reason="the extra openvino-llm brings it")
+pytest.importorskip("jinja2", reason="the extra openvino-llm brings it")
+
+MODULES = ["naiad.backends.llm", "naiad.backends.vllm", "naiad.backends.tensorrtllm", "naiad.llm.openvino_checkpoint"]
+ENGINE = "naiad.llm.openvino_engine"
+
+
+@pytest.mark.parametrize("module", [*MODULES, ENGINE])
+def test_it_is_imported(module: str) -> None:
+    if module == ENGINE:
+        pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
+    script = f"import sys; sys.modules['torch'] = sys.modules['transformers'] = None; import {module}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
