@@ -1,7 +1,7 @@
 """Ensembles and BLS: what the way between steps costs, and how many requests pass beside the genuine Triton.
 
     python -m bench.ensembles                       everything; prints markdown for RESULTS.md
-    python -m bench.ensembles cost throughput large --rounds 3
+    python -m bench.ensembles cost throughput wrk large --rounds 3
 
 cost        A request through an ensemble of three steps against three requests, one to each step, on our server alone:
             `cpu`    CPU of the whole process tree per ensemble request / the sum of the CPU per request to each step (c=16);
@@ -9,6 +9,7 @@ cost        A request through an ensemble of three steps against three requests,
             `inside` the server's own time for an ensemble request / the sum of its times for the three steps of those same requests,
                      from its statistics at c=1: no client, no wire, only what the data flow adds.
 throughput  perf_analyzer at 16 connections on the chain as an ensemble, as blocking BLS calls, as awaited BLS calls.
+wrk         The same with wrk and JSON at 64 connections. perf_analyzer itself takes some 100 us of the same cores per request, wrk a few.
 large       The chain on tensors of 1 and 4 MiB.
 """
 
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from bench import oracle
 from bench.compare import OURS, Pair, both, rows, take_turns
-from bench.load import perf_analyzer
+from bench.load import has_wrk, perf_analyzer, wrk
 from bench.table import Row, markdown
 from tests.server.harness import Server
 
@@ -90,6 +91,17 @@ def measure_throughput(servers: Pair, rounds: int) -> list[Row]:
     return made
 
 
+def measure_wrk(servers: Pair, rounds: int) -> list[Row]:
+    if not has_wrk():
+        print("wrk is not installed (package wrk): JSON under wrk is not measured", file=sys.stderr)
+        return []
+    made: list[Row] = []
+    for model in ("chain", "bls_chain", "bls_together"):
+        found = take_turns(servers, lambda server, m=model: wrk(server, 64, 4, m), rounds)  # type: ignore[misc]
+        made += rows(f"{model} JSON wrk 64 connections", found, {"infer_per_s": ">= 2"})
+    return made
+
+
 def measure_large(servers: Pair, rounds: int) -> list[Row]:
     made: list[Row] = []
     for mebibytes in (1, 4):
@@ -99,12 +111,12 @@ def measure_large(servers: Pair, rounds: int) -> list[Row]:
     return made
 
 
-PARTS = {"throughput": measure_throughput, "large": measure_large}
+PARTS = {"throughput": measure_throughput, "wrk": measure_wrk, "large": measure_large}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help="cost, throughput, large; all when none is named")
+    parser.add_argument("parts", nargs="*", help="cost, throughput, wrk, large; all when none is named")
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args(arguments)
     parts = chosen.parts or ["cost", *PARTS]

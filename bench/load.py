@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -63,11 +64,12 @@ def has_wrk() -> bool:
     return shutil.which("wrk") is not None
 
 
-def wrk(server: Server, connections: int, seconds: int = 5) -> Figures | None:
-    script = Path(__file__).with_name("infer.lua")
+def wrk(server: Server, connections: int, seconds: int = 5, model: str = "add_sub") -> Figures | None:
+    script = Path(__file__).with_name("infer.lua" if model == "add_sub" else "pipeline.lua")
     command = ["wrk", "-t", "2", "-c", str(connections), "-d", f"{seconds}s", "--latency", "-s", str(script), f"http://{server.http}"]
     cpu = cpu_seconds(server.pid)
-    text = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
+    environment = {**os.environ, "WRK_MODEL": model}
+    text = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment).stdout
     cpu = cpu_seconds(server.pid) - cpu
     done, rate, p50 = (
         re.search(pattern, text) for pattern in (r"(\d+) requests in", r"Requests/sec:\s+([\d.]+)", r"50%\s+([\d.]+)(us|ms|s)")

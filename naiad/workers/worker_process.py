@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +23,8 @@ from naiad.workers.messages import Configure, Configured, Failed, Load, Loaded, 
 from naiad.workers.template_process import TemplateProcess
 
 REAP_LIMIT_S = 2.0
+STOPPED_LIMIT_S = 2.0
+"""How long a worker that is to finalize may be stopped (SIGSTOP) before that is taken for good."""
 _DECODER: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)
 
 
@@ -72,13 +75,29 @@ class WorkerProcess:
         return answer
 
     async def unload(self, timeout_s: float) -> None:
-        """Lets the model finalize; kills it when that takes too long."""
+        """Lets the model finalize; kills it when that takes too long, or when it cannot because somebody has stopped it."""
         self.channel.send(Unload())
-        try:
-            await asyncio.wait_for(asyncio.shield(self.exited), timeout_s)
-        except TimeoutError:
+        first_s = min(timeout_s, STOPPED_LIMIT_S)
+        if await self._exits_within(first_s):
+            return
+        if self._is_stopped():
+            log.warning(f"worker of '{self.name}' is stopped and cannot finalize: it is killed")
+        elif await self._exits_within(timeout_s - first_s):
+            return
+        else:
             log.warning(f"worker of '{self.name}' did not finalize within {timeout_s:g} s and is killed")
-            await self.kill()
+        await self.kill()
+
+    async def _exits_within(self, limit_s: float) -> bool:
+        await asyncio.wait([self.exited], timeout=max(limit_s, 0.0))
+        return self.exited.done()
+
+    def _is_stopped(self) -> bool:
+        """By SIGSTOP or a terminal; one that a debugger holds is not."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+        except (OSError, IndexError):
+            return False
 
     async def kill(self) -> None:
         """Returns when the process is gone and everything it held is free."""

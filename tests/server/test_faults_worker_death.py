@@ -120,7 +120,7 @@ def test_a_worker_that_stops_itself_can_be_unloaded(server: Server, pid: int) ->
     eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "the worker has stopped")
     call.hang_up()
     assert server.post("/v2/repository/models/crasher/unload", {})[0] == 200
-    assert not wait_gone([pid], 40)
+    assert not wait_gone([pid], 20), "it is not given the time that a model may take to finalize"
     assert server.post("/v2/repository/models/crasher/load", {})[0] == 200
     assert crash(server, "").answer()[0] == 200
 
