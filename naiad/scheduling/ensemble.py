@@ -53,6 +53,7 @@ class _Scope:
         self.num_open = 0
         route = run.route
         self.tensors: dict[str, Tensor] = {} if parent is None else parent.tensors.copy()
+        """By their names in the ensemble. Those that a step has made still bear the name that it has given them."""
         self.missing: list[int] = [entry.num_awaited for entry in route.steps] if parent is None else parent.missing.copy()
         """By step of the route: tensors that it waits for."""
         self.num_missing_outputs: int = route.num_made_outputs if parent is None else parent.num_missing_outputs
@@ -65,7 +66,7 @@ class _Run:
     """One request on its way through the steps."""
 
     __slots__ = (
-        "_compute_ns", "_inflight", "_is_over", "_last_key", "_num_starting", "_plan", "_request", "_scheduler", "_stream", "route",
+        "_compute_ns", "_inflight", "_is_over", "_num_starting", "_plan", "_request", "_scheduler", "_stream", "route",
     )  # fmt: skip
 
     def __init__(self, scheduler: EnsembleScheduler, request: InferRequest, stream: ResponseStream) -> None:
@@ -74,8 +75,7 @@ class _Run:
         self._request = request
         self._stream = stream
         self.route = self._plan.route(request.requested_outputs)
-        self._inflight: dict[int, ResponseStream] = {}
-        self._last_key = 0
+        self._inflight: set[ResponseStream] = set()
         self._num_starting = 0
         """Above 0 while steps are being started: one that answers at once must not look like the last."""
         self._is_over = False
@@ -107,22 +107,21 @@ class _Run:
         except NaiadError as error:
             self._fail(error)
             return
-        self._last_key += 1
-        key = self._last_key
-        self._inflight[key] = stream
+        self._inflight.add(stream)
         scope.num_open += 1
         producer = _Producer(stream) if entry.step.is_decoupled else None
-        stream.deliver_to(partial(self._on_response, key, entry, scope, producer))
+        stream.deliver_to(partial(self._on_response, stream, entry, scope, producer))
 
     def _step_request(self, entry: RouteStep, scope: _Scope) -> InferRequest:
         step, outer, mark = entry.step, self._request, None
         inputs: list[Tensor] = []
+        tensors, marks = scope.tensors, scope.marks
         for name, source in step.input_map.items():
-            tensor = scope.tensors.get(source)
+            tensor = tensors.get(source)
             if tensor is not None:
                 inputs.append(Tensor(name, tensor.datatype, tensor.shape, tensor.data))
-            if scope.marks is not None and source in scope.marks:
-                mark = scope.marks[source]
+            if marks is not None and source in marks:
+                mark = marks[source]
         request = InferRequest(
             step.model_name,
             inputs,
@@ -145,10 +144,16 @@ class _Run:
         return request
 
     def _on_response(
-        self, key: int, entry: RouteStep, scope: _Scope, producer: _Producer | None, response: InferResponse | None, is_final: bool
+        self,
+        stream: ResponseStream,
+        entry: RouteStep,
+        scope: _Scope,
+        producer: _Producer | None,
+        response: InferResponse | None,
+        is_final: bool,
     ) -> None:
         if is_final:
-            self._inflight.pop(key, None)
+            self._inflight.discard(stream)
         if not self._is_over and response is not None:
             if response.error is not None:
                 self._fail(response.error)
@@ -166,24 +171,23 @@ class _Run:
             self._finish_if_done()
 
     def _take_outputs(self, entry: RouteStep, scope: _Scope, response: InferResponse) -> None:
-        route, output_map, tensors = self.route, entry.step.output_map, scope.tensors
+        takes, tensors = entry.takes, scope.tensors
         for tensor in response.outputs:
-            name = output_map.get(tensor.name)
-            if name is not None:
-                named = Tensor(name, tensor.datatype, tensor.shape, tensor.data)
-                tensors[name] = _read_only(named) if name in route.shared else named
+            taken = takes.get(tensor.name)
+            if taken is not None:
+                name, is_shared = taken
+                tensors[name] = _read_only(tensor) if is_shared else tensor
         if response.times is not None:
             self._count_compute(response.times)
         if response.parameters:
             self._take_parameters(entry, scope, response.parameters)
+        scope.num_missing_outputs -= entry.num_outputs
+        missing = scope.missing
         due: list[RouteStep] = []
-        for name in output_map.values():
-            if name in route.outputs:
-                scope.num_missing_outputs -= 1
-            for reader in route.waiting_for.get(name, ()):
-                scope.missing[reader.number] -= 1
-                if not scope.missing[reader.number]:
-                    due.append(reader)
+        for reader, count in entry.feeds:
+            left = missing[reader.number] = missing[reader.number] - count
+            if not left:
+                due.append(reader)
         if due:
             self._start_steps(due, scope)
         if not scope.num_missing_outputs and not self._is_over:
@@ -219,7 +223,12 @@ class _Run:
 
     def _respond(self, scope: _Scope) -> None:
         """Once per scope: no output of it is missing any more."""
-        outputs = [tensor for name in self.route.outputs if (tensor := scope.tensors.get(name)) is not None]
+        tensors = scope.tensors
+        outputs = [
+            Tensor(name, tensor.datatype, tensor.shape, tensor.data)
+            for name in self.route.outputs
+            if (tensor := tensors.get(name)) is not None
+        ]
         if self._plan.output_reshapes:
             reshapes = self._plan.output_reshapes
             outputs = [reshapes[tensor.name].apply(tensor) if tensor.name in reshapes else tensor for tensor in outputs]
@@ -256,7 +265,7 @@ class _Run:
             return
         failure = NaiadError(error.code, f"in ensemble '{self._plan.name}', {error.message}", error.retry_after_s)
         self._end(failure)
-        for stream in list(self._inflight.values()):
+        for stream in list(self._inflight):
             stream.cancel()
         self._stream.fail(failure, self._plan.name, self._plan.version, self._request.id)
 
@@ -274,7 +283,7 @@ class _Run:
         self._fail(NaiadError(Code.CANCELLED, "request was cancelled"))
 
     def _set_paused(self, is_paused: bool) -> None:
-        for stream in list(self._inflight.values()):
+        for stream in list(self._inflight):
             stream.pause(is_paused)
 
 

@@ -1,7 +1,7 @@
 """What an ensemble is: its steps, and who feeds whom. Worked out once, read by every run.
 
 In:  `ensemble_scheduling` of a ModelConfig (build.py). Out: a `Route` per set of outputs that is asked for: the steps that it takes,
-how many tensors each of them waits for, and who waits for a tensor.
+how many tensors each of them waits for, and who waits for what it makes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True):
     is_decoupled: bool = False
 
 
-class RouteStep(msgspec.Struct, frozen=True):
+class RouteStep(msgspec.Struct, eq=False):
     number: int
     """Its place in the route."""
     step: Step
@@ -34,6 +34,12 @@ class RouteStep(msgspec.Struct, frozen=True):
     """Of the model: those that the step is asked for."""
     num_awaited: int
     """Tensors that other steps make."""
+    takes: dict[str, tuple[str, bool]] = {}
+    """Output of the model -> tensor of the ensemble, and whether several read it."""
+    num_outputs: int = 0
+    """Of the ensemble, that it makes."""
+    feeds: list[tuple[RouteStep, int]] = []
+    """Steps that wait for what it makes, and for how many tensors of it each."""
 
 
 class TensorReshape(msgspec.Struct, frozen=True):
@@ -51,8 +57,6 @@ class TensorReshape(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     outputs: list[str]
     steps: list[RouteStep]
-    waiting_for: dict[str, list[RouteStep]]
-    """By tensor: the steps that take it, for tensors that a step makes."""
     num_made_outputs: int
     """Of `outputs`: those that a step makes. The others are inputs that are passed through."""
     shared: frozenset[str]
@@ -100,19 +104,20 @@ class EnsemblePlan:
         numbers = self._needed_steps(outputs)
         made = {tensor for number in numbers for tensor in self.steps[number].output_map.values()}
         steps: list[RouteStep] = []
-        waiting_for: dict[str, list[RouteStep]] = {}
         readers: dict[str, int] = dict.fromkeys(outputs, 1)
         for number in numbers:
             step = self.steps[number]
-            awaited = made.intersection(step.input_map.values())
-            entry = RouteStep(len(steps), step, list(step.output_map), len(awaited))
-            steps.append(entry)
-            for tensor in awaited:
-                waiting_for.setdefault(tensor, []).append(entry)
+            steps.append(RouteStep(len(steps), step, list(step.output_map), len(made.intersection(step.input_map.values()))))
             for tensor in step.input_map.values():
                 readers[tensor] = readers.get(tensor, 0) + 1
         shared = frozenset(tensor for tensor, count in readers.items() if count > 1)
-        return Route(outputs, steps, waiting_for, len(made.intersection(outputs)), shared)
+        for entry in steps:
+            output_map = entry.step.output_map
+            entry.takes = {name: (tensor, tensor in shared) for name, tensor in output_map.items()}
+            entry.num_outputs = sum(tensor in outputs for tensor in output_map.values())
+            taken = [(reader, len(set(output_map.values()).intersection(reader.step.input_map.values()))) for reader in steps]
+            entry.feeds = [(reader, count) for reader, count in taken if count]
+        return Route(outputs, steps, len(made.intersection(outputs)), shared)
 
     def _needed_steps(self, outputs: list[str]) -> list[int]:
         """Steps that contribute to these outputs; the others need not run."""
