@@ -66,7 +66,7 @@ class _Run:
     """One request on its way through the steps."""
 
     __slots__ = (
-        "_compute_ns", "_inflight", "_is_over", "_num_starting", "_plan", "_request", "_scheduler", "_stream", "route",
+        "_compute_ns", "_inflight", "_is_over", "_last_key", "_num_starting", "_plan", "_request", "_scheduler", "_stream", "route",
     )  # fmt: skip
 
     def __init__(self, scheduler: EnsembleScheduler, request: InferRequest, stream: ResponseStream) -> None:
@@ -75,7 +75,9 @@ class _Run:
         self._request = request
         self._stream = stream
         self.route = self._plan.route(request.requested_outputs)
-        self._inflight: set[ResponseStream] = set()
+        self._inflight: dict[int, ResponseStream] = {}
+        """By a number: a stream whose consumer refers to it would be left to the garbage collector."""
+        self._last_key = 0
         self._num_starting = 0
         """Above 0 while steps are being started: one that answers at once must not look like the last."""
         self._is_over = False
@@ -107,10 +109,11 @@ class _Run:
         except NaiadError as error:
             self._fail(error)
             return
-        self._inflight.add(stream)
+        self._last_key = key = self._last_key + 1
+        self._inflight[key] = stream
         scope.num_open += 1
         producer = _Producer(stream) if entry.step.is_decoupled else None
-        stream.deliver_to(partial(self._on_response, stream, entry, scope, producer))
+        stream.deliver_to(partial(self._on_response, key, entry, scope, producer))
 
     def _step_request(self, entry: RouteStep, scope: _Scope) -> InferRequest:
         step, outer, mark = entry.step, self._request, None
@@ -145,7 +148,7 @@ class _Run:
 
     def _on_response(
         self,
-        stream: ResponseStream,
+        key: int,
         entry: RouteStep,
         scope: _Scope,
         producer: _Producer | None,
@@ -153,7 +156,7 @@ class _Run:
         is_final: bool,
     ) -> None:
         if is_final:
-            self._inflight.discard(stream)
+            self._inflight.pop(key, None)
         if not self._is_over and response is not None:
             if response.error is not None:
                 self._fail(response.error)
@@ -265,7 +268,7 @@ class _Run:
             return
         failure = NaiadError(error.code, f"in ensemble '{self._plan.name}', {error.message}", error.retry_after_s)
         self._end(failure)
-        for stream in list(self._inflight):
+        for stream in list(self._inflight.values()):
             stream.cancel()
         self._stream.fail(failure, self._plan.name, self._plan.version, self._request.id)
 
@@ -283,7 +286,7 @@ class _Run:
         self._fail(NaiadError(Code.CANCELLED, "request was cancelled"))
 
     def _set_paused(self, is_paused: bool) -> None:
-        for stream in list(self._inflight):
+        for stream in list(self._inflight.values()):
             stream.pause(is_paused)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -334,3 +335,20 @@ async def test_stop_waits_for_runs() -> None:
     assert refused.value.code is unavailable("").code
     bench.answer("a", tensor("y", b"1"))
     await stopping
+
+
+def test_a_request_leaves_nothing_to_the_garbage_collector() -> None:
+    """At thousands of requests per second it would be the dearest part of them."""
+    first, second = Step("a", "", {"x": "IN"}, {"y": "MID"}), Step("b", "", {"x": "MID"}, {"y": "OUT"})
+    bench = Bench(first, second, outputs=["OUT"])
+    gc.collect()
+    gc.disable()
+    try:
+        bench.send(tensor("IN", b"1"))
+        bench.answer("a", tensor("y", b"2"))
+        bench.answer("b", tensor("y", b"3"))
+        assert bench.values() == [{"OUT": b"3"}]
+        bench.answers.clear()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
