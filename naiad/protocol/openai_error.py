@@ -15,6 +15,7 @@ from naiad.errors import Code, NaiadError
 _CONTEXT = re.compile(r"the prompt has \d+ tokens")
 _NAMED = re.compile(r"(?:(?:sampling )?parameter )?'?([a-z_]+)'? (?:is|has|names|holds|of token) ")
 """The engine's refusals begin with the parameter's name."""
+_LACKING = re.compile(r"the [a-z]+ engine has no ([a-z_]+)")
 
 
 class OpenAiError(Exception):
@@ -62,7 +63,7 @@ def from_core(error: NaiadError, param_names: frozenset[str] = frozenset(), *, i
     if _CONTEXT.match(error.message):
         param = "messages" if "messages" in param_names else "prompt" if "prompt" in param_names else "input"
         return bad_request(error.message, param, "context_length_exceeded")
-    named = _NAMED.match(error.message)
+    named = _NAMED.match(error.message) or _LACKING.match(error.message)
     return bad_request(error.message, named[1] if named is not None and named[1] in param_names else None)
 
 

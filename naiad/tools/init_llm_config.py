@@ -25,10 +25,15 @@ _ENGINE_NAMES = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_pen
 _MADE_BY_PREPROCESSING = {"end_id": "OUT_END_ID", "pad_id": "OUT_PAD_ID"}
 
 
+_SAMPLING_DEFAULTS = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}
+"""As their makers recommend: a small model rambles at temperature 1."""
+
+
 def llm_config(checkpoint: str) -> str:
+    defaults = _SAMPLING_DEFAULTS.get(checkpoint)
     return f"""# A language model with in-flight batching; docs/llm-backend.md lists its tensors and parameters.
 backend: "llm"
-{_parameter("checkpoint", checkpoint)}"""
+{_parameter("checkpoint", checkpoint)}""" + ("" if defaults is None else _parameter("sampling_defaults", json.dumps(defaults)))
 
 
 def preprocessing_config(checkpoint: str) -> str:

@@ -11,6 +11,7 @@ from naiad.cli import naiad
 from naiad.errors import NaiadError
 from naiad.repository.check import Severity, check_repository
 from naiad.tools.init_llm import init_llm, model_name
+from naiad.tools.init_llm_config import llm_config
 from naiad.tools.model_argument import checkpoint_repository
 
 
@@ -56,3 +57,8 @@ def test_models_of_the_command_line() -> None:
     assert not folder.exists()
     with pytest.raises(NaiadError, match="two models of --model are called 'one'"), checkpoint_repository(["a/one", "b/one"]):
         pass
+
+
+def test_the_model_of_naiad_pull_comes_with_its_makers_sampling() -> None:
+    assert '"sampling_defaults" value: { string_value: "{\\"temperature\\": 0.2' in llm_config("smollm2")
+    assert "sampling_defaults" not in llm_config("/models/other")
