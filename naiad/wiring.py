@@ -10,6 +10,7 @@ from pathlib import Path
 
 from naiad import __version__
 from naiad.backends.custom_package import installed_backends
+from naiad.core.busy_poll import BusyPoll, has_spare_cpu
 from naiad.core.clock import Clock, LoopClock
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.work import ControlOperation
@@ -152,8 +153,9 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
     def is_decoupled(name: str, version: str) -> bool:
         return core.model(name, version).spec.is_decoupled
 
-    services = Services(lambda request: core.call(request), is_decoupled, custom.apply, custom.drop_owner, control)
     clock = LoopClock(loop)
+    busy_poll = BusyPoll(clock, settings.busy_poll_us * 1000) if settings.busy_poll_us and has_spare_cpu() else None
+    services = Services(lambda request: core.call(request), is_decoupled, custom.apply, custom.drop_owner, control, busy_poll)
     cache = _cache(settings, clock)
     loader = Loader(clock, templates, services, load_options(settings), _rate_limiter(settings, clock), cache)
     stores = [_store(repository, settings) for repository in settings.model_repository]

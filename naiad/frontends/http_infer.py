@@ -252,9 +252,8 @@ class _InferAnswer:
             self._response = response
             return
         last = self._forms.last_answer
-        if last is not None and response is not None and response.error is None and self._encoding == IDENTITY:
-            if self._answer_again(response, last):
-                return
+        if last is not None and response is not None and response.error is None and self._answer_again(response, last):
+            return
         try:
             if response is None:
                 raise internal("the model ended the request without a response")
@@ -270,7 +269,7 @@ class _InferAnswer:
             self._compress(encoded)
 
     def _answer_again(self, response: InferResponse, last: AnswerHead) -> bool:
-        if not v2_json.is_repeated(response, last) or last.size > _MAX_AGAIN_BYTES:
+        if self._encoding != IDENTITY or last.size > _MAX_AGAIN_BYTES or not v2_json.is_repeated(response, last):
             return False
         if not last.start:
             last.start = render_head(200, last.headers, last.size) + last.text

@@ -59,6 +59,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = 0.0
+    busy_poll_us: Annotated[
+        int,
+        SERVER(
+            "While requests come one at a time, how long the server stays awake for the next event instead of sleeping, in microseconds. "
+            "Shortens the answers to a client that waits for each before it asks again, for the CPU of the waits. 0 turns it off.",
+            parse=count,
+            is_extension=True,
+        ),
+    ] = 200
     config_file: Annotated[
         str,
         SERVER(

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from naiad.core.busy_poll import BusyPoll
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import SlotRef, Tensor
@@ -33,6 +34,7 @@ class Services(msgspec.Struct, frozen=True):
     drop_metrics: Callable[[str], None]
     control: Callable[[str, ControlOperation], Awaitable[bool]]
     """(instance whose model asks, operation); raises NaiadError."""
+    busy_poll: BusyPoll | None = None
 
 
 class Calls:

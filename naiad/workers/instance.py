@@ -371,6 +371,8 @@ class Instance:
         self._handle = handle - 1
         self._batches[number] = batch
         self.num_batches += 1
+        if self._services.busy_poll is not None:
+            self._services.busy_poll.leave(len(requests), now_ns)
         if self._permit is not None:
             self._permit.take()
         if self._plan.execution_timeout_ns:
@@ -395,6 +397,9 @@ class Instance:
         self.on_idle(self)
 
     def _count_batches(self, count: int) -> None:
+        if self._services.busy_poll is not None:
+            for _ in range(self.num_batches - count):
+                self._services.busy_poll.come_back()
         self.num_batches = count
         if self._permit is not None:
             self._permit.give_back(count)

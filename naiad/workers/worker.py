@@ -22,7 +22,7 @@ from typing import Any
 
 from naiad.backends.backend import Backend
 from naiad.backends.custom_package import installed_backends
-from naiad.core.tensor import Tensor
+from naiad.core.tensor import REFERENCE, Tensor
 from naiad.core.work import (
     CallRequest,
     ControlOperation,
@@ -254,11 +254,13 @@ class Worker:
 
     def _take(self, message: Execute) -> list[WorkRequest]:
         requests = message.requests
-        resolve = self.channel.link.resolve
         is_open = self._open.add
         for request in requests:
-            resolve(request.inputs)
             is_open(request.handle)
+            for tensor in request.inputs:
+                if tensor.data.__class__ is REFERENCE:
+                    self.channel.link.resolve(request.inputs)
+                    break
         return requests
 
     def _execute(self, message: Execute) -> None:
@@ -412,8 +414,10 @@ class Worker:
 
     def _close(self, handle: int) -> None:
         self._open.discard(handle)
-        self._cancelled.discard(handle)
-        self._paused.discard(handle)
+        if self._cancelled:
+            self._cancelled.discard(handle)
+        if self._paused:
+            self._paused.discard(handle)
 
     def _on_event(self, message: Cancel | Flow | CallEvent | Answer) -> None:
         match message:

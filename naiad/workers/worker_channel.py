@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import os
+import select
 import socket
 import threading
 from collections import deque
@@ -32,6 +33,8 @@ class WorkerChannel:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         self.sock = sock
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
         self.link: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
         self.backlog: deque[ToWorker] = deque()
         self.on_event: Callable[[Cancel | Flow | CallEvent | Answer], None] = lambda message: None
@@ -67,8 +70,10 @@ class WorkerChannel:
 
     def poll(self) -> None:
         """Takes in what has already arrived, without waiting."""
+        if self._loop_thread is not None and threading.get_ident() != self._loop_thread:
+            return  # the loop does
         with self._changed:
-            if not self._is_reading or threading.get_ident() == self._loop_thread:
+            if not self._is_reading or self._loop_thread is not None:
                 self._read_and_dispatch(socket.MSG_DONTWAIT)
 
     def reserve_for_loop(self) -> None:
@@ -95,6 +100,9 @@ class WorkerChannel:
 
     def _read(self, flags: int) -> list[ToWorker]:
         try:
+            if not flags:
+                # Not in recvmsg: who blocks there is also woken when the peer has read what we sent, once per batch, for nothing.
+                self._readable.poll()
             size, ancillary, _, _ = self.sock.recvmsg_into([self._buffer], ANCILLARY_BYTES, flags)
         except BlockingIOError:
             return []

@@ -15,6 +15,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "id": ("naiad", "naiad"),
     "exit-timeout-secs": ("7", 7),
     "drain-delay-secs": ("2.5", 2.5),
+    "busy-poll-us": ("50", 50),
     "log-verbose": ("2", 2),
     "log-info": ("off", False),
     "log-warning": ("0", False),

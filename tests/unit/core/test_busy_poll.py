@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from naiad.core import busy_poll
+from naiad.core.busy_poll import MIN_LONE, BusyPoll, has_spare_cpu
+from naiad.core.clock import Timer
+
+WINDOW_NS = 200_000
+
+
+class TurningClock:
+    """`call_soon` runs at the next `turn`."""
+
+    def __init__(self) -> None:
+        self.time_ns = 1_000_000_000
+        self.due: list[Callable[[], None]] = []
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        self.due.append(callback)
+        return None
+
+    def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
+        raise NotImplementedError
+
+    def turn(self) -> None:
+        due, self.due = self.due, []
+        for callback in due:
+            callback()
+
+
+class Server:
+    def __init__(self) -> None:
+        self.clock = TurningClock()
+        self.poll = BusyPoll(self.clock, WINDOW_NS)
+
+    def pass_ns(self, ns: int) -> None:
+        self.clock.time_ns += ns
+        self.clock.turn()
+
+    def request(self, *, gap_ns: int = 1_000, takes_ns: int = 1_000, num_requests: int = 1) -> None:
+        self.pass_ns(gap_ns)
+        self.poll.leave(num_requests, self.clock.now_ns())
+        self.pass_ns(takes_ns)
+        self.poll.come_back()
+
+    @property
+    def is_awake(self) -> bool:
+        return bool(self.clock.due)
+
+
+def lone_client() -> Server:
+    server = Server()
+    for _ in range(MIN_LONE + 1):
+        server.request()
+    return server
+
+
+def test_a_client_that_waits_for_each_answer_keeps_the_loop_awake() -> None:
+    server = lone_client()
+    assert server.is_awake
+    server.pass_ns(WINDOW_NS // 2)
+    assert server.is_awake
+
+
+def test_the_loop_sleeps_when_nothing_has_come_for_the_window() -> None:
+    server = lone_client()
+    server.pass_ns(WINDOW_NS)
+    assert not server.is_awake
+
+
+def test_few_lone_requests_are_not_a_habit() -> None:
+    server = Server()
+    for _ in range(MIN_LONE):
+        server.request()
+    assert not server.is_awake
+
+
+@pytest.mark.parametrize("slow", ["gap_ns", "takes_ns"])
+def test_waits_that_outlast_the_window_are_slept_through(slow: str) -> None:
+    server = lone_client()
+    for _ in range(2):
+        server.request(**{slow: WINDOW_NS * 3})
+    server.pass_ns(WINDOW_NS)
+    assert not server.is_awake
+    server.pass_ns(WINDOW_NS * 3 if slow == "gap_ns" else 1_000)
+    server.poll.leave(1, server.clock.now_ns())
+    assert server.is_awake == (slow == "gap_ns"), "a quick model is waited for even when its client is slow, and the other way round"
+
+
+@pytest.mark.parametrize("num_requests", [1, 2])
+def test_never_under_load(num_requests: int) -> None:
+    server = lone_client()
+    server.poll.leave(num_requests, server.clock.now_ns())
+    server.poll.leave(1, server.clock.now_ns())
+    server.pass_ns(1)
+    assert not server.is_awake
+    server.poll.come_back()
+    server.poll.come_back()
+    assert not server.is_awake
+    assert server.poll.num_flying == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "quota"), [("max 100000", None), ("200000 100000", 2.0), ("800000 100000", 8.0), ("nonsense", None), ("x y", None)]
+)
+def test_quota_of_a_container(limits: str, quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpu.max").write_text(limits)
+    real_open = open
+    monkeypatch.setattr("builtins.open", lambda path, *a, **k: real_open(str(path).replace("/sys/fs/cgroup", str(tmp_path)), *a, **k))
+    assert busy_poll._quota_cpus() == quota
+
+
+@pytest.mark.parametrize(("cpus", "quota", "is_spare"), [(1, None, False), (2, None, True), (8, 2.0, False), (8, 4.0, True)])
+def test_only_with_a_cpu_to_spare(cpus: int, quota: float | None, is_spare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cpus)))
+    monkeypatch.setattr(busy_poll, "_quota_cpus", lambda: quota)
+    assert has_spare_cpu() == is_spare
