@@ -160,7 +160,11 @@ def _throughput_latency(job: Job, ranked: Sequence[Ranked], chosen: Sequence[Ran
     is_log = bool(latencies) and max(latencies) / min(latencies) > 50
     x_axis = Axis("p99 latency, ms", is_log=is_log, limit=_limit(job, "perf_latency_p99"))
     body = xy_chart(series, x_axis, Axis(_unit(rate)), "Throughput against p99 latency of all configurations")
-    return card("Throughput against p99 latency", body + legend(series), "Up and to the left is better; each point is one measurement.")
+    return card(
+        "Throughput against p99 latency",
+        body + legend(series),
+        "Up and to the left is better; each point is one measurement, hollow where it was not stable.",
+    )
 
 
 def _unit(rate: str) -> str:

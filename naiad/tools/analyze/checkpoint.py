@@ -20,6 +20,10 @@ FORMAT = "naiad-analyze/1"
 FILE = "measurements.jsonl"
 
 
+class CheckpointError(Exception):
+    """What was measured cannot be kept, e.g. on a full disk: there is no sense in going on."""
+
+
 class Goal(msgspec.Struct, frozen=True):
     objectives: dict[str, Objectives] = {}
     """By model."""
@@ -106,7 +110,7 @@ class Checkpoint:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._drop_half_line()
-            self._file = self._path.open("ab")
+            self._file = self._path.open("ab", buffering=0)
         except OSError as error:
             raise OptionError(f"--checkpoint-directory {directory} cannot be used: {error.strerror}") from None
 
@@ -135,9 +139,15 @@ class Checkpoint:
         self._write(MeasurementEntry(job.models, measurement))
 
     def _write(self, entry: JobEntry | MeasurementEntry) -> None:
-        self._file.write(msgspec.json.encode(entry) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Raises CheckpointError."""
+        line = msgspec.json.encode(entry) + b"\n"
+        try:
+            # A disk that is nearly full takes a part of a line; the rest says why.
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint {self._path} cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
         self._file.close()

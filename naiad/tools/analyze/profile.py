@@ -19,7 +19,7 @@ from naiad import __version__
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.settings.option import OptionError
 from naiad.tools.analyze.brute import Search, brute_search
-from naiad.tools.analyze.checkpoint import Checkpoint, Goal, Job, fingerprint
+from naiad.tools.analyze.checkpoint import Checkpoint, CheckpointError, Goal, Job, fingerprint
 from naiad.tools.analyze.config_file import read_config_file
 from naiad.tools.analyze.job import Bench, Workload
 from naiad.tools.analyze.measurement import Measurement
@@ -39,6 +39,7 @@ from naiad.tools.machine import machine_text
 from naiad.tools.perf.control import ControlError
 from naiad.tools.perf.progress import LiveLine, wants_live
 from naiad.tools.perf.saved_run import command_text
+from naiad.tools.report_path import make_folder
 
 UNUSABLE = 99
 INTERRUPTED = 130
@@ -47,6 +48,7 @@ INTERRUPTED = 130
 def run_profile(values: dict[str, Any]) -> int:
     """`values`: what the command line says. Raises OptionError."""
     options, specs = complete_options(values)
+    make_folder("--export-path", options.export_path)
     return uvloop.run(_profile(options, specs))
 
 
@@ -101,7 +103,7 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
             except ControlError as error:
                 click.echo(f"error: {' + '.join(spec.name for spec in group)}: {error}", err=True)
                 code = UNUSABLE
-    except ServerError as error:
+    except (ServerError, CheckpointError) as error:
         click.echo(f"error: {error}", err=True)
         code = UNUSABLE
     except asyncio.CancelledError:

@@ -33,7 +33,7 @@ class Rival(msgspec.Struct, frozen=True):
 def parse_rival(text: str) -> Rival:
     """`[label=]flags` or a path that ends with .json. Raises OptionError."""
     head, equals, rest = text.partition("=")
-    label, text = (head.strip(), rest) if equals and not head.lstrip().startswith("-") and " " not in head.strip() else ("", text)
+    label, text = (head.strip(), rest) if equals and not head.lstrip().startswith("-") else ("", text)
     if text.strip().endswith(".json") and not text.lstrip().startswith("-"):
         return Rival(label, Path(text.strip()))
     try:

@@ -10,23 +10,27 @@ from naiad.tools.perf.options import PerfOptions, check_options
 from naiad.tools.perf.perf_page import perf_page
 from naiad.tools.perf.run import run_one, write_file
 from naiad.tools.perf.saved_run import SavedRun, encode_run, read_run, save_run
+from naiad.tools.report_path import check_file
 
 INTERRUPTED = 130
 
 
 def run(options: PerfOptions) -> int:
-    """The whole command."""
+    """The whole command. Raises OptionError."""
+    for name in ("latency_report_file", "profile_export_file", "json", "html"):
+        if getattr(options, name):
+            check_file(f"--{name.replace('_', '-')}", getattr(options, name))
+    # All is read and checked first: a mistake in the last word must not cost the measurements before it.
+    rivals = [_rival(options, text) for text in options.compare]
     runs: list[SavedRun] = []
     codes: list[int] = []
     if options.model:
-        codes.append(_run_and_keep(options, runs, show_label=bool(options.compare)))
-    for text in options.compare:
-        rival = parse_rival(text)
-        if rival.path is not None:
-            saved = read_run(rival.path)
-            runs.append(msgspec.structs.replace(saved, label=rival.label) if rival.label else saved)
+        codes.append(_run_and_keep(options, runs, show_label=bool(rivals)))
+    for rival in rivals:
+        if isinstance(rival, SavedRun):
+            runs.append(rival)
         elif INTERRUPTED not in codes:
-            codes.append(_run_and_keep(check_options(rival_options(options, rival)), runs, show_label=True))
+            codes.append(_run_and_keep(rival, runs, show_label=True))
     runs = _distinct(runs)
     if len(runs) > 1:
         print(comparison_text(runs), end="")
@@ -35,6 +39,15 @@ def run(options: PerfOptions) -> int:
     if runs and options.html:
         write_file(options.html, perf_page(runs))
     return max(codes, default=0)
+
+
+def _rival(options: PerfOptions, text: str) -> SavedRun | PerfOptions:
+    """A run that was saved, or one to make. Raises OptionError."""
+    rival = parse_rival(text)
+    if rival.path is None:
+        return check_options(rival_options(options, rival))
+    saved = read_run(rival.path)
+    return msgspec.structs.replace(saved, label=rival.label) if rival.label else saved
 
 
 def _run_and_keep(options: PerfOptions, runs: list[SavedRun], *, show_label: bool) -> int:

@@ -182,7 +182,9 @@ def test_a_run_can_be_saved_and_read(tmp_path: Path) -> None:
 def test_rivals() -> None:
     assert parse_rival("triton=-u host:1 -i grpc").arguments == ("-u", "host:1", "-i", "grpc")
     assert parse_rival("triton=-u host:1").label == "triton"
+    assert parse_rival("another server=-u host:1").label == "another server"
     assert parse_rival("-u host:1").label == "-u host:1"
+    assert parse_rival("--label=x").arguments == ("--label=x",)
     assert parse_rival("old=a/b.json").path == Path("a/b.json")
     with pytest.raises(OptionError, match="expected flags"):
         parse_rival("nonsense")
