@@ -12,6 +12,9 @@ from naiad.llm.models.decoder_weights import LayerWeights, Linear, Norm
 from naiad.llm.models.operations import AttentionShape, Stream
 from naiad.llm.step_input import PromptSegment, StepInput
 
+MAX_PADDING = 2
+"""One-token rows are attended to together where that reads at most so many times what each for itself would."""
+
 
 def apply_norm(x: Tensor, norm: Norm) -> Tensor:
     if norm.kind is NormKind.LAYER:
@@ -120,12 +123,40 @@ def paged_attention(query: Tensor, index: int, shape: AttentionShape, step: Step
     """query [tokens, heads, head_dim], rotated; keys and values are stored already."""
     out = torch.empty_like(query)
     slots, positions = step.slots.tolist(), step.positions.tolist()
-    singles = (PromptSegment(row, 1, positions[row], slots[row]) for row in range(step.num_single))
+    num_single = step.num_single
+    longest = max(positions[:num_single], default=0) + 1
+    are_alike = num_single > 1 and num_single * longest <= MAX_PADDING * (sum(positions[:num_single]) + num_single)
+    if are_alike and not shape.softcap:
+        out[:num_single] = _attend_singles(query[:num_single], index, shape, step, cache, longest)
+        singles = []
+    else:
+        singles = [PromptSegment(row, 1, positions[row], slots[row]) for row in range(num_single)]
     for segment in (*singles, *step.segments):
         rows = slice(segment.first_row, segment.first_row + segment.count)
         key, value = _gather(index, segment, cache)
         out[rows] = _attend_one(query[rows], key, value, segment.start, shape)
     return out.reshape(query.shape[0], -1)
+
+
+def _attend_singles(query: Tensor, index: int, shape: AttentionShape, step: StepInput, cache: KvCache, longest: int) -> Tensor:
+    """All one-token rows at once, each padded to the longest; what the padding reads is masked."""
+    slots, positions = step.slots[: query.shape[0]].long(), step.positions[: query.shape[0], None]
+    blocks = cache.block_tables[slots, : -(-longest // cache.block_size)].long()
+
+    def lay_out(pages: Tensor) -> Tensor:
+        return pages[blocks].transpose(1, 2).flatten(2, 3)[:, :, :longest]
+
+    places = torch.arange(longest, device=query.device)[None, :]
+    allowed = places <= positions if not shape.window else (places <= positions) & (places > positions - shape.window)
+    mixed = F.scaled_dot_product_attention(
+        query[:, :, None],
+        lay_out(cache.keys[index]),
+        lay_out(cache.values[index]),
+        attn_mask=allowed[:, None, None, :],
+        scale=shape.scale,
+        enable_gqa=shape.num_heads != shape.num_kv_heads,
+    )
+    return mixed[:, :, 0]
 
 
 def _gather(index: int, segment: PromptSegment, cache: KvCache) -> tuple[Tensor, Tensor]:

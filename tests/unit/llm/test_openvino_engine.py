@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,44 @@ def test_what_it_lacks_is_refused_by_name(engine: OpenvinoEngine, values: dict[s
     assert words in refused.value.message
     assert refused.value.code.name == "INVALID_ARG"
     assert not engine.has_work
+
+
+@pytest.mark.parametrize(("name", "value"), [("priority", 3), ("cache_salt", "mine"), ("grammar", object())])
+def test_what_it_lacks_beside_sampling_is_refused_too(engine: OpenvinoEngine, name: str, value: Any) -> None:
+    asked = request()
+    setattr(asked, name, value)
+    with pytest.raises(NaiadError, match=f"the openvino engine has no {name}"):
+        engine.submit(asked)
+    assert not engine.has_work
+
+
+def test_more_completions_than_may_be_open_is_no_overload(engine: OpenvinoEngine) -> None:
+    with pytest.raises(NaiadError, match="n is 9, expected at most 8") as refused:
+        engine.submit(request(n=9))
+    assert refused.value.code.name == "INVALID_ARG"
+
+
+def test_requests_that_end_or_are_cancelled_give_their_blocks_back(engine: OpenvinoEngine) -> None:
+    """Two hundred of them, and then one that needs nearly all blocks."""
+    source = random.Random(1)
+    gatherer = Gatherer()
+    for number in range(200):
+        if number % 4 == 0:
+            while engine.has_work:
+                gatherer.take(engine.step())
+        engine.submit(
+            request(str(number), [source.randrange(300) for _ in range(source.randint(1, 200))], max_tokens=source.randint(1, 20))
+        )
+        if source.random() < 0.3:
+            gatherer.take(engine.step())
+            engine.cancel(str(number - source.randrange(3)))
+    while engine.has_work:
+        gatherer.take(engine.step())
+    assert len(gatherer.completions) == 200
+    assert {completion.finish_reason for completion in gatherer.completions.values()} == {FinishReason.LENGTH, FinishReason.CANCELLED}
+    assert engine.load().kv_cache_usage == 0.0
+    large = [source.randrange(300) for _ in range(engine.max_model_len - 10)]
+    assert len(run(engine, request("large", large, max_tokens=9)).completions["large", 0].tokens) == 9
 
 
 def test_long_prompts_and_full_queues(engine: OpenvinoEngine) -> None:
