@@ -1,9 +1,11 @@
 """What serving costs a token: the whole server and 64 streaming clients around an engine whose device is only a clock (bench/paced.py).
 
-    python -m bench.llm_path                      at the pace of an H200 (5.8 ms a step), then as fast as the host can
+    python -m bench.llm_path                      at the pace of an H200 (5.07 ms a step), then as fast as the host can
     python -m bench.llm_path --step-us 0 --protocol grpc
 
-Prints tokens per second and the CPU microseconds per token of the server process, of the worker and of the clients. Needs torch.
+Prints tokens per second, which share that is of the same engine alone, in a loop without a server, with as many requests open; how much of
+the time the clock ran and how many rows its steps had; and the CPU microseconds per token of the server process, of the worker and of the
+clients. The clients' processes need CPUs of their own, or they slow down what is measured. Needs torch.
 """
 
 from __future__ import annotations
@@ -17,12 +19,21 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bench.llm_checkpoints import write_checkpoint
 from bench.llm_shapes import SHAPES
+from bench.paced import PacedRunner, build_engine
 from bench.process_tree import TICKS_PER_S
 from bench.stream_load import START_S, Plan, measure, percentile
+from naiad.llm.checkpoint.folder import open_folder, read_tokenizer
+from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.generation import GenerationRequest
+from naiad.llm.parameters import SamplingParameters
 from tests.server.harness import Server, free_ports, port_flags, process_tree
 
+CLIENTS, NUM_IN, NUM_OUT = 64, 128, 128
 CONFIG = """
 backend: "paced"
 model_transaction_policy {{ decoupled: true }}
@@ -35,21 +46,53 @@ parameters {{ key: "PACED_CHECKPOINT" value: {{ string_value: "{checkpoint}" }} 
 parameters {{ key: "STEP_US" value: {{ string_value: "{step_us}" }} }}
 parameters {{ key: "GRAPH_US" value: {{ string_value: "{graph_us}" }} }}
 parameters {{ key: "LAUNCH_US" value: {{ string_value: "{launch_us}" }} }}
+parameters {{ key: "PACED_READINGS" value: {{ string_value: "{readings}" }} }}
 """
 
 
-def write_repository(folder: Path, paces: list[int]) -> Path:
+def write_repository(folder: Path, paces: list[int], launch_us: int) -> Path:
     checkpoint = write_checkpoint(folder / "checkpoint", SHAPES["llama-3.1-8b"])
     for step_us in paces:
         (folder / "repository" / f"paced{step_us}" / "1").mkdir(parents=True)
-        graph_us, launch_us = (200, 1500) if step_us else (0, 0)
-        text = CONFIG.format(checkpoint=checkpoint, step_us=step_us, graph_us=graph_us, launch_us=launch_us)
+        readings = folder / f"readings{step_us}"
+        np.zeros(3).tofile(readings)
+        graph_us, busy_us = launch_costs(step_us, launch_us)
+        text = CONFIG.format(checkpoint=checkpoint, step_us=step_us, graph_us=graph_us, launch_us=busy_us, readings=readings)
         (folder / "repository" / f"paced{step_us}" / "config.pbtxt").write_text(text)
     package = folder / "packages" / "paced-0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: paced\nVersion: 0\n")
     (package / "entry_points.txt").write_text("[naiad.backends]\npaced = bench.paced:PacedBackend\n")
     return folder
+
+
+def launch_costs(step_us: int, launch_us: int) -> tuple[int, int]:
+    return (200, launch_us) if step_us else (0, 0)
+
+
+def alone(folder: Path, step_us: int, launch_us: int, seconds: float) -> float:
+    """Tokens per second of the engine in a loop of its own: 64 requests open, each followed by its next at once."""
+    checkpoint = open_folder(folder / "checkpoint")
+    vocab_size = int(checkpoint.config["vocab_size"])
+    graph_us, busy_us = launch_costs(step_us, launch_us)
+    costs = {"step_us": step_us, "graph_us": graph_us, "launch_us": busy_us}
+    engine = build_engine(PacedRunner(costs.get, vocab_size), read_tokenizer(checkpoint), vocab_size, EngineSettings())  # type: ignore[arg-type]
+
+    def submit(number: int, num_out: int) -> None:
+        parameters = SamplingParameters(temperature=0.6, max_tokens=num_out, ignore_eos=True)
+        prompt = [random.randrange(vocab_size) for _ in range(NUM_IN)]
+        engine.submit(GenerationRequest(id=str(number), prompt=prompt, parameters=parameters))
+
+    for number in range(CLIENTS):
+        submit(number, random.randint(1, NUM_OUT))
+    number, tokens, begin_s = CLIENTS, 0, time.monotonic() + 1.0
+    while (now_s := time.monotonic()) < begin_s + seconds:
+        for output in engine.step():
+            tokens += len(output.token_ids) if now_s >= begin_s else 0
+            if output.finish_reason is not None:
+                submit(number, NUM_OUT)
+                number += 1
+    return tokens / seconds
 
 
 def start(folder: Path) -> Server:
@@ -70,17 +113,20 @@ def cpu_by_process(pid: int) -> dict[str, float]:
     return found
 
 
-def show(server: Server, protocol: str, step_us: int, window_s: float) -> None:
+def show(server: Server, folder: Path, protocol: str, step_us: int, window_s: float, alone_rate: float) -> None:
     model = f"paced{step_us}"
     port = server.http_port if protocol == "http" else server.grpc_port
-    plan = Plan(protocol, port, model, window_s=window_s, seed=random.randrange(1 << 30))
+    plan = Plan(protocol, port, model, CLIENTS, NUM_IN, NUM_OUT, window_s=window_s, seed=random.randrange(1 << 30))
     marks: list[dict[str, float]] = []
+    clock: list[NDArray[np.float64]] = []
+    readings_file = folder / f"readings{step_us}"
 
     def mark() -> None:
         time.sleep(START_S + plan.warm_s)
-        marks.append(cpu_by_process(server.pid))
-        time.sleep(plan.window_s)
-        marks.append(cpu_by_process(server.pid))
+        for wait_s in (plan.window_s, 0.0):
+            marks.append(cpu_by_process(server.pid))
+            clock.append(np.fromfile(readings_file))
+            time.sleep(wait_s)
 
     watcher = threading.Thread(target=mark)
     watcher.start()
@@ -90,8 +136,10 @@ def show(server: Server, protocol: str, step_us: int, window_s: float) -> None:
     worker_s = sum(seconds for name, seconds in spent.items() if name != "server")
     tokens = max(1, readings.tokens)
     p50_ms, p99_ms = (percentile(readings.inter_token_s, share) * 1e3 for share in (0.5, 0.99))
+    steps, rows, busy_s = clock[1] - clock[0]
     print(
-        f"{protocol:5} step {step_us:5} us  {tokens / window_s:8.0f} tok/s  server {spent['server'] / tokens * 1e6:6.1f}  "
+        f"{protocol:5} step {step_us:5} us  {tokens / window_s:8.0f} tok/s  {tokens / window_s / alone_rate:6.1%} of the engine alone  "
+        f"device at work {busy_s / window_s:.1%}, {rows / max(1, steps):.1f} rows a step  server {spent['server'] / tokens * 1e6:6.1f}  "
         f"worker {worker_s / tokens * 1e6:6.1f}  clients {readings.cpu_s / tokens * 1e6:6.1f} us/token  "
         f"first token {percentile(readings.first_token_s, 0.5) * 1e3:.1f} ms  "
         f"between tokens p50 {p50_ms:.2f} p99 {p99_ms:.2f} ms",
@@ -104,14 +152,19 @@ def main() -> None:
     parser.add_argument("--step-us", type=int, action="append")
     parser.add_argument("--protocol", action="append", choices=["http", "grpc"])
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--launch-us", type=int, default=1500, help="of a step with prompts in it, kernel by kernel")
     arguments = parser.parse_args()
-    paces = arguments.step_us or [5800, 0]
-    with tempfile.TemporaryDirectory() as folder:
-        server = start(write_repository(Path(folder), paces))
+    paces = arguments.step_us or [5070, 0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = write_repository(Path(name), paces, arguments.launch_us)
+        rates = {step_us: alone(folder, step_us, arguments.launch_us, arguments.seconds) for step_us in paces}
+        for step_us, rate in rates.items():
+            print(f"engine alone, step {step_us:5} us  {rate:8.0f} tok/s", flush=True)
+        server = start(folder)
         try:
             for step_us in paces:
                 for protocol in arguments.protocol or ["grpc", "http"]:
-                    show(server, protocol, step_us, arguments.seconds)
+                    show(server, folder, protocol, step_us, arguments.seconds, rates[step_us])
         finally:
             server.stop()
 

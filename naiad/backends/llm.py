@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from naiad.backends.backend import Runtime
-from naiad.backends.llm_answer import Piece, Progress
+from naiad.backends.llm_answer import Piece, Progress, TextEncoder
 from naiad.backends.llm_config import complete, is_decoupled, tensor
 from naiad.backends.llm_inputs import Inputs, number_tensor, text_tensor
 from naiad.backends.llm_options import read_options
@@ -106,7 +106,7 @@ class LlmBackend:
         if inputs.flag("exclude_input_in_output", True):
             text = ""
         form = TensorForm(self._service, is_streamed, request.requested_outputs, text, parameters.n, parameters.logprobs is not None)
-        return Generation(generation, form)
+        return Generation(generation, form, form.text_encoder)
 
     def _prompt(self, inputs: Inputs) -> tuple[str, list[int]]:
         """The text that was sent, and its tokens."""
@@ -139,6 +139,7 @@ class TensorForm:
         self._wanted = frozenset(wanted)
         self._prefixes = dict.fromkeys(range(n), prefix) if prefix else {}
         self._is_plain = not wanted and not has_logprobs
+        self.text_encoder: TextEncoder | None = encode_text if self._is_plain and is_streamed and n == 1 and not prefix else None
         self._has_index = n > 1
         self._has_logprobs = has_logprobs
 
@@ -172,6 +173,11 @@ class TensorForm:
     def _logprobs(self, piece: Piece) -> str:
         entries = [self._service.token_logprob(entry) for entry in piece.logprobs]
         return json.dumps([{**_described(entry), "top": [_described(other) for other in entry.top]} for entry in entries])
+
+
+def encode_text(text: str) -> list[Tensor]:
+    data = text.encode()
+    return [Tensor("text_output", "BYTES", [1], len(data).to_bytes(4, "little") + data)]
 
 
 def _described(entry: Any) -> dict[str, Any]:

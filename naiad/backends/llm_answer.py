@@ -6,7 +6,8 @@ Rule: what is not sent is kept and merged: for answers that are not streamed, fo
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -43,14 +44,19 @@ class AnswerForm(Protocol):
         ...
 
 
+TextEncoder: TypeAlias = Callable[[str], list[Tensor]]
+"""What a form makes of a step that adds nothing but text to the only completion of a stream: most steps, so there is a short way."""
+
+
 class Answer:
     """One open request."""
 
-    __slots__ = ("_num_cached_tokens", "_num_open", "_num_output_tokens", "_num_prompt_tokens", "_pieces", "form", "handle")
+    __slots__ = ("_encode_text", "_num_cached_tokens", "_num_open", "_num_output_tokens", "_num_prompt_tokens", "_pieces", "form", "handle")
 
-    def __init__(self, handle: int, form: AnswerForm, n: int) -> None:
+    def __init__(self, handle: int, form: AnswerForm, n: int, encode_text: TextEncoder | None = None) -> None:
         self.handle = handle
         self.form = form
+        self._encode_text = encode_text
         self._pieces: dict[int, Piece] = {}
         self._num_open = n
         self._num_output_tokens = [0] * n
@@ -84,6 +90,15 @@ class Answer:
             piece.finish_reason = output.finish_reason
             piece.stop_reason = output.stop_reason
             self._num_open -= 1
+
+    def pass_on(self, output: TokenOutput) -> list[Tensor] | None:
+        """`take` and `flush` in one, where there is a short way; None where there is none, and nothing has happened then."""
+        if self._encode_text is None or self._pieces or not output.text or output.finish_reason is not None:
+            return None
+        self._num_output_tokens[0] += len(output.token_ids)
+        self._num_prompt_tokens = output.num_prompt_tokens
+        self._num_cached_tokens = output.num_cached_tokens
+        return self._encode_text(output.text)
 
     def flush(self) -> list[Tensor] | None:
         """The outputs of a response with all that was kept, or None when there is to be none yet."""

@@ -1,19 +1,22 @@
 """The engine's thread in a worker: requests from the work loop go in, steps are made, one message per step goes out.
 
 In:  `submit`, from the work loop's thread. Out: Runtime.respond_many, from the engine's thread.
-Rules: only this thread touches the engine. Cancellations are seen before every step. A step that fails is the open requests' error;
-an engine that fails again and again, or a device that is lost, ends the process: the server restarts it.
+Rules: only this thread touches the engine. While the device has work, the next step is launched before the tokens of the last one are
+handed out: nothing that can wait stands before a launch. Cancellations are seen before every step. A step that fails is the open
+requests' error; an engine that fails again and again, or a device that is lost, ends the process: the server restarts it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
 
 from naiad.backends.backend import Runtime
 from naiad.backends.llm_answer import Answer
+from naiad.backends.llm_gate import LaunchGate
 from naiad.backends.llm_metrics import EngineMetrics
 from naiad.backends.llm_model import OpenModel
 from naiad.backends.llm_thread import EngineThread
@@ -25,6 +28,8 @@ from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
 MAX_FAILED_STEPS = 3
 """In a row; then the process is not worth keeping."""
 METRICS_INTERVAL_S = 0.25
+SWITCH_INTERVAL_S = 0.001
+"""How long another thread of the worker may keep the interpreter when a step's tokens are there: Python's own 5 ms are a whole step."""
 _CANCELLED = cancelled("the request was cancelled")
 
 
@@ -38,6 +43,9 @@ class EngineHost:
         self._intake: deque[tuple[GenerationRequest, Answer]] = deque()
         self._unwanted: deque[str] = deque()
         self._open: dict[str, Answer] = {}
+        self._pending: list[TokenOutput] = []
+        """Of the last step, not handed out yet."""
+        self.gate = LaunchGate()
         self._is_stopping = False
         self._window = ArrivalWindow()
         self._num_failed_steps = 0
@@ -45,6 +53,7 @@ class EngineHost:
         self._thread = thread or EngineThread()
 
     def start(self) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._metrics.update()
         self._thread.start(self._run)
 
@@ -77,7 +86,9 @@ class EngineHost:
                 self._drop_cancelled()
                 if self.model.engine.has_work:
                     self._step()
-                self._update_metrics()
+                if not self._pending:
+                    self._update_metrics()
+            self._hand_out()
         except BaseException as error:
             # Nobody would ever answer: better a new process.
             self._runtime.log("ERROR", f"the engine's thread failed: {type(error).__name__}: {error}", "llm_host.py", 0)
@@ -124,29 +135,49 @@ class EngineHost:
                 self.model.engine.cancel(request_id)
 
     def _step(self) -> None:
-        num_open, start_s = len(self._open), time.monotonic()
+        num_open, start_s, engine = len(self._open), time.monotonic(), self.model.engine
+        if engine.is_ahead:
+            self.gate.close()
+        else:
+            self._hand_out()
         try:
-            outputs = self.model.engine.step()
+            outputs = engine.step(self._on_launched)
         except Exception as error:
+            self.gate.open()
+            self._hand_out()
             self._on_failed_step(error)
             return
+        self.gate.open()
+        self._pending += outputs
         self._window.record_step(time.monotonic() - start_s, num_open)
         self._num_failed_steps = 0
-        self._deliver(outputs)
+        if not engine.is_ahead:
+            self._hand_out()
 
-    def _deliver(self, outputs: list[TokenOutput]) -> None:
+    def _on_launched(self) -> None:
+        self.gate.open()
+        if self._pending:
+            self._hand_out()
+            self._update_metrics()
+
+    def _hand_out(self) -> None:
+        outputs, self._pending = self._pending, []
         touched: dict[str, Answer] = {}
         failures: dict[str, NaiadError] = {}
+        responses: list[tuple[int, WorkResponse | None, bool]] = []
+        find, is_paused = self._open.get, self._runtime.is_paused
         for output in outputs:
-            answer = self._open.get(output.request_id)
+            answer = find(output.request_id)
             if answer is None:
                 continue  # of a request that has failed already
+            if not is_paused(answer.handle) and (tensors := answer.pass_on(output)) is not None:
+                responses.append((answer.handle, WorkResponse(tensors), False))
+                continue
             if output.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
                 failures.setdefault(output.request_id, output.error or _CANCELLED)
             else:
                 answer.take(output)
             touched[output.request_id] = answer
-        responses: list[tuple[int, WorkResponse | None, bool]] = []
         for request_id, answer in touched.items():
             if request_id in failures:
                 self._close(request_id, answer)
@@ -155,7 +186,7 @@ class EngineHost:
             elif answer.is_finished:
                 self._close(request_id, answer)
                 responses.append((answer.handle, _response(answer), True))
-            elif answer.form.is_streamed and not self._runtime.is_paused(answer.handle):
+            elif answer.form.is_streamed and not is_paused(answer.handle):
                 response = _response(answer)
                 if response is not None:
                     responses.append((answer.handle, response, False))

@@ -6,6 +6,7 @@ by one thread, the host's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -27,7 +28,14 @@ class LanguageEngine(Protocol):
     @property
     def has_work(self) -> bool: ...
 
-    def step(self) -> list[TokenOutput]: ...
+    @property
+    def is_ahead(self) -> bool:
+        """The device is at work, and the next `step` will give it more before it waits for that."""
+        ...
+
+    def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
+        """`on_launched` is called before the thread waits for the device, if it does."""
+        ...
 
     def load(self) -> EngineLoad: ...
 

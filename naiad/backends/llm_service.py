@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from naiad.backends.backend import Runtime
-from naiad.backends.llm_answer import Answer, AnswerForm, Progress
+from naiad.backends.llm_answer import Answer, AnswerForm, Progress, TextEncoder
 from naiad.backends.llm_call import (
     CALL_PARAMETER,
     CompletionPiece,
@@ -45,6 +45,8 @@ class Generation(msgspec.Struct, eq=False):
 
     request: GenerationRequest
     form: AnswerForm
+    encode_text: TextEncoder | None = None
+    """The short way of `form`, where it has one."""
 
 
 Reader: TypeAlias = Callable[[WorkRequest], Generation]
@@ -76,6 +78,7 @@ class LlmService:
         self._host.start()
 
     def execute(self, requests: list[WorkRequest], read: Reader) -> list[WorkResponse | None]:
+        self._host.gate.wait()
         return [self._accept(request, read) for request in requests]
 
     def _accept(self, request: WorkRequest, read: Reader) -> WorkResponse | None:
@@ -86,7 +89,9 @@ class LlmService:
         except Exception as error:
             self._runtime.log("ERROR", f"reading a request failed: {type(error).__name__}: {error}", "llm_service.py", 0)
             return error_response(internal(f"{type(error).__name__}: {error}"))
-        self._host.submit(generation.request, Answer(request.handle, generation.form, generation.request.parameters.n))
+        self._host.submit(
+            generation.request, Answer(request.handle, generation.form, generation.request.parameters.n, generation.encode_text)
+        )
         return None
 
     def cancel(self, request_id: str) -> None:

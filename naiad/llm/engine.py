@@ -82,12 +82,20 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._sequences or self._in_flight or self._outputs)
 
-    def step(self) -> list[TokenOutput]:
+    @property
+    def is_ahead(self) -> bool:
+        """The device is at work, and the next `step` will give it more before it waits for that."""
+        return bool(self._in_flight) and self._depth > 0 and not self.scheduler.num_host_bound
+
+    def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
+        """`on_launched` is called before the thread waits for the device: what need not be done before a launch is best done there."""
         if self.scheduler.num_host_bound:
             self._catch_up(0)
         plan = self.scheduler.schedule()
         if plan.rows:
             self._launch(plan)
+        if on_launched is not None:
+            on_launched()
         self._catch_up(self._depth if plan.rows else 0)
         outputs, self._outputs = self._outputs, []
         return outputs

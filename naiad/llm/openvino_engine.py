@@ -88,7 +88,12 @@ class OpenvinoEngine:
     def has_work(self) -> bool:
         return bool(self._sequences or self._outputs) or self._pipeline.has_non_finished_requests()
 
-    def step(self) -> list[TokenOutput]:
+    @property
+    def is_ahead(self) -> bool:
+        return False
+
+    def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
+        """Computes here, so there is no launch to tell of."""
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
             self.statistics.num_steps += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("jinja2")
 
 from naiad.backends import llm_host
+from naiad.backends.llm import TensorForm
 from naiad.backends.llm_answer import Answer, Progress
 from naiad.backends.llm_host import EngineHost
 from naiad.backends.llm_inputs import text_tensor
@@ -35,6 +37,8 @@ class ScriptedEngine:
         self.num_ended: dict[str, int] = {}
         self.steps: list[Any] = []
         self.allowed = threading.Semaphore(0)
+        self.runs_ahead = False
+        self.on_launch: Callable[[], None] = lambda: None
 
     def submit(self, request: GenerationRequest) -> None:
         if request.prompt == [0]:
@@ -49,7 +53,14 @@ class ScriptedEngine:
     def has_work(self) -> bool:
         return bool(self.open)
 
-    def step(self) -> list[TokenOutput]:
+    @property
+    def is_ahead(self) -> bool:
+        return self.runs_ahead and self.has_work
+
+    def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
+        self.on_launch()
+        if on_launched is not None:
+            on_launched()
         self.allowed.acquire()
         outputs: Any = [TokenOutput(one, 0, [], finish_reason=FinishReason.CANCELLED) for one in self.cancelled]
         if not outputs and self.steps:
@@ -228,3 +239,96 @@ def test_a_lost_device_ends_the_process(bench: Bench, monkeypatch: pytest.Monkey
     bench.let(RuntimeError("CUDA error: an illegal memory access was encountered"))
     assert ended.wait(WAIT_S)
     assert bench.runtime.wait(1)[0][2]
+
+
+def test_tokens_are_handed_out_once_and_after_the_next_launch(bench: Bench) -> None:
+    seen: list[int] = []
+    bench.engine.runs_ahead = True
+    bench.engine.on_launch = lambda: seen.append(len(bench.runtime.sent))
+    bench.submit(1)
+    bench.step(gained(1, "a"))
+    bench.step(gained(1, "b"))
+    bench.step(gained(1, "c", FinishReason.STOP))
+    assert [(text(response), is_final) for _, response, is_final in bench.runtime.wait(3)] == [
+        ([b"a"], False),
+        ([b"b"], False),
+        ([b"c"], True),
+    ]
+    assert seen == [0, 0, 1], "at each launch what the step before gave was not sent yet"
+
+
+def test_nobody_passes_the_gate_while_a_step_is_launched(bench: Bench) -> None:
+    bench.engine.runs_ahead = True
+    passed, is_waiting = threading.Event(), threading.Event()
+
+    def pass_gate() -> None:
+        is_waiting.set()
+        bench.host.gate.wait()
+        passed.set()
+
+    other = threading.Thread(target=pass_gate)
+    was_passed: list[bool] = []
+
+    def launch() -> None:
+        other.start()
+        assert is_waiting.wait(WAIT_S)
+        was_passed.append(passed.wait(0.05))
+        bench.engine.on_launch = lambda: None
+
+    bench.engine.on_launch = launch
+    bench.submit(1)
+    bench.step(gained(1, "a", FinishReason.STOP))
+    assert passed.wait(WAIT_S)
+    other.join()
+    assert was_passed == [False]
+
+
+def test_a_failing_step_keeps_back_nothing_that_came_before(bench: Bench) -> None:
+    bench.engine.runs_ahead = True
+    bench.submit(1)
+    bench.step(gained(1, "a"))
+
+    def fail() -> None:
+        if bench.engine.steps == [failure]:
+            bench.engine.steps.clear()
+            bench.engine.open.clear()
+            raise failure
+
+    failure = RuntimeError("out of luck")
+    bench.engine.on_launch = fail
+    bench.let(failure)
+    (_, first, _), (_, second, is_final) = bench.runtime.wait(2)
+    assert text(first) == [b"a"]
+    assert is_final
+    assert second is not None
+    assert second.error is not None
+    bench.host.gate.wait()
+
+
+def test_the_short_way_of_a_token_makes_what_the_long_one_makes() -> None:
+    form = TensorForm(None, True, [], "", 1, False)  # type: ignore[arg-type]
+    short, long = Answer(1, form, 1, form.text_encoder), Answer(1, form, 1)
+    for output in (gained(1, "a"), gained(1, ""), gained(1, "b\u00e9"), gained(1, "c"), gained(1, "d", FinishReason.LENGTH)):
+        answers = []
+        for answer in (short, long):
+            passed = answer.pass_on(output)
+            if passed is None:
+                answer.take(output)
+                passed = answer.flush()
+            answers.append(passed)
+        assert answers[0] == answers[1]
+    assert (short.num_output_tokens, short.num_prompt_tokens, short.is_finished) == (5, 1, True)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        TensorForm(None, True, ["text_output"], "", 1, False),  # type: ignore[arg-type]
+        TensorForm(None, True, [], "what was asked", 1, False),  # type: ignore[arg-type]
+        TensorForm(None, True, [], "", 2, False),  # type: ignore[arg-type]
+        TensorForm(None, True, [], "", 1, True),  # type: ignore[arg-type]
+        TensorForm(None, False, [], "", 1, False),  # type: ignore[arg-type]
+    ],
+)
+def test_only_plain_streams_have_a_short_way(form: TensorForm) -> None:
+    assert form.text_encoder is None
