@@ -76,7 +76,7 @@ def alone(folder: Path, step_us: int, launch_us: int, seconds: float) -> float:
     vocab_size = int(checkpoint.config["vocab_size"])
     graph_us, busy_us = launch_costs(step_us, launch_us)
     costs = {"step_us": step_us, "graph_us": graph_us, "launch_us": busy_us}
-    engine = build_engine(PacedRunner(costs.get, vocab_size), read_tokenizer(checkpoint), vocab_size, EngineSettings())  # type: ignore[arg-type]
+    engine = build_engine(PacedRunner(costs.get, vocab_size), read_tokenizer(checkpoint), vocab_size, EngineSettings())
 
     def submit(number: int, num_out: int) -> None:
         parameters = SamplingParameters(temperature=0.6, max_tokens=num_out, ignore_eos=True)

@@ -38,6 +38,13 @@ class Runtime(Protocol):
         """Whoever reads the responses cannot keep up: it is better to send less until they can."""
         ...
 
+    def hold_work(self, is_held: bool) -> None:
+        """Messages of the server wait until it is let go again: for moments in which one thread is to have the interpreter for itself.
+
+        Only in workers with an event loop; nothing that waits for an answer may be called meanwhile.
+        """
+        ...
+
     def is_cancelled(self, handle: int) -> bool: ...
 
     def allocate(self, num_bytes: int) -> memoryview:

@@ -45,7 +45,7 @@ class EngineHost:
         self._open: dict[str, Answer] = {}
         self._pending: list[TokenOutput] = []
         """Of the last step, not handed out yet."""
-        self.gate = LaunchGate()
+        self.gate = LaunchGate(runtime)
         self._is_stopping = False
         self._window = ArrivalWindow()
         self._num_failed_steps = 0

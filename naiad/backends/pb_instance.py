@@ -35,6 +35,9 @@ class DetachedRuntime:
     def is_paused(self, handle: int) -> bool:
         return False
 
+    def hold_work(self, is_held: bool) -> None:
+        pass
+
     def is_cancelled(self, handle: int) -> bool:
         return False
 

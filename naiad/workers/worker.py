@@ -294,20 +294,20 @@ class Worker:
     async def _run_async(self) -> None:
         loop = self.loop = asyncio.get_running_loop()
         stopped = loop.create_future()
-        self.channel.reserve_for_loop()
+        inbox = self.channel.reserve_for_loop()
 
         def on_readable() -> None:
             self.channel.poll()
             self._start_work(stopped)
 
-        loop.add_reader(self.channel.sock, on_readable)
+        loop.add_reader(inbox, on_readable)
         self._start_work(stopped)
         try:
             await stopped
             while self._tasks:
                 await asyncio.wait(self._tasks)
         finally:
-            loop.remove_reader(self.channel.sock)
+            loop.remove_reader(inbox)
         self._unload()
 
     def _start_work(self, stopped: asyncio.Future[None]) -> None:
@@ -369,6 +369,9 @@ class Worker:
 
     def is_paused(self, handle: int) -> bool:
         return handle in self._paused
+
+    def hold_work(self, is_held: bool) -> None:
+        self.channel.hold(is_held)
 
     def is_cancelled(self, handle: int) -> bool:
         if handle not in self._cancelled and handle in self._open:

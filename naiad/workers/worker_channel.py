@@ -42,6 +42,7 @@ class WorkerChannel:
         self._is_reading = False
         self._num_waiting = 0
         self._loop_thread: int | None = None
+        self._inbox: select.epoll | None = None
         self._send_lock = threading.Lock()
         self._out = bytearray()
         self._buffer = bytearray(READ_BYTES)
@@ -76,10 +77,18 @@ class WorkerChannel:
             if not self._is_reading or self._loop_thread is not None:
                 self._read_and_dispatch(socket.MSG_DONTWAIT)
 
-    def reserve_for_loop(self) -> None:
-        """From now on this thread's event loop reads (by `poll`, when the socket is readable)."""
+    def reserve_for_loop(self) -> select.epoll:
+        """From now on this thread's event loop reads (by `poll`), whenever what is returned here is readable."""
         self._loop_thread = threading.get_ident()
         self._is_reading = True
+        self._inbox = select.epoll()
+        self._inbox.register(self.sock, select.EPOLLIN)
+        return self._inbox
+
+    def hold(self, is_held: bool) -> None:
+        """From any thread: while it is held, the loop sleeps on when messages come."""
+        if self._inbox is not None:
+            self._inbox.modify(self.sock, 0 if is_held else select.EPOLLIN)
 
     def _read_and_dispatch(self, flags: int) -> None:
         """Called with the lock held; released while the system call may block."""

@@ -86,6 +86,7 @@ class RecordingRuntime:
         self.paused: set[int] = set()
         self.cancelled: set[int] = set()
         self.logs: list[str] = []
+        self.is_held = False
 
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
         with self.news:
@@ -94,6 +95,9 @@ class RecordingRuntime:
 
     def is_paused(self, handle: int) -> bool:
         return handle in self.paused
+
+    def hold_work(self, is_held: bool) -> None:
+        self.is_held = is_held
 
     def is_cancelled(self, handle: int) -> bool:
         return handle in self.cancelled
@@ -270,6 +274,7 @@ def test_nobody_passes_the_gate_while_a_step_is_launched(bench: Bench) -> None:
     was_passed: list[bool] = []
 
     def launch() -> None:
+        assert bench.runtime.is_held
         other.start()
         assert is_waiting.wait(WAIT_S)
         was_passed.append(passed.wait(0.05))
@@ -281,6 +286,7 @@ def test_nobody_passes_the_gate_while_a_step_is_launched(bench: Bench) -> None:
     assert passed.wait(WAIT_S)
     other.join()
     assert was_passed == [False]
+    assert not bench.runtime.is_held
 
 
 def test_a_failing_step_keeps_back_nothing_that_came_before(bench: Bench) -> None:
