@@ -126,7 +126,10 @@ def _finish(options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[Jo
         measurements = list(history.measurements[" + ".join(job.models)].values())
         ranked = rank(measurements, job.goal)
         if ranked:
-            write_winners(options, workload, ranked)
+            try:
+                write_winners(options, workload, ranked)
+            except OSError as error:
+                click.echo(f"error: the best configurations cannot be written: {error}", err=True)
     if not options.skip_summary_reports:
         formats = ReportOptions(
             checkpoint_directory=options.checkpoint_directory,
