@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--step-us", type=int, action="append")
     parser.add_argument("--protocol", action="append", choices=["http", "grpc"])
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--launch-us", type=int, default=1500, help="of a step with prompts in it, kernel by kernel")
+    parser.add_argument("--launch-us", type=int, default=8000, help="of a step with prompts in it, kernel by kernel")
     arguments = parser.parse_args()
     paces = arguments.step_us or [5070, 0]
     with tempfile.TemporaryDirectory() as name:
