@@ -37,21 +37,18 @@ class BusyPoll:
         self._until_ns = 0
         self._is_turning = False
 
-    def leave(self, num_requests: int, now_ns: int) -> int:
-        """A batch goes to its worker. Returns how long the worker should stay awake after it."""
+    def leave(self, num_requests: int, now_ns: int) -> None:
+        """A batch goes to its worker."""
         self.num_flying += 1
         if self.num_flying > 1 or num_requests > 1:
             self._num_lone = 0
             self._until_ns = 0
-            return 0
+            return
         self._num_lone += 1
         self._left_ns = now_ns
         self._is_client_quick = now_ns - self._idle_since_ns <= self._window_ns
-        if self._num_lone <= MIN_LONE:
-            return 0
-        if self._is_model_quick:
+        if self._is_model_quick and self._num_lone > MIN_LONE:
             self._stay_awake(now_ns)
-        return self._window_ns if self._is_client_quick else 0
 
     def come_back(self) -> None:
         """A batch is answered, or lost."""

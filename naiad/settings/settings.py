@@ -67,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             parse=count,
             is_extension=True,
         ),
-    ] = 300
+    ] = 200
     config_file: Annotated[
         str,
         SERVER(

@@ -371,15 +371,14 @@ class Instance:
         self._handle = handle - 1
         self._batches[number] = batch
         self.num_batches += 1
-        awake_ns = 0
         if self._services.busy_poll is not None:
-            awake_ns = self._services.busy_poll.leave(len(requests), now_ns)
+            self._services.busy_poll.leave(len(requests), now_ns)
         if self._permit is not None:
             self._permit.take()
         if self._plan.execution_timeout_ns:
             batch.deadline = self._clock.call_at(now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout)
         try:
-            self._process.channel.send(Execute(number, work, awake_ns))
+            self._process.channel.send(Execute(number, work))
         except (TypeError, ValueError, OverflowError) as error:
             self._give_up(number, f"the batch could not be sent to its worker: {error}")
 

@@ -51,8 +51,6 @@ class Load(Message, tag=11):
 class Execute(Message, tag=12):
     batch: int
     requests: list[WorkRequest]
-    awake_ns: int = 0
-    """How long the worker should look for the next message after this one, before it sleeps (naiad.core.busy_poll)."""
 
 
 class Cancel(Message, tag=13):

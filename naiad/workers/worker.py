@@ -272,7 +272,6 @@ class Worker:
         except BaseException as error:
             responses = self._error_responses(error, len(handles))
         self._finish(message.batch, requests, handles, input_end_ns, responses)
-        self.channel.awake_ns = message.awake_ns
 
     def _finish(
         self, batch: int, requests: list[WorkRequest], handles: list[int], input_end_ns: int, responses: list[WorkResponse | None]

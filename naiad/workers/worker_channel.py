@@ -12,7 +12,6 @@ import os
 import select
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -34,8 +33,6 @@ class WorkerChannel:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
         self.sock = sock
-        self.awake_ns = 0
-        """How long the next wait is spent looking, before it is slept through."""
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
         self.link: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
@@ -114,7 +111,7 @@ class WorkerChannel:
         try:
             if not flags:
                 # Not in recvmsg: who blocks there is also woken when the peer has read what we sent, once per batch, for nothing.
-                self._wait_until_readable()
+                self._readable.poll()
             size, ancillary, _, _ = self.sock.recvmsg_into([self._buffer], ANCILLARY_BYTES, flags)
         except BlockingIOError:
             return []
@@ -124,15 +121,6 @@ class WorkerChannel:
             # The server is gone: nobody is left to serve, and whatever the model still does is in vain.
             os._exit(0)
         return list(self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary)))
-
-    def _wait_until_readable(self) -> None:
-        if self.awake_ns:
-            until_ns = time.monotonic_ns() + self.awake_ns
-            self.awake_ns = 0
-            while time.monotonic_ns() < until_ns:
-                if self._readable.poll(0):
-                    return
-        self._readable.poll()
 
     # Out.
 

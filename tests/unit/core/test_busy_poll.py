@@ -75,16 +75,6 @@ def test_the_loop_sleeps_when_nothing_has_come_for_the_window() -> None:
     assert not server.is_awake
 
 
-def test_the_worker_is_told_when_the_client_is_quick() -> None:
-    server = lone_client()
-    server.pass_ns(1_000)
-    assert server.poll.leave(1, server.clock.now_ns()) == WINDOW_NS
-    assert server.poll.leave(1, server.clock.now_ns()) == 0
-    slow = lone_client()
-    slow.pass_ns(WINDOW_NS * 2)
-    assert slow.poll.leave(1, slow.clock.now_ns()) == 0
-
-
 def test_few_lone_requests_are_not_a_habit() -> None:
     server = Server()
     for _ in range(MIN_LONE):
