@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("jinja2")
+pytest.importorskip("tokenizers")
 
 from naiad.backends import llm_host
 from naiad.backends.llm import TensorForm

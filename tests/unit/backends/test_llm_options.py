@@ -10,7 +10,6 @@ import pytest
 
 from naiad.backends.llm_checkpoint import cache_dir, find_checkpoint
 from naiad.backends.llm_options import LlmOptions, read_options
-from naiad.backends.llm_service import on_own_gpu
 from naiad.backends.served_config import Parameter, ServedConfig
 from naiad.backends.tensorrtllm_parameters import read_parameters
 from naiad.backends.vllm_arguments import read_arguments
@@ -144,6 +143,9 @@ def test_checkpoints_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [("GPU", 0, "auto", "auto"), ("GPU", 2, "auto", "cuda:2"), ("GPU", 2, "cpu", "cpu"), ("CPU", 2, "auto", "auto")],
 )
 def test_an_instance_runs_on_its_own_gpu(kind: str, gpu: int, device: str, expected: str) -> None:
+    pytest.importorskip("tokenizers")
+    from naiad.backends.llm_service import on_own_gpu
+
     arguments = LoadArguments("m", 1, "/m", "m_0_0", kind, gpu, b"{}")
     options = LlmOptions(settings=EngineSettings(device=device, seed=4))
     chosen = on_own_gpu(options, arguments).settings
