@@ -41,7 +41,7 @@ def perf_analyzer(server: Server, model: str, protocol: str, concurrency: int, e
     address = server.http if protocol == "http" else server.grpc
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.csv"
-        flags = ["-m", model, "-i", protocol, "-u", address, "--concurrency-range", str(concurrency), "--measurement-interval", "2500"]
+        flags = ["-m", model, "-i", protocol, "-u", address, "--concurrency-range", str(concurrency), "--measurement-interval", "1000"]
         flags += ["--stability-percentage", "999", "--max-trials", "3", "-f", str(report), *extra]
         cpu, counted = cpu_seconds(server.pid), count(server, model)
         try:
