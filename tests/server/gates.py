@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.server.harness import Endpoints
 
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 _numbers = itertools.count()
 
 
@@ -75,6 +75,10 @@ class Report:
                 break
             found += data
         return found
+
+    def has_news(self) -> bool:
+        """Whether a model has written something, or has been there and gone."""
+        return bool(select.select([self._reader], [], [], 0)[0])
 
     def close(self) -> None:
         os.close(self._reader)

@@ -14,7 +14,7 @@ import tritonclient.grpc as grpc_client
 
 from tests.server.client_data import number_input
 from tests.server.gates import Gate, HttpCall, eventually, text
-from tests.server.harness import Server, naiad, process_tree, wait_gone
+from tests.server.harness import Server, naiad, process_state, process_tree, wait_gone
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def pid(server: Server) -> int:
 
 def assert_recovers(server: Server, old_pid: int) -> None:
     assert not wait_gone([old_pid])
-    eventually(lambda: server.is_ready("/v2/models/crasher/ready"), "the crasher is back")
+    server.wait_for_line("worker of 'crasher_0' is back")
+    assert server.is_ready("/v2/models/crasher/ready")
     status, _, body = crash(server, "").answer()
     assert status == 200, body
     assert int(body["outputs"][0]["data"][0]) != old_pid
     assert server.is_ready()
-    states = [Path(f"/proc/{member}/stat").read_text().rsplit(")", 1)[1].split()[0] for member in process_tree(server.pid)]
-    assert "Z" not in states
+    eventually(lambda: "Z" not in [process_state(member) for member in process_tree(server.pid)], "nobody is left unreaped")
 
 
 def test_an_idle_worker_that_is_killed_comes_back(server: Server, pid: int) -> None:
@@ -117,7 +117,7 @@ def test_a_stopped_worker_is_busy_not_dead(server: Server, pid: int) -> None:
 
 def test_a_worker_that_stops_itself_can_be_unloaded(server: Server, pid: int) -> None:
     call = crash(server, "stop")
-    eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "the worker has stopped")
+    eventually(lambda: process_state(pid) == "T", "the worker has stopped")
     call.hang_up()
     assert server.post("/v2/repository/models/crasher/unload", {})[0] == 200
     assert not wait_gone([pid], 20), "it is not given the time that a model may take to finalize"

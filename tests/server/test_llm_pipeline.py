@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from tests.server.harness import Server, naiad, process_tree
+from tests.server.harness import Server, naiad, process_name, process_tree
 from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
 
 pytest.importorskip("torch", reason="the pipelines need torch")
@@ -123,7 +122,7 @@ def test_two_lines_of_config_batch_it(server: Server) -> None:
 
 
 def test_eight_workers_with_a_helper_module(server: Server) -> None:
-    names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in process_tree(server.pid)]
+    names = [process_name(pid) for pid in process_tree(server.pid)]
     assert sum(name.startswith("eight_0_") for name in names) == 8
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda index: generate(server, "eight", f"p{index}"), range(64)))

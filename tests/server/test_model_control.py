@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from bench.process_tree import MIB, memory_bytes
-from tests.server.harness import Server, ServerFailedError, launch_naiad, naiad, process_tree, wait_gone
+from tests.server.gates import eventually
+from tests.server.harness import Server, ServerFailedError, launch_naiad, naiad, process_name, process_tree, wait_gone
 from tests.server.model_folder import CONFIG_JSON, Control, model_code, put, write_ensemble, write_model
 
 EXPLICIT = "--model-control-mode=explicit"
@@ -250,7 +251,7 @@ def test_twenty_clients_load_and_unload_the_same_model(control: Control, server:
     assert [result for result in results if result != (200, "")] == []
     assert control.load("e") == (200, "")
     assert control.word("e") == "m"
-    workers = [pid for pid in process_tree(server.pid) if Path(f"/proc/{pid}/comm").read_text() == "m_0\n"]
+    workers = [pid for pid in process_tree(server.pid) if process_name(pid) == "m_0"]
     assert wait_gone([pid for pid in workers if pid != control.pid("m")]) == []
 
 
@@ -475,6 +476,6 @@ def test_fifty_cycles_leave_nothing_behind(control: Control, server: Server, rep
     processes, memory = len(process_tree(server.pid)), memory_bytes(server.pid)["Anonymous"]
     descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
     cycle(50)
-    assert len(process_tree(server.pid)) <= processes
-    assert len(os.listdir(f"/proc/{server.pid}/fd")) <= descriptors + 2
+    eventually(lambda: len(process_tree(server.pid)) <= processes, "all other processes have ended")
+    eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) <= descriptors + 2, "all other files are closed")
     assert memory_bytes(server.pid)["Anonymous"] - memory < 4 * MIB

@@ -12,7 +12,7 @@ from tests.scenarios import rate_limiter
 from tests.scenarios.run import play, serving
 from tests.scenarios.scene import Scene
 from tests.scenarios.suites import SUITES, read_golden
-from tests.server.harness import Server, process_tree
+from tests.server.harness import Server, process_name, process_tree
 
 SUITE = SUITES["rate_limiter"]
 GOLDEN = read_golden("rate_limiter")
@@ -61,13 +61,8 @@ def test_an_unload_lets_those_who_wait_for_resources_finish_and_takes_nothing_al
 
 
 def worker_of(server: Server, name: str) -> int:
-    (pid,) = [pid for pid in process_tree(server.pid) if name.startswith(_comm(pid)) or _comm(pid) == name[-15:]]
+    (pid,) = [pid for pid in process_tree(server.pid) if process_name(pid) in (name[:15], name[-15:])]
     return pid
-
-
-def _comm(pid: int) -> str:
-    with open(f"/proc/{pid}/comm") as file:
-        return file.read().strip()
 
 
 def test_a_worker_that_dies_gives_back_what_it_held(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from tests.scenarios import control
 from tests.scenarios.run import play, serving
 from tests.scenarios.scene import Scene
 from tests.scenarios.suites import SUITES, read_golden
-from tests.server.harness import Server, process_tree
+from tests.server.harness import Server, process_name, process_tree
 
 SUITE = SUITES["control"]
 GOLDEN = read_golden("control")
@@ -46,10 +46,9 @@ def test_a_client_is_told_why_a_model_is_not_loaded(server: tuple[Server, str], 
 def test_a_worker_that_comes_back_is_warmed_up_again(server: tuple[Server, str]) -> None:
     scene = Scene(*server)
     try:
-        before = set(process_tree(server[0].pid))
         control.load(scene, "warm")
         scene.batches("warm")
-        (worker,) = set(process_tree(server[0].pid)) - before
+        (worker,) = [pid for pid in process_tree(server[0].pid) if process_name(pid) == "warm_0_0"]
         os.kill(worker, signal.SIGKILL)
         server[0].wait_for_line("worker of 'warm_0_0' is back")
         assert [len(batch) for batch in scene.wait_batches("warm", 3)] == [2, 2, 1]

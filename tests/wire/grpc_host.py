@@ -16,6 +16,7 @@ from naiad.transport.grpc_options import GrpcOptions
 from tests.wire.grpc_fakes import FakeCore
 
 Result = TypeVar("Result")
+LIMIT_S = 120.0
 
 
 class Host:
@@ -43,14 +44,14 @@ class Host:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(LIMIT_S)
 
     def begin_stop(self, grace_s: float) -> None:
         self.grace_s = grace_s
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def join(self) -> None:
-        self._thread.join(30)
+        self._thread.join(LIMIT_S)
         assert not self._thread.is_alive()
 
     def ask(self, question: Callable[[], Result]) -> Result:
@@ -59,7 +60,7 @@ class Host:
         async def run() -> Result:
             return question()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(LIMIT_S)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Looks at every turn of the server's loop."""
@@ -68,7 +69,7 @@ class Host:
             while not condition():
                 await asyncio.sleep(0.001)
 
-        asyncio.run_coroutine_threadsafe(asyncio.wait_for(run(), 30), self._loop).result(31)
+        asyncio.run_coroutine_threadsafe(asyncio.wait_for(run(), LIMIT_S), self._loop).result(LIMIT_S + 1)
 
 
 @contextmanager
