@@ -6,12 +6,13 @@ from tests.scenarios.scene import Scene
 
 
 def batched(scene: Scene) -> None:
-    """Two requests share a batch; the one with the open gate is over first."""
+    """Four requests share a batch; those with an open gate are over first."""
     model = "decoupled_batched"
     gate = scene.gate()
     scene.send("held", model, x=2, go=gate)
-    scene.send("free", model, x=3)
-    scene.tell_answers("free")
+    for number in range(3):
+        scene.send(f"free {number}", model, x=number + 1)
+    scene.tell_answers(*(f"free {number}" for number in range(3)))
     gate.wait_entered()
     gate.open()
     scene.tell_answers("held")

@@ -114,15 +114,13 @@ def oldest(scene: Scene) -> None:
 
 
 def oldest_delay(scene: Scene) -> None:
-    """Preferred sizes 2 and 4: two go at once, a third waits for its delay, and so does each request of a single sequence."""
+    """Preferred sizes 2 and 4: two go at once, a third waits for its delay, and so does a single request."""
     model = "sequence_oldest_delay"
     for number in (1, 2, 3):
         scene.send(f"start {number}", model, number, "s")
     scene.tell_answers("start 1", "start 2", "start 3")
     scene.tell_batches(model)
-    scene.send("a2", model, 1)
-    scene.send("a3", model, 1, "e")
-    scene.tell_answers("a2", "a3")
+    scene.tell("a2", scene.ask("a2", model, 1, "e"))
     scene.tell_batches(model)
     scene.send("b2", model, 2, "e")
     scene.send("c2", model, 3, "e")
@@ -221,12 +219,8 @@ def idle(scene: Scene) -> None:
     """An idle sequence is forgotten, and its slot goes to the backlog."""
     for model in ("sequence_one_slot", "sequence_one_candidate"):
         scene.ask("a1", model, 1, "s")
-        scene.send("b1", model, 2, "s")
-        scene.submitted()
-        scene.tell_batches(model, "before")
-        scene.tell("backlog", scene.answer("b1"))
+        scene.tell("backlog", scene.ask("b1", model, 2, "se"))
         scene.tell("forgotten", scene.ask("a2", model, 1))
-        scene.ask("b2", model, 2, "e")
         scene.tell_batches(model)
 
 
@@ -236,7 +230,7 @@ def backlog_timeout(scene: Scene) -> None:
         gate = scene.gate()
         scene.send("a1", model, 1, "s", go=gate)
         gate.wait_entered()
-        scene.send("a2", model, 1, timeout=50_000)
+        scene.send("a2", model, 1, "e", timeout=50_000)
         scene.send("b1", model, 2, "s", on="backlog")
         scene.send("b2", model, 2, timeout=100_000, on="backlog")
         scene.tell("first", scene.answer("b1", on="backlog"))
@@ -244,7 +238,6 @@ def backlog_timeout(scene: Scene) -> None:
         scene.tell("gone", scene.ask("b3", model, 2, on="backlog"))
         gate.open()
         scene.tell_answers("a1", "a2")
-        scene.ask("a3", model, 1, "e")
         scene.tell_batches(model)
 
 

@@ -55,9 +55,8 @@ def test_a_generate_stream_that_the_client_leaves_is_seen_by_the_model(scene: Sc
 
 
 def test_one_response_is_enough_for_generate(scene: Scene) -> None:
-    body = {"X": 1, "GO": ""}
-    status, answer = scene.server.post("/v2/models/decoupled_batched/generate", body)
+    status, answer = scene.server.post("/v2/models/step_many/generate", {"X": 1})
     assert (status, json.loads(answer)["Y"]) == (200, 0)
-    status, answer = scene.server.post("/v2/models/decoupled_batched/generate", {**body, "X": 2})
+    status, answer = scene.server.post("/v2/models/step_many/generate", {"X": 2})
     assert status == 400
     assert "exactly 1 response" in json.loads(answer)["error"]

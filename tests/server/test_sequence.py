@@ -13,7 +13,7 @@ import tritonclient.grpc as grpc_client
 from tests.scenarios.run import play
 from tests.scenarios.scene import LIMIT_S, Scene
 from tests.scenarios.suites import SUITES, read_golden
-from tests.server.harness import Server, naiad, process_tree
+from tests.server.harness import Server, naiad, process_name, process_tree
 
 SUITE = SUITES["sequence"]
 GOLDEN = read_golden("sequence")
@@ -106,9 +106,11 @@ def test_a_sequence_is_not_idle_while_it_executes(scene: Scene) -> None:
     scene.ask("x1", other, 1, "s", on="other")
     scene.send("y1", other, 2, "se", on="other")
     assert scene.answer("y1", on="other") == [{"Y": [1]}]
+    scene.send("a2", model, 1, "e")
+    scene.submitted()
     gate.open()
     assert scene.answer("a1") == [{"Y": [1]}]
-    assert scene.ask("a2", model, 1, "e") == [{"Y": [1]}]
+    assert scene.answer("a2") == [{"Y": [1]}]
 
 
 def test_cancelling_a_waiting_request_takes_the_rest_of_its_sequence_along(scene: Scene) -> None:
@@ -146,7 +148,7 @@ def test_the_death_of_a_worker_ends_its_sequences_and_the_model_comes_back(repos
         gate.wait_entered()
         scene.send("a3", model, 1)
         scene.submitted()
-        (worker,) = [pid for pid in process_tree(server.pid) if _name(pid) == model[-13:] + "_0"]
+        (worker,) = [pid for pid in process_tree(server.pid) if process_name(pid) == model[-13:] + "_0"]
         os.kill(worker, signal.SIGKILL)
         assert "its worker process ended" in scene.answer("a2")[1]
         assert "start the sequence again" in scene.answer("a3")[1]
@@ -154,11 +156,6 @@ def test_the_death_of_a_worker_ends_its_sequences_and_the_model_comes_back(repos
         assert "must specify the START flag" in scene.ask("a4", model, 1)[1]
         assert scene.ask("b1", model, 1, "se") == [{"Y": [1]}]
         scene.close()
-
-
-def _name(pid: int) -> str:
-    with open(f"/proc/{pid}/comm") as comm:
-        return comm.read().strip()
 
 
 def test_a_sequence_that_has_begun_finishes_while_the_server_shuts_down(repositories: object, tmp_path: object) -> None:
