@@ -79,11 +79,21 @@ def test_grpc_cancel_reaches_a_running_request(server: Server, report: Report) -
         assert report.read() == b" cancelled"
 
 
-def test_grpc_deadline_reaches_a_running_request(server: Server, report: Report) -> None:
+def test_grpc_deadline_reaches_a_running_request(server: Server, tmp_path: Path) -> None:
+    """Where the time is up before the model has begun, the next request gets more."""
+    reports: list[Report] = []
     with grpc.insecure_channel(server.grpc) as channel:
-        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(begun_message("until_cancelled", report), timeout=0.5)
-        assert report.read() == b"begun cancelled"
-        assert call.exception().code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        for timeout_s in (0.5, 2, 8, 32):
+            reports.append(Report(tmp_path))
+            with pytest.raises(grpc.RpcError) as caught:
+                infer(begun_message("until_cancelled", reports[-1]), timeout=timeout_s)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            if reports[-1].has_news():
+                break
+    assert reports[-1].read() == b"begun cancelled"
+    for report in reports:
+        report.close()
 
 
 def test_grpc_disconnect_cancels_a_running_request(server: Server, report: Report) -> None:
