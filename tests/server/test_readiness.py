@@ -50,32 +50,36 @@ def test_a_failed_model(repository: str, is_strict: bool) -> None:
 
 def test_by_default_the_server_does_not_start(repository: str, launched: list[Server]) -> None:
     launched.append(launch_naiad([repository]))
-    assert launched[0].wait_exit(60) == 1
+    assert launched[0].wait_exit() == 1
     assert any("error: creating server: Internal - failed to load all models" in line for line in launched[0].lines)
 
 
-def test_a_draining_server_is_not_ready_and_still_answers(repositories: Path, tmp_path: Path, launched: list[Server]) -> None:
-    """So that load balancers notice before anything is refused. The delay does not count against the exit timeout."""
+@pytest.fixture
+def small(repositories: Path, tmp_path: Path) -> str:
     (tmp_path / "identity_fp32").symlink_to(repositories / "main" / "identity_fp32")
-    launched.append(launch_naiad([str(tmp_path)], ["--drain-delay-secs=2.5", "--exit-timeout-secs=2"]))
+    return str(tmp_path)
+
+
+def test_a_draining_server_is_not_ready_and_still_answers(small: str, launched: list[Server]) -> None:
+    """So that load balancers notice before anything is refused. A second signal ends the delay."""
+    launched.append(launch_naiad([small], ["--drain-delay-secs=600"]))
     server = launched[0].wait_started()
     assert server.is_ready()
     server.signal(signal.SIGTERM)
-    server.wait_for_line("Not ready; stopping in 2.5 s")
+    server.wait_for_line("Not ready; stopping in 600 s")
     assert not server.is_ready()
     assert not is_ready_by_grpc(server)
     assert server.is_ready("/v2/health/live")
     status, body = server.post("/v2/models/identity_fp32/infer", INPUTS)
     assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [1.0, 2.0])
-    assert server.wait_exit() == 0
-    assert not any("Exit timeout expired" in line for line in server.lines)
+    server.signal(signal.SIGTERM)
+    assert server.wait_exit() == 1
 
 
-def test_a_second_signal_ends_the_delay(repositories: Path, tmp_path: Path, launched: list[Server]) -> None:
-    (tmp_path / "identity_fp32").symlink_to(repositories / "main" / "identity_fp32")
-    launched.append(launch_naiad([str(tmp_path)], ["--drain-delay-secs=600"]))
+def test_the_delay_does_not_count_against_the_exit_timeout(small: str, launched: list[Server]) -> None:
+    launched.append(launch_naiad([small], ["--drain-delay-secs=6.5", "--exit-timeout-secs=6"]))
     server = launched[0].wait_started()
     server.signal(signal.SIGTERM)
-    server.wait_for_line("Not ready; stopping in 600 s")
-    server.signal(signal.SIGTERM)
-    assert server.wait_exit(20) == 1
+    server.wait_for_line("Not ready; stopping in 6.5 s")
+    assert server.wait_exit() == 0
+    assert not any("Exit timeout expired" in line for line in server.lines)
