@@ -351,7 +351,7 @@ class TestInFlight:
             assert [region["name"] for region in client.get_system_shared_memory_status()] == [memory.name]
             gate.open()
             assert call.answer()[0] == 200
-            assert client.get_system_shared_memory_status() == []
+            eventually(lambda: client.get_system_shared_memory_status() == [], "the region is given back")
         assert shm.get_contents_as_numpy(memory.handle, np.int32, [1], 512)[0] == 1
 
     def test_a_client_that_goes_away_gives_its_region_back(self, server: Server, make_memory: Any, tmp_path: Path) -> None:
