@@ -121,6 +121,8 @@ class Server:
             await asyncio.gather(loading, return_exceptions=True)
             await self._core.repository.stop()
             return False
+        if interrupted.done():  # together with the last model
+            self._signals.put_nowait(interrupted.result())
         interrupted.cancel()
         self._print_tables()
         if not loading.result() and self._settings.exit_on_error:
