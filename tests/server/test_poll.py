@@ -14,7 +14,8 @@ from tests.server.model_folder import Control, model_code, put, write_ensemble, 
 
 
 class Polled:
-    """A repository that a server polls. Each step waits for what the server says about it."""
+    """A repository that a server polls. Each step waits for what the server says about it, and changes one file of a model that is there:
+    the server may look between two changes."""
 
     def __init__(self, server: Server, repository: Path) -> None:
         self.server = server
@@ -55,7 +56,7 @@ def test_a_repository_in_motion(polled: Polled) -> None:
     assert (control.word("new"), control.word("m")) == ("new", "second"), "what serves goes on"
     assert polled.server.is_ready()
 
-    write_model(repository, "m", "third")
+    put(repository / "m" / "1" / "model.py", model_code("third"))
     shutil.rmtree(repository / "new")
     polled.wait_for("successfully loaded 'm' version 1", "successfully unloaded 'new' version 1", "successfully unloaded 'ensemble'")
     assert control.word("m") == "third"
@@ -71,7 +72,7 @@ def test_a_repository_in_motion(polled: Polled) -> None:
     polled.wait_for("failed to poll the model repositories")
     assert control.word("m") == "third", "a repository that is not there is no empty repository"
     elsewhere.rename(repository)
-    write_model(repository, "m", "fourth")
+    put(repository / "m" / "1" / "model.py", model_code("fourth"))
     polled.wait_for("successfully loaded 'm' version 1")
     assert control.word("m") == "fourth"
     assert control.pid("bystander") == pid

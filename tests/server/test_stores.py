@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from naiad.stores.open_store import open_store
+from tests.server.gates import LIMIT_S
 from tests.server.harness import Server, ServerFailedError, launch_naiad, naiad
 from tests.server.model_folder import Control, write_ensemble, write_model
 from tests.server.s3_server import KEYS, S3Server, s3_server
@@ -135,12 +139,32 @@ def test_what_is_no_repository(environment: dict[str, str], url: str, words: str
     assert words in ends(launch_naiad([url], [], environment))
 
 
-def test_sigterm_while_models_are_fetched(s3: S3Server, environment: dict[str, str]) -> None:
-    s3.make_bucket("models", {f"m/1/weights{number}": os.urandom(100_000) for number in range(20)})
-    server = launch_naiad([s3.url("models")], [], environment)
-    try:
-        server.wait_for_line("fetching 20 files")
-        server.signal(15)
-        assert server.wait_exit(30) == 0
-    finally:
-        server.stop()
+def test_sigterm_while_models_are_fetched(environment: dict[str, str]) -> None:
+    """The store keeps back half of each file until the server has seen the signal."""
+    halted, released = threading.Event(), threading.Event()
+
+    class Halting(HubHandler):
+        def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+            if status != 206 or self.command == "HEAD":
+                super().send(status, body, headers)
+                return
+            middle = len(body) // 2
+            super().send(status, body[:middle], {**(headers or {}), "Content-Length": str(len(body))})
+            halted.set()
+            released.wait()
+            with contextlib.suppress(OSError):  # nobody wants it any more
+                self.wfile.write(body[middle:])
+
+    files = {f"models/m/1/weights{number}": os.urandom(100_000) for number in range(20)}
+    with cloud_server(Halting, files) as hub:
+        server = launch_naiad(["hf://organisation/models/models"], [], {**environment, "HF_ENDPOINT": hub.url})
+        try:
+            server.wait_for_line("fetching 20 files")
+            assert halted.wait(LIMIT_S)
+            server.signal(signal.SIGTERM)
+            server.wait_for_line("interrupted while models were loading")
+            released.set()
+            assert server.wait_exit() == 0
+        finally:
+            released.set()
+            server.stop()
