@@ -8,8 +8,8 @@ def loss(count: int) -> bytes:
     return b"lost %d\n" % count
 
 
-def num_writing_threads() -> int:
-    return sum(thread.name == "naiad-log" for thread in threading.enumerate())
+def writing_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "naiad-log"}
 
 
 def read_until(descriptor: int, end: bytes) -> bytes:
@@ -31,10 +31,10 @@ def test_a_stalled_reader_holds_nobody_up_and_the_loss_is_told() -> None:
     data += read_until(read_end, b"\n") if not data.endswith(b"\n") else b""
     assert data.count(line) + writer.num_dropped == 3000
     assert int(data.split(b"lost ")[1].split(b"\n")[0]) == writer.num_dropped
-    assert writer.flush(10)
+    assert writer.flush(60)
     writer.put(write_end, b"after\n")
     assert read_until(read_end, b"after\n").endswith(b"after\n")
-    assert writer.flush(10)
+    assert writer.flush(60)
     os.close(read_end)
     os.close(write_end)
 
@@ -44,7 +44,7 @@ def test_order_is_kept_across_destinations() -> None:
     writer = LogWriter(loss)
     for number in range(100):
         writer.put((write_a, write_b)[number % 2], b"%d\n" % number)
-    assert writer.flush(10)
+    assert writer.flush(60)
     assert [int(x) for x in os.read(read_a, 1 << 16).split()] == list(range(0, 100, 2))
     assert [int(x) for x in os.read(read_b, 1 << 16).split()] == list(range(1, 100, 2))
     for descriptor in (read_a, write_a, read_b, write_b):
@@ -59,9 +59,9 @@ def test_a_nonblocking_destination_gets_every_byte() -> None:
     reader = threading.Thread(target=lambda: received.append(read_until(read_end, b"end\n")))
     reader.start()
     writer.put(write_end, b"x" * (1 << 20) + b"\nend\n")
-    reader.join(10)
+    reader.join(60)
     assert len(received[0]) == (1 << 20) + 5
-    assert writer.flush(10)
+    assert writer.flush(60)
     os.close(read_end)
     os.close(write_end)
 
@@ -69,7 +69,7 @@ def test_a_nonblocking_destination_gets_every_byte() -> None:
 def test_many_threads_may_log_and_only_one_thread_writes() -> None:
     read_end, write_end = os.pipe()
     writer = LogWriter(loss)
-    before = num_writing_threads()
+    before = writing_threads()
     start = threading.Barrier(8)
 
     def put() -> None:
@@ -82,9 +82,9 @@ def test_many_threads_may_log_and_only_one_thread_writes() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert writer.flush(10)
+    assert writer.flush(60)
     assert os.read(read_end, 1 << 16) == b"line\n" * 400
-    assert num_writing_threads() == before + 1
+    assert len(writing_threads() - before) == 1
     os.close(read_end)
     os.close(write_end)
 
@@ -95,6 +95,6 @@ def test_a_closed_descriptor_is_a_loss() -> None:
     writer = LogWriter(loss)
     writer.put(write_end, b"a\n")
     writer.put(write_end, b"b\n")
-    assert writer.flush(10)
+    assert writer.flush(60)
     assert writer.num_dropped == 2
     os.close(write_end)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkResponse
 from naiad.errors import NaiadError
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 Events = list[tuple[WorkResponse | None, bool]]
 
 

@@ -25,7 +25,7 @@ from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
 from naiad.llm.parameters import SamplingParameters
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class ScriptedEngine:

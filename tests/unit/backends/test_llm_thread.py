@@ -16,7 +16,7 @@ def test_everything_happens_on_one_thread() -> None:
     with pytest.raises(ValueError, match="as it is"):
         thread.call(lambda: int("as it is"))
     thread.start(lambda: ran.append(threading.get_ident()))
-    thread.join(10)
+    thread.join(60)
     assert (ran, thread.is_alive()) == ([first], False)
     assert first != threading.get_ident()
 
@@ -24,5 +24,5 @@ def test_everything_happens_on_one_thread() -> None:
 def test_it_ends_when_there_is_nothing_to_start() -> None:
     thread = EngineThread()
     thread.end()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()

@@ -303,7 +303,7 @@ def test_decoupled_from_a_thread_after_execute(tmp_path: Path, runtime: FakeRunt
             thread.start()
 
         def work(self, request):
-            self.gate.wait(10)
+            self.gate.wait(60)
             response = pb_utils.InferenceRequest(model_name='o', inputs=request.inputs(), requested_output_names=[]).exec()
             text = [b"failed" if response.has_error() else b"called"]
             request.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', np.array(text, object))]), flags=1)

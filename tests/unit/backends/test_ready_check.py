@@ -11,7 +11,7 @@ import pytest
 
 from naiad.backends.pb_instance import Instance
 from naiad.backends.ready_check import ReadyCheck
-from tests.unit.backends.fake_runtime import FakeRuntime
+from tests.unit.backends.fake_runtime import WAIT_S, FakeRuntime
 
 
 def sync(answer: Any) -> Callable[[], Any]:
@@ -54,21 +54,23 @@ def test_an_exception_means_not_ready(instance: Instance, runtime: FakeRuntime, 
 
 
 def test_a_hook_that_hangs(instance: Instance, runtime: FakeRuntime) -> None:
-    release, entered = threading.Event(), []
+    release, has_entered, entered = threading.Event(), threading.Event(), []
 
     def hook() -> bool:
         entered.append(1)
-        return release.wait(10)
+        has_entered.set()
+        return release.wait(WAIT_S)
 
     check = ReadyCheck(hook, instance, limit_s=0.01)
     assert check.check() is False
     assert "did not answer within 0.01 s" in runtime.logged[0][1]
+    assert has_entered.wait(WAIT_S)
     assert check.check() is False
     assert len(entered) == 1, "no second thread while the first hangs"
     release.set()
     assert check._thread is not None
     check._thread.join()
-    check._limit_s = 10
+    check._limit_s = WAIT_S
     assert check.check() is True
 
 

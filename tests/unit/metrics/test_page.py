@@ -129,7 +129,7 @@ def test_names_help_and_order_are_tritons() -> None:
     page = MetricsPage(settings, lambda: [model], CustomMetrics(), lambda: {"http": 3})
     page.start()
     try:
-        assert page.sampler.has_read.wait(10)
+        assert page.sampler.has_read.wait(60)
         comments = [line for line in page.render().decode().splitlines() if line.startswith("#")]
     finally:
         page.stop()

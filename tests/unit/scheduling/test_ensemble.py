@@ -339,6 +339,11 @@ async def test_stop_waits_for_runs() -> None:
 
 def test_a_request_leaves_nothing_to_the_garbage_collector() -> None:
     """At thousands of requests per second it would be the dearest part of them."""
+    # Other threads may leave something of theirs meanwhile, but not each time.
+    assert min(garbage_of_a_request() for _ in range(5)) == 0
+
+
+def garbage_of_a_request() -> int:
     first, second = Step("a", "", {"x": "IN"}, {"y": "MID"}), Step("b", "", {"x": "MID"}, {"y": "OUT"})
     bench = Bench(first, second, outputs=["OUT"])
     gc.collect()
@@ -349,6 +354,6 @@ def test_a_request_leaves_nothing_to_the_garbage_collector() -> None:
         bench.answer("b", tensor("y", b"3"))
         assert bench.values() == [{"OUT": b"3"}]
         bench.answers.clear()
-        assert gc.collect() == 0
+        return gc.collect()
     finally:
         gc.enable()

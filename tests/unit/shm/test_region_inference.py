@@ -74,7 +74,7 @@ def rig() -> Iterator[Rig]:
 
 
 async def wait_for(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -52,13 +52,14 @@ class FakeBucket:
             self.max_reading = max(self.max_reading, self.num_reading)
         try:
             if self.gate is not None:
-                self.gate.wait(10)
+                self.gate.wait(60)
             for at in range(start, end, CHUNK_BYTES):
                 if at > start and self.breaks.get(file.path, 0):
                     self.breaks[file.path] -= 1
                     raise StoreError("the connection broke")
                 chunk = content[at : min(at + CHUNK_BYTES, end)]
-                self.num_bytes += len(chunk)
+                with self._lock:
+                    self.num_bytes += len(chunk)
                 yield chunk
         finally:
             with self._lock:

@@ -168,7 +168,7 @@ async def test_a_stopped_worker_is_unhealthy_until_it_goes_on(templates: Templat
     assert not instance.is_healthy
     changed.clear()
     os.kill(instance.pid, signal.SIGCONT)
-    await asyncio.wait_for(changed.wait(), 30)
+    await asyncio.wait_for(changed.wait(), 60)
     assert instance.is_healthy
     await instance.stop(5)
 
@@ -181,6 +181,6 @@ async def test_workers_die_with_their_template(templates: Templates) -> None:
     asyncio.get_running_loop().add_reader(pidfd, gone.set)
     instance.state = State.STOPPED
     templates.close()
-    await asyncio.wait_for(gone.wait(), 30)
+    await asyncio.wait_for(gone.wait(), 60)
     asyncio.get_running_loop().remove_reader(pidfd)
     os.close(pidfd)

@@ -12,7 +12,7 @@ import pytest
 from naiad.workers.messages import Ping
 from naiad.workers.worker_channel import WorkerChannel
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
