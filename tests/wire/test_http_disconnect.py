@@ -97,11 +97,11 @@ async def test_other_connections_are_not_disturbed() -> None:
 async def test_in_the_middle_of_an_upload() -> None:
     async with serving() as server:
         client = await Client.connect(server.port)
+        while server.frontend.endpoint.num_connections == 0:
+            await asyncio.sleep(0)
         client.send(b"POST /v2/models/id_fp32/infer HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(300_000))
         await client.writer.drain()
         await client.close()
-        while server.frontend.endpoint.num_connections == 0:
-            await asyncio.sleep(0)
         await no_connections(server)
         assert server.frontend.num_requests == 0
 

@@ -28,7 +28,7 @@ INPUT, OUTPUT = ({"name": name, "data_type": "TYPE_FP32", "dims": [64]} for name
 CONFIG = {"max_batch_size": 8, "input": [INPUT], "output": [OUTPUT]}
 
 def child():
-    signal.alarm(60)
+    signal.alarm(300)
     config = CONFIG if file == "model.pt" else {}
     served = load(backend_class, Path(folder), {**config, "parameters": {"intra_op_thread_count": {"string_value": "2"}}}, file)
     x = np.ones((4, 64), np.float32)
@@ -62,7 +62,7 @@ def _matmul() -> bytes:
 
 def _fork(module: str, class_name: str, folder: Path, file: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, module, class_name, str(folder), file, str(CHILDREN)]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert finished.returncode == 0, finished.stderr
 
 
