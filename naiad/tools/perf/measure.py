@@ -25,6 +25,8 @@ from naiad.tools.perf.window import Summary, Window, WindowPlan, latencies_us, n
 _GLANCE_S = 0.2
 _POLL_S = 0.01
 _COMPLETE_LIMIT_S = 3600.0
+_HANG_S = 10.0
+"""A machine that is busy elsewhere may not answer for as long as a short window lasts."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -38,6 +40,12 @@ class Pace(msgspec.Struct, frozen=True):
     warmup_requests: int = 0
     stability_percent: float = 10.0
     max_trials: int = 10
+    hang_s: float = _HANG_S
+
+    @property
+    def patience_s(self) -> float:
+        """A server that does not answer for so long hangs."""
+        return max(NUM_WINDOWS * self.interval_s, self.hang_s)
 
 
 class LevelResult(msgspec.Struct):
@@ -139,10 +147,17 @@ class Measurer:
         if self._pace.window_requests:
             await self._wait_ended(level, self._pace.window_requests)
             return
+        first = (await self._driver.status()).num_ended
         end = time.monotonic() + self._pace.interval_s
         while (left_s := end - time.monotonic()) > 0 and not self._driver.broken.is_set():
             await self._rest(min(_GLANCE_S, left_s))
             await self._glance(level, 1 - max(0.0, end - time.monotonic()) / self._pace.interval_s)
+        await self._wait_first(first, end + self._pace.patience_s - self._pace.interval_s)
+
+    async def _wait_first(self, first: int, limit: float) -> None:
+        """A window without an answer says nothing: it goes on until there is one."""
+        while (await self._driver.status()).num_ended == first and time.monotonic() < limit and not self._driver.broken.is_set():
+            await self._rest(_POLL_S)
 
     async def _wait_ended(self, level: Level, count: int) -> None:
         first = (await self._driver.status()).num_ended
@@ -205,9 +220,8 @@ class Measurer:
             return f"the server is gone: {_first_failure(records) or 'no connection'}"
         if not len(records) and records.failures:
             return f"all {len(records.failures)} requests of a window failed: {_first_failure(records)}"
-        recent = windows[-NUM_WINDOWS:]
-        if len(recent) == NUM_WINDOWS and not any(len(window.records) for window in recent):
-            waited_s = sum(window.duration_s for window in recent)
+        if not len(records) and windows[-1].duration_s >= self._pace.patience_s and not self._pace.total_requests:
+            waited_s = windows[-1].duration_s
             return f"no request was answered within {waited_s:.1f} s: the server hangs, or one answer takes longer (--measurement-interval)"
         return ""
 

@@ -88,6 +88,7 @@ class ScriptedDriver:
         self.broken = asyncio.Event()
         self.levels: list[tuple[float, int]] = []
         self._script = [records([]), *script]
+        self._num_ended = 0
         self._refuses = refuses
 
     async def set_level(self, level: Level, num_requests: int = -1) -> None:
@@ -99,7 +100,9 @@ class ScriptedDriver:
         return self._script.pop(0)
 
     async def status(self) -> DriverStatus:
-        return DriverStatus(0, 0, 10**9, 0, True)
+        """Requests end all the time, unless the records that come next are empty."""
+        self._num_ended += bool(len(self._script[0]) or self._script[0].failures)
+        return DriverStatus(0, 0, self._num_ended, 0, True)
 
     async def stop(self) -> None: ...
 
@@ -156,9 +159,30 @@ async def test_a_window_of_failures_ends_the_level() -> None:
 
 
 async def test_a_server_that_hangs_ends_the_level() -> None:
-    result, _, _ = await measure([records([])] * 3)
+    result, _, watch = await measure([records([])], Pace(interval_s=0.001, hang_s=0.01))
     assert "no request was answered" in result.error
     assert result.summary is None
+    assert watch.seen == ["begin", "window 1", "end"]
+
+
+async def test_a_window_goes_on_until_there_is_an_answer() -> None:
+    driver, watch = ScriptedDriver([records([])] * 3), Watch()
+    measuring = asyncio.ensure_future(Measurer(driver, WindowPlan(), PACE, watch).measure(LEVEL))
+    asked = 0
+    status = driver.status
+
+    async def count() -> DriverStatus:
+        nonlocal asked
+        asked += 1
+        if asked == 20:  # long after the end of the first window
+            driver._script[:] = [records([100.0])] * 10
+        return await status()
+
+    driver.status = count  # type: ignore[method-assign]
+    result = await measuring
+    assert not result.error
+    assert result.summary is not None
+    assert result.summary.num_requests == 3
 
 
 async def test_a_server_that_is_gone_ends_the_level() -> None:
