@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from naiad.tools.analyze.free_port import free_ports
 from naiad.tools.analyze.settings import ProfileOptions
 from naiad.tools.perf.address import parse_address
 from naiad.tools.perf.control import Control, ControlError
@@ -26,7 +26,7 @@ from naiad.tools.perf.control_http import HttpControl
 _START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 30.0
 _POLL_S = 0.05
-_SOON_S = 0.5
+_SOON_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -135,7 +135,7 @@ class LocalServer:
         return [*server, *(f"--{name}={_flag_text(value)}" for name, value in flags.items())]
 
     async def start(self) -> None:
-        ports = _free_ports(3)
+        ports = free_ports(3)
         http, grpc, metrics = (f"127.0.0.1:{port}" for port in ports)
         self.endpoints = Endpoints(http, grpc, f"{metrics}/metrics")
         if self._log is None:
@@ -175,10 +175,18 @@ class LocalServer:
         return self._process is not None and self._process.returncode is None
 
     async def ends_soon(self) -> bool:
-        if self._process is not None:
+        """A server whose connection was lost either answers, or its end is told a moment later."""
+        control = self.control()
+        try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SOON_S):
-                    await self._process.wait()
+                    while self.is_alive():
+                        with contextlib.suppress(ControlError):
+                            await control.server_metadata()
+                            return False
+                        await asyncio.sleep(_POLL_S)
+        finally:
+            await control.close()
         return not self.is_alive()
 
     def control(self) -> Control:
@@ -222,11 +230,3 @@ def _die_with_parent() -> None:
 
 def _flag_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
