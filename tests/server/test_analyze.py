@@ -1,6 +1,7 @@
 """`naiad analyze` with real servers: searches, failing configurations, resuming, ensembles, remote servers, writing back.
 
-The model sleeps, and its best configuration is known: batches of 4 in 2 instances. Only its order is asserted, never its speed.
+What is best depends on how busy the machine is: it is compared with what was measured. That searches find the best is
+tests/unit/tools/analyze/test_search.py.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         self.count = config["instance_group"][0]["count"]
-        if config["max_batch_size"] == 8:
+        self.size = config["max_batch_size"]
+        if self.size == 8:
             raise RuntimeError("out of memory, says the model")
         if self.count == 3 and "kills_server" in config.get("parameters", {}):
             os.kill(os.getppid(), 9)
@@ -98,17 +100,36 @@ def measured(folder: Path) -> list[dict[str, Any]]:
     return [line["measurement"] for line in lines if line["kind"] == "measurement"]
 
 
-def best_values(folder: Path) -> dict[str, Any]:
+def ranking(folder: Path) -> list[dict[str, Any]]:
     document = json.loads((folder / "out" / "results.json").read_text())
-    values: dict[str, Any] = document[0]["ranking"][0]["best"]["outcomes"][-1]["values"]
-    return values
+    found: list[dict[str, Any]] = document[0]["ranking"]
+    return found
+
+
+def assert_best(folder: Path) -> None:
+    """The one that answered most is the winner."""
+    rates = {one["outcomes"][0]["config_name"]: 0.0 for one in measured(folder)}
+    for one in measured(folder):
+        if not one["error"]:
+            name = one["outcomes"][0]["config_name"]
+            rates[name] = max(rates[name], one["outcomes"][0]["figures"]["perf_throughput"])
+    # Of loads that are nearly as good as the best of a configuration, the one that answers soonest counts.
+    winner = ranking(folder)[0]
+    assert rates[winner["name"]] >= 0.97 * max(rates.values())
+
+
+def tried(folder: Path) -> set[tuple[int, int]]:
+    """Instances and batch sizes of what could be measured, the configuration as it is aside."""
+    values = [one["outcomes"][-1]["values"] for one in measured(folder) if not one["error"]]
+    return {(value["instance_count"], value["max_batch_size"]) for value in values if value}
 
 
 @pytest.mark.parametrize("mode", ["quick", "optuna"])
 def test_searches_find_the_best(models: Path, tmp_path: Path, mode: str) -> None:
     more = ["--optuna-min-trials", "8", "--concurrency-sweep-disable", "--run-config-search-max-model-batch-size", "4"]
     text = analyze(arguments(tmp_path, "--run-config-search-mode", mode, *more))
-    assert best_values(tmp_path) == {"instance_count": 2, "max_batch_size": 4}
+    assert_best(tmp_path)
+    assert len(tried(tmp_path)) >= 3
     assert (tmp_path / "out" / "report.html").read_text().count("<svg") >= 4
     assert "sleeper_config_default" in text
     variants = list((tmp_path / "out" / "output_model_repository").iterdir())
@@ -124,7 +145,8 @@ def test_a_configuration_that_does_not_load_is_noted(models: Path, tmp_path: Pat
     assert "out of memory, says the model" in errors[0]
     assert "1 measurements failed" in text
     assert "out of memory, says the model" in (tmp_path / "out" / "report.html").read_text()
-    assert best_values(tmp_path) == {"instance_count": 1, "max_batch_size": 4}
+    assert tried(tmp_path) == {(1, 1), (1, 2), (1, 4)}
+    assert_best(tmp_path)
 
 
 def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path: Path) -> None:
@@ -144,7 +166,7 @@ def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path:
     assert f"{len(before)} measurements are known from the checkpoint" in text
     after = measured(tmp_path)
     assert after[: len(before)] == before
-    assert len({one["key"] for one in after}) == len(after) > len(before)
+    assert len({one["key"] for one in after}) == len(after) >= len(before)
     names = [(one["outcomes"][0]["config_name"], json.dumps(one["outcomes"][0]["values"])) for one in after]
     assert len({name for name, _ in names}) == len(set(names)), "each name means one configuration"
     again = analyze(given)
@@ -161,7 +183,7 @@ def test_an_interrupt_leaves_a_report(models: Path, tmp_path: Path) -> None:
             break
     children = process_tree(running.pid)
     running.send_signal(signal.SIGINT)
-    out, _ = running.communicate(timeout=60)
+    out, _ = running.communicate(timeout=240)
     assert running.returncode == 130
     assert "the same command goes on from here" in out
     assert (tmp_path / "out" / "report.html").exists()
@@ -182,28 +204,36 @@ def test_a_configuration_that_kills_the_server(models: Path, tmp_path: Path) -> 
     assert len(errors) == 1
     assert errors[0].startswith("the server ended: ")
     assert "failed: the server ended" in text
-    assert best_values(tmp_path) == {"instance_count": 2, "max_batch_size": 4}
+    assert (2, 4) in tried(tmp_path)
+    assert_best(tmp_path)
 
 
 def test_an_ensemble_is_searched_through_its_parts(models: Path, tmp_path: Path) -> None:
     analyze(arguments(tmp_path, *SMALL, *BRUTE, "-c", "16", "--run-config-search-min-model-batch-size", "4", model="both"))
-    assert best_values(tmp_path) == {"instance_count": 2, "max_batch_size": 4}
+    assert tried(tmp_path) == {(1, 4), (2, 4)}
+    assert_best(tmp_path)
     folder = tmp_path / "out" / "output_model_repository"
-    winner = json.loads((tmp_path / "out" / "results.json").read_text())[0]["ranking"][0]["name"]
-    text = (folder / winner / "config.pbtxt").read_text()
-    part = re.search(r'model_name: "(sleeper_config_\d+)"', text)
-    assert part is not None
-    assert (folder / part.group(1)).is_dir()
-    assert "max_batch_size: 4" in text
+    for name in {one["name"] for one in ranking(tmp_path)} - {"both_config_default"}:
+        text = (folder / name / "config.pbtxt").read_text()
+        part = re.search(r'model_name: "(sleeper_config_\d+)"', text)
+        assert part is not None
+        assert (folder / part.group(1)).is_dir()
+        assert "max_batch_size: 4" in text
 
 
 def test_the_winner_is_written_back(models: Path, tmp_path: Path) -> None:
     given = arguments(tmp_path, *SMALL, *BRUTE, "-c", "16", "--run-config-search-min-model-batch-size", "4")
+    # The configuration as it is, of batches of 2, is slower than any other by far.
+    (models / "sleeper" / "1" / "model.py").write_text(
+        MODEL.replace("0.006 if self.count <= 2 else 0.02", "0.2 if self.size == 2 else 0.006")
+    )
     text = analyze([*given, "--write-best-config"])
-    assert "config.pbtxt is now sleeper_config_" in text
+    winner = ranking(tmp_path)[0]
+    (outcome,) = winner["best"]["outcomes"]
+    assert f"config.pbtxt is now {winner['name']}" in text
     written = (models / "sleeper" / "config.pbtxt").read_text()
-    assert "max_batch_size: 4" in written
-    assert "count: 2" in written
+    assert f"max_batch_size: {outcome['values']['max_batch_size']}" in written
+    assert f"count: {outcome['values']['instance_count']}" in written
     assert (models / "sleeper" / "config.pbtxt.before-analyze").read_text() == CONFIG
     with naiad([str(models)]) as server:
         assert server.is_ready("/v2/models/sleeper/ready")
@@ -237,7 +267,7 @@ def test_a_running_server_that_dies_leaves_a_partial_report(remote: Server, tmp_
         lines.append(line)
         if line.startswith("sleeper_config_0 "):
             remote.process.kill()
-    assert running.wait(60) == 99
+    assert running.wait(240) == 99
     running.stdout.close()
     text = "".join(lines)
     assert "Traceback" not in text
