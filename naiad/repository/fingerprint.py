@@ -1,8 +1,9 @@
 """Has a model's directory changed? A digest of names, sizes and times, compared between two looks (poll mode, reload).
 
 In: a model's directory. Out: a Fingerprint; equal ones mean nothing was touched.
-Rule: files are never opened. The configuration counts apart from the rest and every version for itself, because a change of one of
-them needs no reload of the others. What Python writes when it imports (__pycache__) is no change.
+Rule: files are not opened, except those that are too young for their time to tell (young_file.py). The configuration counts apart
+from the rest and every version for itself, because a change of one of them needs no reload of the others. What Python writes when it
+imports (__pycache__) is no change.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from naiad.repository.scan import CONFIG_FILE
+from naiad.repository.young_file import YoungFiles
 
 CONFIG = "config"
 SHARED = "shared"
@@ -34,8 +36,11 @@ class Fingerprint(msgspec.Struct, frozen=True):
         return f"{self.shared}/{self.versions.get(str(version), '')}"
 
 
-def fingerprint(model_dir: Path) -> Fingerprint:
-    """Links are followed, so that a swapped target is a change; a directory reached twice is read once, so loops end."""
+def fingerprint(model_dir: Path, young: YoungFiles | None = None) -> Fingerprint:
+    """`young` is kept from look to look.
+
+    Links are followed, so that a swapped target is a change; a directory reached twice is read once, so loops end.
+    """
     lines: dict[str, list[str]] = {CONFIG: [], SHARED: []}
     seen: set[tuple[int, int]] = set()
     waiting = [(model_dir, "")]
@@ -47,7 +52,8 @@ def fingerprint(model_dir: Path) -> Fingerprint:
             if status is None:
                 part.append(f"{relative}\0unreadable\n")
             elif not stat.S_ISDIR(status.st_mode):
-                part.append(f"{relative}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\n")
+                num_changes = young.num_changes(directory / name, status) if young is not None else 0
+                part.append(f"{relative}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\0{num_changes}\n")
             elif name != IGNORED and (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
                 waiting.append((directory / name, f"{relative}/"))

@@ -22,6 +22,7 @@ from naiad.repository.namespace import model_key
 from naiad.repository.scan import select_versions
 from naiad.repository.store import Store
 from naiad.repository.validate import require_valid
+from naiad.repository.young_file import YoungFiles
 
 CONFIGURING_BACKENDS = frozenset({"python", "onnxruntime", "openvino", "pytorch", "llm", "vllm", "tensorrtllm"})
 """Backends that can complete a config from the model."""
@@ -64,6 +65,7 @@ class ModelSources:
         self.stores = stores
         self.is_namespacing = is_namespacing
         self._options = options
+        self._young = YoungFiles()
 
     # Which models there are.
 
@@ -106,8 +108,8 @@ class ModelSources:
                 directory = store.directory(name)
                 if directory is None:
                     continue
-                key = self.key(name, store)
-                found[key] = merged(found[key], fingerprint(directory)) if key in found else fingerprint(directory)
+                key, seen = self.key(name, store), fingerprint(directory, self._young)
+                found[key] = merged(found[key], seen) if key in found else seen
         return found
 
     def key(self, name: str, store: Store | None) -> str:
@@ -129,7 +131,7 @@ class ModelSources:
         if directory is None:
             raise internal(f"failed to load '{name}', no version is available")
         # Before the files are read: what changes meanwhile is then seen as a change.
-        seen = fingerprint(directory)
+        seen = fingerprint(directory, self._young)
         file = read_model_config(directory, options=self._options, override=override.config)
         for warning in file.directory.warnings + file.notes:
             log.warning(warning.sentence())
