@@ -26,16 +26,33 @@ class FakeOpenAi:
         self._has_usage = has_usage
         self._delay_s = delay_s
         self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None] | None] = set()
 
     async def start(self, port: int = 0) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
+        """Closes its connections: what is left to the garbage collector is found in somebody else's test."""
         assert self._server is not None
         self._server.close()
+        tasks = [task for task in self._tasks if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        try:
+            await self._converse(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            self._tasks.discard(task)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -46,7 +63,6 @@ class FakeOpenAi:
                 self.paths.append(head[0].split()[1])
                 if not await self._answer(writer, body):
                     break
-        writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> bool:
         """False: close the connection."""
