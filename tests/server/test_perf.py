@@ -183,7 +183,8 @@ def test_strings(main_server: Endpoints) -> None:
 @pytest.mark.parametrize("flags", [["-i", "http"], ["-i", "grpc"], ["-i", "grpc", "--streaming"]])
 def test_sequences(sequence_server: Server, flags: list[str]) -> None:
     url = sequence_server.grpc if "grpc" in flags else sequence_server.http
-    text = perf("-m", "sums", "-u", url, "--concurrency-range", "3", "--sequence-length", "4", *flags, *FAST)
+    counted = ["--measurement-mode", "count_windows", "--measurement-request-count", "20", "-s", "100000"]
+    text = perf("-m", "sums", "-u", url, "--concurrency-range", "3", "--sequence-length", "4", *flags, *counted)
     assert figure(text, "Sequence count") > 0
     assert "failed" not in text
     rated = ["--request-rate-range", "150", "--num-of-sequences", "3", "--sequence-length", "5", "--serial-sequences"]
