@@ -23,6 +23,8 @@ from naiad.scheduling.scheduler import Executor
 
 MAX_TURNS = 8
 """Of the event loop, that a batch may grow before it leaves."""
+ENOUGH = 32
+"""Requests that share the price of a batch so well that an idle worker need not wait for more."""
 
 
 class DynamicScheduler:
@@ -49,6 +51,7 @@ class DynamicScheduler:
         self._seen_size = 0
         self._num_turns = 0
         self._last_count = 0
+        self._enough = min(ENOUGH, rule.max_batch_size)
         self._delay_timer: Timer | None = None
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
@@ -77,6 +80,8 @@ class DynamicScheduler:
             outer = self._ordering.add(stream)
         self._statistics.pending_request_count += 1
         self._dispatch_soon()
+        if self._is_dispatch_due and len(self._queue) >= self._enough and request.caller is None:
+            self._dispatch_enough()
         return outer
 
     def inflight(self) -> int:
@@ -128,6 +133,14 @@ class DynamicScheduler:
             self._statistics.pending_request_count -= len(batch)
             self._last_count = len(batch)
             instance.execute(batch)
+
+    def _dispatch_enough(self) -> None:
+        """In the midst of a turn. If all clients' requests went as one batch, server and worker would only ever wait for each other:
+        this way one works on the first half while the other works on the second. Calls of models come in bursts anyway."""
+        instance = self._free_instance()
+        if instance is not None and instance.max_batches == 1 and not self._rule.max_queue_delay_ns:
+            self._num_turns = MAX_TURNS
+            self._dispatch()
 
     def _is_growing(self) -> bool:
         """Requests came in during the last turn of the loop, so more are likely in the next: a fuller batch shares its two wake-ups

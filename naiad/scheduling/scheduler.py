@@ -44,6 +44,8 @@ class Executor(Protocol):
     on_free: Callable[..., None]
     on_state: Callable[..., None]
     on_idle: Callable[..., None]
+    max_batches: int
+    """That it works on at once."""
 
     @property
     def is_free(self) -> bool: ...

@@ -9,7 +9,7 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import Code, NaiadError
 from naiad.scheduling.batch_rule import BatchRule
-from naiad.scheduling.dynamic import DynamicScheduler
+from naiad.scheduling.dynamic import ENOUGH, DynamicScheduler
 from naiad.scheduling.queue import QueuePolicy
 from tests.fakes import FakeClock, FakeInstance, fake_request
 
@@ -75,6 +75,39 @@ def test_a_batch_waits_while_the_turns_of_the_loop_bring_more() -> None:
     bench.clock.call_soon(lambda: bench.send("c") and None)
     bench.clock.turn()
     assert bench.instances[0].ids == [["a", "b", "c"]]
+
+
+def test_enough_requests_leave_for_an_idle_instance_in_the_midst_of_a_turn() -> None:
+    bench = Bench(BatchRule(64))
+    bench.send(*map(str, range(ENOUGH)), "late")
+    assert bench.instances[0].ids == [[*map(str, range(ENOUGH))]]
+    bench.clock.turn()
+    assert len(bench.instances[0].ids) == 1
+    bench.instances[0].finish()
+    bench.clock.turn()
+    assert bench.instances[0].ids[1:] == [["late"]]
+
+
+def test_a_full_batch_leaves_in_the_midst_of_a_turn() -> None:
+    bench = Bench(BatchRule(2), num_instances=2)
+    bench.send("a", "b", "c", "d", "e")
+    assert [instance.ids for instance in bench.instances] == [[["a", "b"]], [["c", "d"]]]
+
+
+def test_a_queue_delay_an_instance_of_many_batches_and_calls_of_models_wait_for_the_end_of_the_turn() -> None:
+    delayed = Bench(BatchRule(64, frozenset(), 5 * MS))
+    delayed.send(*map(str, range(64)))
+    assert delayed.instances[0].ids == []
+    concurrent = Bench(BatchRule(64))
+    concurrent.instances[0].max_batches = 8
+    concurrent.send(*map(str, range(64)))
+    assert concurrent.instances[0].ids == []
+    called = Bench(BatchRule(64))
+    called.send(*map(str, range(64)), caller=object())
+    assert called.instances[0].ids == []
+    for bench in (delayed, concurrent, called):
+        bench.clock.turn()
+        assert bench.instances[0].ids == [[*map(str, range(64))]]
 
 
 def test_a_batch_does_not_wait_for_ever() -> None:
