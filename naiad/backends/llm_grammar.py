@@ -1,6 +1,8 @@
-"""Structured output: a grammar, compiled for the model's vocabulary, becomes a token mask per step (xgrammar).
+"""Structured output: what a request says of its answer becomes a grammar, and that a token mask per step.
 
-In:  a GrammarCall. Out: naiad.llm.generation.Grammar, one per request. What the grammar itself has wrong is the request's INVALID_ARG.
+In:  a GrammarCall. Out: naiad.llm.generation.Grammar for the native engine, compiled by xgrammar for the model's vocabulary; EbnfGrammar
+for the OpenVINO engine, which has that library inside. Both are made of the text that naiad.llm.grammar writes, so what is wrong with a
+grammar is the request's INVALID_ARG on both, in the same words.
 """
 
 from __future__ import annotations
@@ -16,11 +18,18 @@ from naiad.backends.llm_call import GrammarCall
 from naiad.backends.llm_model import OpenModel
 from naiad.backends.llm_schema import plain_schema
 from naiad.errors import NaiadError, invalid_arg
-from naiad.llm.generation import Grammar
+from naiad.llm.generation import EbnfGrammar, Grammar
+from naiad.llm.grammar.expression import read_expression
+from naiad.llm.grammar.lower import lower
+from naiad.llm.grammar.reader import read_grammar
+from naiad.llm.grammar.rules import MAX_WIDE, ROOT, Rules, check, render
+from naiad.llm.grammar.schema import MAX_TEXT, schema_rules
 from naiad.llm.tokenizer import Tokenizer
 
 KINDS = ("json_object", "json_schema", "regex", "ebnf", "structural_tag")
 MAX_CACHE_BYTES = 256 << 20
+OPENVINO_LIMITS = (256, 512)
+"""Characters of a text that has a limit; places for any character. OpenVINO compiles between two steps, while all others wait."""
 
 
 class GrammarCompiler:
@@ -29,19 +38,27 @@ class GrammarCompiler:
     def __init__(self, model: OpenModel) -> None:
         self._model = model
         self._compiler: Any = None
-        self._json_compiler: Any = None
         self._has_end = True
 
-    def build(self, call: GrammarCall) -> Grammar:
+    def build(self, call: GrammarCall) -> Grammar | EbnfGrammar:
         """Raises NaiadError."""
         if call.kind not in KINDS:
             raise invalid_arg(f"grammar kind is '{call.kind}', expected one of {', '.join(KINDS)}")
+        is_openvino = self._model.engine_name == "openvino"
+        try:
+            text = "" if call.kind == "structural_tag" else grammar_text(call, *(OPENVINO_LIMITS if is_openvino else ()))
+        except ValueError as error:
+            raise _refusal(call, error) from None
+        if is_openvino:
+            if not text:
+                raise invalid_arg(f"the openvino engine has no {call.kind}; the native engine does")
+            return EbnfGrammar(text)
         if self._compiler is None:
             self._start()
         import xgrammar
 
         try:
-            compiled = self._compile(call)
+            compiled = self._compile(call, text)
         except (RuntimeError, ValueError, TypeError) as error:
             raise _refusal(call, error) from None
         matcher = xgrammar.GrammarMatcher(compiled, terminate_without_stop_token=not self._has_end)
@@ -49,51 +66,48 @@ class GrammarCompiler:
 
     def _start(self) -> None:
         model = self._model
-        if model.engine_name != "native":
-            raise invalid_arg(f"the {model.engine_name} engine cannot constrain its answers by a grammar")
         if find_spec("xgrammar") is None:
             raise invalid_arg("structured output needs xgrammar: pip install 'naiad[grammar]'")
         if not isinstance(model.tokenizer, Tokenizer):
             raise invalid_arg("structured output needs the model's tokenizer")
+        import xgrammar
+
         tokenizer = model.tokenizer
         # Special tokens must stay out of strings: their text would be skipped on the way to the client.
         words = [
             "" if token in tokenizer.special_token_ids else tokenizer.backend.id_to_token(token) or ""
             for token in range(tokenizer.vocab_size)
         ]
-        self._has_end = bool(tokenizer.eos_token_ids)
-        # JSON on one line has no place for control characters, but xgrammar lets some of them into strings with a length.
-        printable = ["" if _has_control(model.token_bytes(token)) else word for token, word in enumerate(words)]
-        self._json_compiler = self._build_compiler(tokenizer, printable)
-        self._compiler = self._build_compiler(tokenizer, words)
-
-    def _build_compiler(self, tokenizer: Tokenizer, words: list[str]) -> Any:
-        import xgrammar
-
-        kind = xgrammar.VocabType.BYTE_LEVEL if tokenizer.is_byte_level else xgrammar.VocabType.BYTE_FALLBACK
         ends = list(tokenizer.eos_token_ids)
-        information = xgrammar.TokenizerInfo(words, kind, vocab_size=self._model.vocab_size, stop_token_ids=ends or None)
-        return xgrammar.GrammarCompiler(information, max_threads=1, cache_limit_bytes=MAX_CACHE_BYTES)
+        self._has_end = bool(ends)
+        kind = xgrammar.VocabType.BYTE_LEVEL if tokenizer.is_byte_level else xgrammar.VocabType.BYTE_FALLBACK
+        information = xgrammar.TokenizerInfo(words, kind, vocab_size=model.vocab_size, stop_token_ids=ends or None)
+        self._compiler = xgrammar.GrammarCompiler(information, max_threads=1, cache_limit_bytes=MAX_CACHE_BYTES)
 
-    def _compile(self, call: GrammarCall) -> Any:
-        match call.kind:
-            case "json_object":
-                # OpenAI promises an object, where JSON in general may be a bare number.
-                return self._json_compiler.compile_json_schema('{"type": "object"}', any_whitespace=False)
-            case "json_schema":
-                schema = json.dumps(plain_schema(json.loads(call.value)))
-                return self._json_compiler.compile_json_schema(schema, any_whitespace=False)
-            case "regex":
-                return self._compiler.compile_regex(call.value)
-            case "ebnf":
-                return self._compiler.compile_grammar(call.value)
-            case _:
-                json.loads(call.value)  # a ValueError becomes the request's error
-                return self._compiler.compile_structural_tag(call.value)
+    def _compile(self, call: GrammarCall, text: str) -> Any:
+        if call.kind == "structural_tag":
+            json.loads(call.value)  # a ValueError becomes the request's error
+            return self._compiler.compile_structural_tag(call.value)
+        return self._compiler.compile_grammar(text)
 
 
-def _has_control(raw: bytes) -> bool:
-    return any(byte < 0x20 for byte in raw)
+def grammar_text(call: GrammarCall, max_text: int = MAX_TEXT, max_wide: int = MAX_WIDE) -> str:
+    """Raises NaiadError, and ValueError for a schema that is not JSON."""
+    rules = _rules(call, max_text)
+    check(rules)  # before repeats are written out
+    return render(lower(rules), max_wide)
+
+
+def _rules(call: GrammarCall, max_text: int) -> Rules:
+    match call.kind:
+        case "json_object":
+            return schema_rules({"type": "object"})  # OpenAI promises an object, where JSON in general may be a bare number
+        case "json_schema":
+            return schema_rules(plain_schema(json.loads(call.value)), max_text)
+        case "regex":
+            return {ROOT: read_expression(call.value)}
+        case _:
+            return read_grammar(call.value)
 
 
 def _refusal(call: GrammarCall, error: Exception) -> NaiadError:

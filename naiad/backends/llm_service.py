@@ -35,7 +35,7 @@ from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import NaiadError, internal, invalid_arg
-from naiad.llm.generation import GenerationRequest, Grammar, TokenLogprobs
+from naiad.llm.generation import EbnfGrammar, GenerationRequest, Grammar, TokenLogprobs
 
 UNLOAD_LIMIT_S = 5.0
 
@@ -111,7 +111,7 @@ class LlmService:
             raise invalid_arg("the model has no tokenizer, expected the prompt as token ids")
         return self.model.tokenizer.encode(text, add_special_tokens)
 
-    def grammar(self, call: GrammarCall | None) -> Grammar | None:
+    def grammar(self, call: GrammarCall | None) -> Grammar | EbnfGrammar | None:
         return None if call is None else self._grammars.build(call)
 
     def request_id(self, request: WorkRequest) -> str:

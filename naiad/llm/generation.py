@@ -33,6 +33,12 @@ class Grammar(Protocol):
         """A copy at the same state, for the further completions of n > 1."""
 
 
+class EbnfGrammar(msgspec.Struct, frozen=True):
+    """For engines with a matcher inside. Made by naiad.llm.grammar, which writes nothing that such a matcher cannot read."""
+
+    text: str
+
+
 class FinishReason(enum.StrEnum):
     STOP = "stop"
     LENGTH = "length"
@@ -46,7 +52,8 @@ class GenerationRequest(msgspec.Struct, eq=False, kw_only=True):
     parameters: SamplingParameters = SamplingParameters()
     priority: int = 0
     """Smaller goes first; equal ones go in order of arrival."""
-    grammar: Grammar | None = None
+    grammar: Grammar | EbnfGrammar | None = None
+    """The native engine asks the one, the OpenVINO engine reads the other."""
     cache_salt: str = ""
     """Prefixes are shared only between requests with the same salt."""
     add_special_tokens: bool = True

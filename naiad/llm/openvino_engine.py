@@ -41,9 +41,12 @@ class OpenvinoEngine:
         max_model_len: int,
         num_kv_blocks: int,
         settings: EngineSettings,
+        reopen: Callable[[], Any],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """`reopen` makes another pipeline of the same model."""
         self._pipeline = pipeline
+        self._reopen = reopen
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len
         self.num_kv_blocks = num_kv_blocks
@@ -54,6 +57,8 @@ class OpenvinoEngine:
         self._numbers = iter(range(1, 1 << 62))
         self._sequences: dict[str, list[OpenvinoSequence]] = {}
         self._outputs: list[TokenOutput] = []
+        self._harmful: set[str] = set()
+        """Grammars that broke a step."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too many wait already."""
@@ -66,11 +71,12 @@ class OpenvinoEngine:
         if num_open + request.parameters.n > limit:
             raise unavailable(f"{num_open} requests are open already, the limit is {limit}", 1)
         sequences = build_sequences(request, self.tokenizer, self.max_model_len, self._random)
+        if sequences[0].grammar in self._harmful:
+            raise invalid_arg("OpenVINO cannot use the grammar of the request")
         for sequence in sequences:
             sequence.arrival_ns = self._clock_ns()
             try:
-                prompt = openvino.Tensor(np.asarray([sequence.prompt], np.int64))
-                sequence.handle = self._pipeline.add_request(next(self._numbers), prompt, sequence.config)
+                self._add(sequence, sequence.prompt)
             except RuntimeError as error:
                 for other in sequences:
                     if other.handle is not None:
@@ -78,10 +84,15 @@ class OpenvinoEngine:
                 raise _refusal(error) from None
         self._sequences[request.id] = sequences
 
+    def _add(self, sequence: OpenvinoSequence, prompt: list[int]) -> None:
+        tensor = openvino.Tensor(np.asarray([prompt], np.int64))
+        sequence.handle = self._pipeline.add_request(next(self._numbers), tensor, sequence.config)
+
     def cancel(self, request_id: str) -> None:
         for sequence in self._sequences.get(request_id, ()):
             if not sequence.is_finished:
-                sequence.handle.cancel()
+                if sequence.handle is not None:
+                    sequence.handle.cancel()
                 self._finish(sequence, TokenOutput(request_id, sequence.index, []), FinishReason.CANCELLED)
 
     @property
@@ -93,9 +104,12 @@ class OpenvinoEngine:
         return False
 
     def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
-        """Computes here, so there is no launch to tell of."""
+        """Computes here, so there is no launch to tell of. Raises what a step without new grammars in it failed with."""
         if self._pipeline.has_non_finished_requests():
-            self._pipeline.step()
+            try:
+                self._pipeline.step()
+            except RuntimeError as error:
+                self._come_back(error)
             self.statistics.num_steps += 1
         now_ns = self._clock_ns()
         for sequences in list(self._sequences.values()):
@@ -104,6 +118,32 @@ class OpenvinoEngine:
                     self._read(sequence, now_ns)
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def _come_back(self, error: RuntimeError) -> None:
+        """A pipeline whose step failed fails for ever. The one after it takes up all but those that may have been the cause.
+
+        OpenVINO reads a grammar when its request is to get the first token, so the new ones are the suspects. What has tokens goes on
+        after them, with its random stream and its penalties begun anew; a grammar cannot be taken up in its middle.
+        """
+        alive = [sequence for sequences in self._sequences.values() for sequence in sequences if not sequence.is_finished]
+        suspects = [sequence for sequence in alive if sequence.grammar is not None and not sequence.tokens]
+        for sequence in alive:
+            sequence.handle = None
+        self._pipeline = None  # before there are two in memory
+        self._pipeline = self._reopen()
+        if not suspects:
+            raise error
+        self._harmful.update(sequence.grammar for sequence in suspects if sequence.grammar is not None)
+        for sequence in alive:
+            output = TokenOutput(sequence.request.id, sequence.index, [])
+            if sequence in suspects:
+                output.error = internal(f"OpenVINO could not use the grammar of the request: {_last_line(error)}")
+                self._finish(sequence, output, FinishReason.ERROR)
+            elif sequence.grammar is not None:
+                output.error = unavailable("the engine had to be opened again, and a grammar cannot be taken up in its middle", 1)
+                self._finish(sequence, output, FinishReason.ERROR)
+            else:
+                self._add(sequence, sequence.go_on())
 
     def load(self) -> EngineLoad:
         metrics = self._pipeline.get_metrics()
@@ -138,7 +178,7 @@ class OpenvinoEngine:
             pairs = zip(tokens, gained.generated_log_probs, strict=True)
             output.logprobs = [TokenLogprobs(token, value, [(token, value)][:count]) for token, value in pairs]
         for token in tokens:
-            self._count_token(sequence, now_ns)
+            self._count_token(sequence, token, now_ns)
             is_end = token in sequence.end_token_ids and sequence.num_tokens > sequence.request.parameters.min_tokens
             if not is_end and sequence.text is not None:
                 output.text += sequence.text.append(token, sequence.num_tokens >= sequence.request.parameters.min_tokens)
@@ -154,8 +194,8 @@ class OpenvinoEngine:
         elif tokens:
             self._outputs.append(output)
 
-    def _count_token(self, sequence: OpenvinoSequence, now_ns: int) -> None:
-        sequence.num_tokens += 1
+    def _count_token(self, sequence: OpenvinoSequence, token: int, now_ns: int) -> None:
+        sequence.tokens.append(token)
         self.statistics.generation_tokens += 1
         if sequence.num_tokens == 1:
             self.statistics.prompt_tokens += len(sequence.prompt)
@@ -179,9 +219,13 @@ class OpenvinoEngine:
 
 
 def _refusal(error: RuntimeError) -> NaiadError:
+    return invalid_arg(f"OpenVINO refuses the request: {_last_line(error)}")
+
+
+def _last_line(error: Exception) -> str:
     """OpenVINO's words end with what was wrong; before them stand places in its source."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return invalid_arg(f"OpenVINO refuses the request: {lines[-1].strip() if lines else 'no reason given'}")
+    return lines[-1].strip() if lines else "no reason given"
 
 
 def open_openvino(path: Path, settings: EngineSettings, num_threads: int) -> OpenvinoEngine:
@@ -196,15 +240,18 @@ def open_openvino(path: Path, settings: EngineSettings, num_threads: int) -> Ope
     scheduler.max_num_batched_tokens = settings.max_num_batched_tokens or DEFAULT_BATCHED_TOKENS
     scheduler.enable_prefix_caching = settings.enable_prefix_caching
     scheduler.dynamic_split_fuse = True
-    try:
-        pipeline = openvino_genai.ContinuousBatchingPipeline(str(path), scheduler, "CPU", {"INFERENCE_NUM_THREADS": num_threads})
-    except Exception as error:  # its reader of GGUF raises whatever it stumbles over
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        raise invalid_arg(f"OpenVINO cannot open '{path.name}': {lines[-1].strip() if lines else error}") from None
+
+    def open_pipeline() -> Any:
+        try:
+            pipeline = openvino_genai.ContinuousBatchingPipeline(str(path), scheduler, "CPU", {"INFERENCE_NUM_THREADS": num_threads})
+        except Exception as error:  # its reader of GGUF raises whatever it stumbles over
+            raise invalid_arg(f"OpenVINO cannot open '{path.name}': {_last_line(error)}") from None
+        _warm_up(pipeline)
+        return pipeline
+
     wanted = min(settings.max_model_len or checkpoint.max_position_embeddings, checkpoint.max_position_embeddings)
     max_model_len = min(wanted, (num_kv_blocks - 1) * BLOCK_SIZE)
-    _warm_up(pipeline)
-    return OpenvinoEngine(pipeline, checkpoint.tokenizer, max_model_len, num_kv_blocks, settings)
+    return OpenvinoEngine(open_pipeline(), checkpoint.tokenizer, max_model_len, num_kv_blocks, settings, open_pipeline)
 
 
 def _warm_up(pipeline: Any) -> None:

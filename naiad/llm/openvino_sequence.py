@@ -13,7 +13,7 @@ import openvino_genai
 from naiad.errors import invalid_arg
 from naiad.llm.completion_text import CompletionText
 from naiad.llm.detokenizer import build_detokenizer
-from naiad.llm.generation import GenerationRequest
+from naiad.llm.generation import EbnfGrammar, GenerationRequest
 from naiad.llm.parameters import SamplingParameters
 from naiad.llm.stop_strings import StopStrings
 from naiad.llm.tokenizer import Tokenizer
@@ -23,8 +23,8 @@ MAX_SEED = (1 << 63) - 1
 
 class OpenvinoSequence:
     __slots__ = (
-        "arrival_ns", "config", "end_token_ids", "handle", "index", "is_finished", "last_token_ns", "num_tokens", "prompt", "request",
-        "text",
+        "arrival_ns", "config", "end_token_ids", "handle", "index", "is_finished", "last_token_ns", "max_tokens", "prompt", "request",
+        "text", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -40,13 +40,28 @@ class OpenvinoSequence:
         self.index = index
         self.prompt = prompt
         self.config = config
+        self.max_tokens: int = config.max_new_tokens
         self.end_token_ids = end_token_ids
         self.text = text
         self.handle: Any = None
-        self.num_tokens = 0
+        self.tokens: list[int] = []
         self.arrival_ns = 0
         self.last_token_ns = 0
         self.is_finished = False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def grammar(self) -> str | None:
+        return self.request.grammar.text if isinstance(self.request.grammar, EbnfGrammar) else None
+
+    def go_on(self) -> list[int]:
+        """The prompt with which it can be taken up again by a pipeline that knows nothing of it: everything up to now."""
+        self.config.max_new_tokens = self.max_tokens - len(self.tokens)
+        self.config.min_new_tokens = max(0, min(self.request.parameters.min_tokens, self.max_tokens) - len(self.tokens))
+        return [*self.prompt, *self.tokens]
 
 
 def build_sequences(request: GenerationRequest, tokenizer: Tokenizer, max_model_len: int, source: random.Random) -> list[OpenvinoSequence]:
@@ -58,11 +73,15 @@ def build_sequences(request: GenerationRequest, tokenizer: Tokenizer, max_model_
     _check_prompt(prompt, tokenizer.vocab_size, max_model_len)
     room = max_model_len - len(prompt)
     max_tokens = room if parameters.max_tokens is None else min(room, parameters.max_tokens)
-    ends = frozenset(parameters.stop_token_ids) | frozenset(() if parameters.ignore_eos else tokenizer.eos_token_ids)
+    is_free = parameters.ignore_eos and request.grammar is None  # a grammar that is at its end allows nothing else
+    ends = frozenset(parameters.stop_token_ids) | frozenset(() if is_free else tokenizer.eos_token_ids)
+    _check_grammar(request, ends)
     seed = source.getrandbits(62) if parameters.seed is None else parameters.seed
     sequences = []
     for index in range(parameters.n):
         config = _config(parameters, max_tokens, ends, (seed + index) & MAX_SEED)
+        if isinstance(request.grammar, EbnfGrammar):
+            config.structured_output_config = openvino_genai.StructuredOutputConfig(grammar=request.grammar.text)
         sequences.append(OpenvinoSequence(request, index, prompt, config, ends, _text(request, tokenizer, prompt)))
     return sequences
 
@@ -73,7 +92,6 @@ def _refuse_lacking(request: GenerationRequest) -> None:
         "logit_bias": bool(parameters.logit_bias),
         "bad_words": bool(parameters.bad_words),
         "priority": request.priority != 0,
-        "grammar": request.grammar is not None,
         "cache_salt": bool(request.cache_salt),
         "logprobs": (parameters.logprobs or 0) > 1,
     }
@@ -81,6 +99,17 @@ def _refuse_lacking(request: GenerationRequest) -> None:
         if is_asked:
             limit = " beyond 1" if name == "logprobs" else ""
             raise invalid_arg(f"the openvino engine has no {name}{limit}; the native engine does")
+
+
+def _check_grammar(request: GenerationRequest, ends: frozenset[int]) -> None:
+    if request.grammar is None:
+        return
+    if not isinstance(request.grammar, EbnfGrammar):
+        raise invalid_arg("the openvino engine takes no compiled grammar, expected its text")
+    if request.parameters.min_tokens:
+        raise invalid_arg("min_tokens cannot be kept beside a grammar, which ends the answer itself")
+    if not ends:
+        raise invalid_arg("the model has no end-of-sequence token, without which a grammar cannot end an answer on the openvino engine")
 
 
 def _check_prompt(prompt: list[int], vocab_size: int, max_model_len: int) -> None:

@@ -11,7 +11,7 @@ import random
 from naiad.errors import invalid_arg
 from naiad.llm.completion_text import CompletionText
 from naiad.llm.detokenizer import build_detokenizer
-from naiad.llm.generation import GenerationRequest
+from naiad.llm.generation import EbnfGrammar, GenerationRequest, Grammar
 from naiad.llm.parameters import MAX_LOGIT_BIAS
 from naiad.llm.sequence import Sequence
 from naiad.llm.stop_strings import StopStrings
@@ -28,6 +28,7 @@ class SequenceBuilder:
     def build(self, request: GenerationRequest, order: int, source: random.Random) -> list[Sequence]:
         parameters = request.parameters
         parameters.check(self.vocab_size)
+        grammar = _grammar(request)
         prompt = self._tokenize(request)
         max_length = self._max_length(len(prompt), parameters.max_tokens)
         stop_token_ids = frozenset(parameters.stop_token_ids) | frozenset(() if parameters.ignore_eos else self.eos_token_ids)
@@ -43,8 +44,8 @@ class SequenceBuilder:
             sequence.bad_words = [word for word in words if len(word) > 1]
             sequence.logit_bias = logit_bias
             sequence.text = self._build_text(request, prompt)
-            if request.grammar is not None:
-                sequence.grammar = request.grammar if index == 0 else request.grammar.fork()
+            if grammar is not None:
+                sequence.grammar = grammar if index == 0 else grammar.fork()
             sequences.append(sequence)
         return sequences
 
@@ -91,3 +92,11 @@ class SequenceBuilder:
             return None
         detokenizer = build_detokenizer(self.tokenizer, prompt, parameters.skip_special_tokens)
         return CompletionText(detokenizer, StopStrings(parameters.stop, parameters.include_stop_str_in_output))
+
+
+def _grammar(request: GenerationRequest) -> Grammar | None:
+    if isinstance(request.grammar, EbnfGrammar):
+        raise invalid_arg("the native engine takes no text of a grammar, expected one that is compiled")
+    if request.grammar is not None and request.parameters.min_tokens:
+        raise invalid_arg("min_tokens cannot be kept beside a grammar, which ends the answer itself")
+    return request.grammar

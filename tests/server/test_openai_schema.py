@@ -1,9 +1,10 @@
-"""Answers that a JSON schema constrains, over schemas that hypothesis draws: whatever was not cut by its length fits its schema."""
+"""Answers that a schema constrains, over schemas that hypothesis draws, on both engines: what its length did not cut fits its schema."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.server.harness import Server
-
-pytest.importorskip("xgrammar", reason="structured output needs xgrammar")
+from tests.server.harness import Server, naiad
+from tests.server.llm_checkpoint import parameter, write_model
 
 NUM_AT_ONCE = 20
 NUM_ROUNDS = 10
@@ -67,6 +67,27 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
     return value is None
 
 
+@pytest.fixture(scope="module")
+def openvino_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
+    from tests.unit.llm import openvino_gguf
+
+    folder = tmp_path_factory.mktemp("openvino")
+    path = openvino_gguf.write(folder / "tiny.gguf", max_position_embeddings=2048)
+    settings = {"checkpoint": path, "engine": "openvino", "num_threads": 1, "kv_cache_bytes": 1 << 24, "max_num_seqs": 8}
+    write_model(folder / "repository", "tiny", 'backend: "llm"\n' + "".join(parameter(name, value) for name, value in settings.items()))
+    with naiad([str(folder / "repository")]) as server:
+        yield server
+
+
+@pytest.fixture(params=["native", "openvino"])
+def server(request: pytest.FixtureRequest) -> Server:
+    if request.param == "native":
+        pytest.importorskip("xgrammar", reason="structured output needs xgrammar on the native engine")
+    found: Server = request.getfixturevalue("llm_server" if request.param == "native" else "openvino_server")
+    return found
+
+
 def ask(server: Server, schema: dict[str, Any], seed: int) -> dict[str, Any]:
     form = {"type": "json_schema", "json_schema": {"name": "drawn", "schema": schema}}
     body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "response_format": form, "seed": seed, "max_tokens": 300}
@@ -76,7 +97,7 @@ def ask(server: Server, schema: dict[str, Any], seed: int) -> dict[str, Any]:
     return choice
 
 
-def test_answers_fit_their_schemas(llm_server: Server) -> None:
+def test_answers_fit_their_schemas(server: Server) -> None:
     num_whole = 0
 
     @settings(
@@ -87,7 +108,7 @@ def test_answers_fit_their_schemas(llm_server: Server) -> None:
     def run(schemas: list[dict[str, Any]]) -> None:
         nonlocal num_whole
         with ThreadPoolExecutor(8) as pool:
-            choices = list(pool.map(lambda pair: ask(llm_server, pair[1], pair[0]), enumerate(schemas)))
+            choices = list(pool.map(lambda pair: ask(server, pair[1], pair[0]), enumerate(schemas)))
         for schema, choice in zip(schemas, choices, strict=True):
             if choice["finish_reason"] == "stop":
                 num_whole += 1
@@ -98,9 +119,9 @@ def test_answers_fit_their_schemas(llm_server: Server) -> None:
     assert num_whole > NUM_ROUNDS * NUM_AT_ONCE // 2
 
 
-def test_a_keyword_that_cannot_be_enforced_is_a_400_with_its_name(llm_server: Server) -> None:
+def test_a_keyword_that_cannot_be_enforced_is_a_400_with_its_name(server: Server) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "drawn", "schema": {"type": "array", "uniqueItems": True}}}
     body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "response_format": form}
-    status, answer = llm_server.post("/v1/chat/completions", body)
+    status, answer = server.post("/v1/chat/completions", body)
     assert status == 400
     assert "keyword 'uniqueItems' at '#' of the schema cannot be enforced here" in json.loads(answer)["error"]["message"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,41 +14,27 @@ pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino
 pytest.importorskip("gguf", reason="writes its own GGUF file")
 pytest.importorskip("torch", reason="the weights are made by transformers")
 
+from naiad.backends.llm_call import GrammarCall
+from naiad.backends.llm_grammar import grammar_text
 from naiad.errors import NaiadError
 from naiad.llm.engine_settings import EngineSettings
-from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
+from naiad.llm.generation import EbnfGrammar, FinishReason, GenerationRequest, Grammar, TokenOutput
 from naiad.llm.openvino_engine import OpenvinoEngine, open_openvino
 from naiad.llm.parameters import SamplingParameters
-from tests.unit.llm import test_gguf, tokenizers_made
+from tests.unit.llm import openvino_gguf
 from tests.unit.llm.engines import Gatherer
 
 PROMPT = "the tokens of a tiny model"
+SCHEMA = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["cat", "dog"]}, "size": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["kind", "size"],
+}
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(test_gguf, "add_tokenizer", with_more_keys(test_gguf.add_tokenizer))
-        test_gguf.write_gguf(path, test_gguf.tiny("Llama", hidden_size=128), "llama", ["F16"])
-    return path
-
-
-def with_more_keys(add_tokenizer: Callable[[Any], None]) -> Callable[[Any], None]:
-    """OpenVINO's reader wants keys that ours can do without."""
-
-    def add(writer: Any) -> None:
-        add_tokenizer(writer)
-        end = tokenizers_made.byte_level(400).token_to_id("<|end|>")
-        for put in (writer.add_bos_token_id, writer.add_pad_token_id, writer.add_unk_token_id):
-            put(end)
-        writer.add_file_type(1)
-        writer.add_rope_dimension_count(32)
-        writer.add_vocab_size(test_gguf.VOCAB)
-        writer.add_add_bos_token(False)
-        writer.add_chat_template("{{ messages[0].content }}")
-
-    return add
+    return openvino_gguf.write(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +117,7 @@ def test_what_it_lacks_is_refused_by_name(engine: OpenvinoEngine, values: dict[s
     assert not engine.has_work
 
 
-@pytest.mark.parametrize(("name", "value"), [("priority", 3), ("cache_salt", "mine"), ("grammar", object())])
+@pytest.mark.parametrize(("name", "value"), [("priority", 3), ("cache_salt", "mine")])
 def test_what_it_lacks_beside_sampling_is_refused_too(engine: OpenvinoEngine, name: str, value: Any) -> None:
     asked = request()
     setattr(asked, name, value)
@@ -183,3 +170,98 @@ def test_logprobs_of_the_chosen_tokens(engine: OpenvinoEngine) -> None:
     found = run(engine, request(max_tokens=4, logprobs=1)).completions["a", 0]
     assert [entry.token for entry in found.logprobs] == found.tokens
     assert all(entry.logprob <= 0 for entry in found.logprobs)
+
+
+# Grammars.
+
+
+def constrained(id: str, grammar: str, **values: Any) -> GenerationRequest:
+    asked = request(id, **{"temperature": 1.0, "ignore_eos": False, "max_tokens": 200, **values})
+    asked.grammar = EbnfGrammar(grammar)
+    return asked
+
+
+def test_answers_fit_their_grammars_beside_free_ones(engine: OpenvinoEngine) -> None:
+    text = grammar_text(GrammarCall("json_schema", json.dumps(SCHEMA)))
+    alone = run(engine, request(max_tokens=20)).completions["a", 0]
+    found = run(
+        engine,
+        request("free", max_tokens=20),
+        constrained("schema", text, seed=1, n=2),
+        constrained("choice", 'root ::= "yes" | "no"', ignore_eos=True),
+    ).completions
+    assert found["free", 0].tokens == alone.tokens
+    assert found["choice", 0].text in ("yes", "no")
+    assert found["choice", 0].finish_reason is FinishReason.STOP
+    for index in range(2):
+        assert found["schema", index].finish_reason is FinishReason.STOP
+        value = json.loads(found["schema", index].text)
+        assert value.keys() == {"kind", "size"}
+        assert value["kind"] in ("cat", "dog")
+        assert 0 <= value["size"] <= 99
+
+
+def test_an_answer_that_is_cut_says_so(engine: OpenvinoEngine) -> None:
+    found = run(engine, constrained("a", "root ::= [a-z]{50}", max_tokens=3)).completions["a", 0]
+    assert found.finish_reason is FinishReason.LENGTH
+    assert len(found.tokens) == 3
+
+
+def test_what_a_grammar_cannot_go_with_is_refused(engine: OpenvinoEngine) -> None:
+    with pytest.raises(NaiadError, match="min_tokens cannot be kept beside a grammar"):
+        engine.submit(constrained("a", 'root ::= "a"', min_tokens=3))
+    asked = request()
+    asked.grammar = cast("Grammar", object())
+    with pytest.raises(NaiadError, match="takes no compiled grammar"):
+        engine.submit(asked)
+    assert not engine.has_work
+
+
+def test_a_grammar_that_breaks_a_step_fails_its_own_request_only(checkpoint: Path) -> None:
+    """naiad.llm.grammar writes none that does; should a version of OpenVINO read one otherwise, this is what happens."""
+    engine = open_openvino(checkpoint, EngineSettings(num_kv_blocks=32, max_num_seqs=8), 1)
+    expected = run(engine, request(max_tokens=20)).completions["a", 0]
+    gatherer = Gatherer()
+    engine.submit(request("running", max_tokens=20))
+    engine.submit(constrained("half", "root ::= [a-z]{100}"))
+    for _ in range(5):
+        gatherer.take(engine.step())
+    engine.submit(constrained("bad", 'root ::= oops "a'))
+    engine.submit(request("new", max_tokens=20))
+    while engine.has_work:
+        gatherer.take(engine.step())
+    found = gatherer.completions
+    assert found["bad", 0].finish_reason is FinishReason.ERROR
+    assert found["bad", 0].error is not None
+    assert "OpenVINO could not use the grammar of the request" in found["bad", 0].error.message
+    assert found["half", 0].error is not None
+    assert found["half", 0].error.code.name == "UNAVAILABLE"
+    for id in ("running", "new"):
+        assert found[id, 0].tokens == expected.tokens
+        assert found[id, 0].text == expected.text
+        assert found[id, 0].finish_reason is FinishReason.LENGTH
+    with pytest.raises(NaiadError, match="OpenVINO cannot use the grammar") as refused:
+        engine.submit(constrained("again", 'root ::= oops "a'))
+    assert refused.value.code.name == "INVALID_ARG"
+    assert run(engine, request(max_tokens=20)).completions["a", 0].tokens == expected.tokens
+
+
+def test_a_step_that_fails_for_another_reason_is_raised_and_the_engine_comes_back(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_openvino(checkpoint, EngineSettings(num_kv_blocks=32), 1)
+    engine.submit(request("a", max_tokens=20))
+
+    class Broken:
+        def has_non_finished_requests(self) -> bool:
+            return True
+
+        def step(self) -> None:
+            raise RuntimeError("somewhere.cpp:3:\nthe device is gone")
+
+    monkeypatch.setattr(engine, "_pipeline", Broken())
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        engine.step()
+    engine.cancel("a")
+    assert [output.finish_reason for output in engine.step()] == [FinishReason.CANCELLED]
+    assert len(run(engine, request("b", max_tokens=5)).completions["b", 0].tokens) == 5

@@ -1,0 +1,251 @@
+"""A context-free grammar over characters: rules by name, of which `root` is the whole answer.
+
+In:  what the readers beside this file make of schemas, expressions and users' own grammars. Out: its text, in the dialect of xgrammar.
+Rule: `render` writes only what every version of that library reads, and `check` lets nothing through that its matcher could not end:
+a grammar that one request brings must never be able to hurt the engine of all.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from naiad.errors import invalid_arg
+
+MAX_GRAMMAR_BYTES = 256 << 10
+MAX_REPEATS = 4096
+"""Of one element, and of all together."""
+MAX_WIDE = 4096
+"""Places in a grammar where nearly everything may stand. Each takes some 10 ms to compile."""
+WIDE = 256
+"""Characters that such a place allows."""
+ROOT = "root"
+
+
+class Text(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Characters(msgspec.Struct, frozen=True):
+    """One character out of these ranges of code points, both ends included."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Series(msgspec.Struct, frozen=True):
+    parts: tuple[Node, ...]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    options: tuple[Node, ...]
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    node: Node
+    at_least: int
+    at_most: int | None
+
+
+class Rule(msgspec.Struct, frozen=True):
+    name: str
+
+
+Node: TypeAlias = Text | Characters | Series | Choice | Repeat | Rule
+Rules: TypeAlias = dict[str, Node]
+EMPTY = Text("")
+
+
+def series(*parts: Node | str) -> Node:
+    nodes = tuple(node for node in (Text(part) if isinstance(part, str) else part for part in parts) if node != EMPTY)
+    return nodes[0] if len(nodes) == 1 else Series(nodes) if nodes else EMPTY
+
+
+def choice(*options: Node | str) -> Node:
+    """Options that say the same count once."""
+    nodes = tuple(dict.fromkeys(Text(option) if isinstance(option, str) else option for option in options))
+    return nodes[0] if len(nodes) == 1 else Choice(nodes)
+
+
+def repeat(node: Node, at_least: int, at_most: int | None) -> Node:
+    if at_most == 0 or node == EMPTY:
+        return EMPTY
+    return node if (at_least, at_most) == (1, 1) else Repeat(node, at_least, at_most)
+
+
+def optional(node: Node) -> Node:
+    return repeat(node, 0, 1)
+
+
+def check(rules: Rules) -> None:
+    """Raises NaiadError: names without a rule, repeats without measure, rules that begin with themselves, and those that cannot end."""
+    total = 0
+    for name, node in rules.items():
+        for part in walk(node):
+            if isinstance(part, Rule) and part.name not in rules:
+                raise invalid_arg(f"the grammar has no rule '{part.name}', which rule '{name}' names")
+            if isinstance(part, Repeat):
+                total += max(part.at_least, part.at_most or 0)
+    if total > MAX_REPEATS:
+        raise invalid_arg(f"the grammar repeats things {total} times, expected at most {MAX_REPEATS}")
+    if ROOT not in rules:
+        raise invalid_arg(f"the grammar has no rule '{ROOT}'")
+    empty = _least(rules, _can_be_empty)
+    _refuse_left_recursion(rules, empty)
+    if ROOT not in _least(rules, _can_end):
+        raise invalid_arg("no answer fits the grammar: it has no end")
+
+
+def walk(node: Node) -> list[Node]:
+    """The node and all below it."""
+    found = [node]
+    for at in found:
+        match at:
+            case Series(parts):
+                found.extend(parts)
+            case Choice(options):
+                found.extend(options)
+            case Repeat(inner):
+                found.append(inner)
+            case _:
+                pass
+    return found
+
+
+def _least(rules: Rules, holds: Holds) -> set[str]:
+    """The rules for which it holds, as far as it follows from others for which it does."""
+    known: set[str] = set()
+    has_grown = True
+    while has_grown:
+        gained = {name for name, node in rules.items() if name not in known and holds(node, known)}
+        has_grown = bool(gained)
+        known |= gained
+    return known
+
+
+class Holds(msgspec.Struct, frozen=True):
+    """A property of nodes that follows from that of their parts."""
+
+    of_text: bool
+    """Of a text that is not empty, and of characters."""
+
+    def __call__(self, node: Node, known: set[str]) -> bool:
+        match node:
+            case Text(text):
+                return self.of_text or not text
+            case Characters(ranges):
+                return self.of_text and bool(ranges)
+            case Series(parts):
+                return all(self(part, known) for part in parts)
+            case Choice(options):
+                return any(self(option, known) for option in options)
+            case Repeat(inner, at_least):
+                return at_least == 0 or self(inner, known)
+            case Rule(name):
+                return name in known
+
+
+_can_be_empty = Holds(of_text=False)
+_can_end = Holds(of_text=True)
+
+
+def _refuse_left_recursion(rules: Rules, empty: set[str]) -> None:
+    """A matcher would follow such a rule without ever reading a character."""
+    first = {name: _first(node, empty) for name, node in rules.items()}
+    for name in rules:
+        reached: set[str] = set()
+        ahead = [name]
+        while ahead:
+            gained = first[ahead.pop()] - reached
+            reached |= gained
+            ahead.extend(gained)
+        if name in reached:
+            raise invalid_arg(f"rule '{name}' of the grammar begins with itself")
+
+
+def _first(node: Node, empty: set[str]) -> set[str]:
+    """The rules that can stand at its beginning."""
+    match node:
+        case Rule(name):
+            return {name}
+        case Choice(options):
+            return set().union(*(_first(option, empty) for option in options))
+        case Repeat(inner):
+            return _first(inner, empty)
+        case Series(parts):
+            found: set[str] = set()
+            for part in parts:
+                found |= _first(part, empty)
+                if not _can_be_empty(part, empty):
+                    break
+            return found
+        case _:
+            return set()
+
+
+def num_wide(node: Node) -> int:
+    match node:
+        case Characters(ranges):
+            return int(sum(high - low + 1 for low, high in ranges) > WIDE)
+        case Series(parts):
+            return sum(map(num_wide, parts))
+        case Choice(options):
+            return sum(map(num_wide, options))
+        case Repeat(inner, at_least, at_most):
+            return num_wide(inner) * max(1, at_least, at_most or 0)
+        case _:
+            return 0
+
+
+def render(rules: Rules, max_wide: int = MAX_WIDE) -> str:
+    """Raises NaiadError for a grammar that is too large, and for what `check` refuses."""
+    check(rules)
+    wide = sum(map(num_wide, rules.values()))
+    if wide > max_wide:
+        raise invalid_arg(f"the grammar has {wide} places for any character, counting repeats; this engine takes {max_wide}")
+    text = "".join(f"{name} ::= {_expression(node)}\n" for name, node in rules.items())
+    if len(text.encode()) > MAX_GRAMMAR_BYTES:
+        raise invalid_arg(f"the grammar takes {len(text.encode())} bytes, expected at most {MAX_GRAMMAR_BYTES}")
+    return text
+
+
+def _expression(node: Node) -> str:
+    match node:
+        case Text(text):
+            return f'"{"".join(map(_in_text, text))}"'
+        case Characters(ranges):
+            return f"[{''.join(_range(*each) for each in ranges)}]"
+        case Series(parts):
+            return " ".join(_atom(part) if isinstance(part, Choice) else _expression(part) for part in parts)
+        case Choice(options):
+            return " | ".join(_expression(option) for option in options)
+        case Repeat(inner, at_least, at_most):
+            return _atom(inner) + _count(at_least, at_most)
+        case Rule(name):
+            return name
+
+
+def _atom(node: Node) -> str:
+    is_atom = isinstance(node, Text | Characters | Rule)
+    return _expression(node) if is_atom else f"({_expression(node)})"
+
+
+def _count(at_least: int, at_most: int | None) -> str:
+    known = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((at_least, at_most))
+    return known or f"{{{at_least},{'' if at_most is None else at_most}}}"
+
+
+def _range(low: int, high: int) -> str:
+    return _in_class(low) if low == high else f"{_in_class(low)}-{_in_class(high)}"
+
+
+def _in_class(code: int) -> str:
+    return f"\\{chr(code)}" if chr(code) in "\\]-^" else _plain(code)
+
+
+def _in_text(character: str) -> str:
+    return f"\\{character}" if character in '"\\' else _plain(ord(character))
+
+
+def _plain(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x20 or code == 0x7F else chr(code)
