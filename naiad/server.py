@@ -66,7 +66,7 @@ class Server:
         try:
             custom = CustomMetrics()
             self._core = wiring.build_core(settings, loop, self._templates, custom)
-            self._http = HttpFrontend(self._core, wiring.http_options(settings))
+            self._http = HttpFrontend(self._core, wiring.http_options(settings), custom.values)
             self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings))
             self._page = MetricsPage(
                 settings, lambda: wiring.model_series(self._core), custom, self._connections, lambda: wiring.cache_reading(self._core)

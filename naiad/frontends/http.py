@@ -14,6 +14,7 @@ from naiad.frontends import http_logging
 from naiad.frontends.http_forward import build_header_forwarder
 from naiad.frontends.http_generate import GenerateRoute
 from naiad.frontends.http_infer import InferRoute
+from naiad.frontends.http_load_report import Gauges
 from naiad.frontends.http_metadata import MetadataRoutes
 from naiad.frontends.http_options import HttpOptions
 from naiad.frontends.http_repository import RepositoryRoutes
@@ -36,9 +37,11 @@ _MEMORY = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
 
 class HttpFrontend:
-    def __init__(self, core: InferenceCore, options: HttpOptions) -> None:
+    def __init__(self, core: InferenceCore, options: HttpOptions, gauges: Gauges | None = None) -> None:
+        """`gauges`: what models show on the metrics page."""
         self._core = core
         self._options = options
+        self._gauges = gauges
         self._forward = build_header_forwarder(options.header_forward_pattern)
         self._repository = RepositoryRoutes(core)
         self._memory = SharedMemoryRoutes(core.regions)
@@ -112,6 +115,13 @@ class HttpFrontend:
 
     def _generate_route(self, head: Head, names: Names, *, is_stream: bool) -> Route:
         route = GenerateRoute(
-            self._core, head, names["model"], names["version"], self._options.max_input_size, self._forward, is_stream=is_stream
+            self._core,
+            head,
+            names["model"],
+            names["version"],
+            self._options.max_input_size,
+            self._forward,
+            self._gauges,
+            is_stream=is_stream,
         )
         return Route(route.handle, oversize_message=route.oversize_message)

@@ -13,12 +13,14 @@ from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.http_answer import STATUS, answer_error, answer_json, error_headers
+from naiad.frontends.http_load_report import FORMAT_HEADER, Gauges, load_report
 from naiad.frontends.http_trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate
 from naiad.protocol.v2_json import encode_error
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import Head
+from naiad.transport.http1_response import JSON_TYPE
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore
@@ -36,6 +38,7 @@ class GenerateRoute:
         model_version: str,
         max_bytes: int,
         forward: Callable[[Head], dict[str, ParameterValue]] | None,
+        gauges: Gauges | None,
         *,
         is_stream: bool,
     ) -> None:
@@ -45,14 +48,21 @@ class GenerateRoute:
         self._model_version = model_version
         self._max_bytes = max_bytes
         self._forward = forward
+        self._gauges = gauges
         self._is_stream = is_stream
 
     def handle(self, exchange: Exchange) -> None:
-        generation = StreamedGeneration(exchange) if self._is_stream else SingleGeneration(exchange)
+        report = self._report if FORMAT_HEADER in self._head.headers else None
+        generation = StreamedGeneration(exchange, report) if self._is_stream else SingleGeneration(exchange, report)
         try:
             generation.run(self._core, self._decode(exchange))
         except NaiadError as error:
             answer_error(exchange, error)
+
+    def _report(self) -> bytes:
+        """Made when the answer begins: the figures are those of that moment."""
+        asked = self._head.headers[FORMAT_HEADER].decode("latin-1")
+        return b"" if self._gauges is None else load_report(asked, self._gauges, self._model_name)
 
     def _decode(self, exchange: Exchange) -> InferRequest:
         if self._head.headers.get(b"content-encoding", b"identity") != b"identity":
@@ -74,8 +84,9 @@ class GenerateRoute:
 class SingleGeneration:
     """Exactly one response; a final flag without one does not count."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, report: Callable[[], bytes] | None) -> None:
         self._exchange = exchange
+        self._report = report
         self._stream: ResponseStream | None = None
         self._response: InferResponse | None = None
 
@@ -93,7 +104,7 @@ class SingleGeneration:
             return
         if response is not None:
             if self._response is not None:
-                answer_error(exchange, invalid_arg(_NOT_ONE))
+                self._refuse(invalid_arg(_NOT_ONE))
                 if self._stream is not None and not is_final:
                     self._stream.cancel()
                 return
@@ -109,16 +120,24 @@ class SingleGeneration:
                 raise response.error
             body = generate.encode_response(response)
         except NaiadError as error:
-            answer_error(self._exchange, error)
+            self._refuse(error)
         else:
-            answer_json(self._exchange, body)
+            if self._report is None:
+                answer_json(self._exchange, body)
+            else:
+                self._exchange.respond(200, JSON_TYPE + self._report(), body)
+
+    def _refuse(self, error: NaiadError) -> None:
+        answer_error(self._exchange, error, b"" if self._report is None else self._report())
 
 
 class StreamedGeneration:
     """A server-sent event per response."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, report: Callable[[], bytes] | None) -> None:
         self._exchange = exchange
+        self._report = report
+        """None when the head is sent already, too."""
 
     def run(self, core: InferenceCore, request: InferRequest) -> None:
         """Raises NaiadError when the request is refused."""
@@ -134,7 +153,7 @@ class StreamedGeneration:
         if response is not None:
             self._send(response)
         if is_final:
-            exchange.start_stream(200, _EVENT_STREAM)  # does nothing when there was a response
+            exchange.start_stream(200, _EVENT_STREAM + self._take_report())  # does nothing when there was a response
             exchange.end_stream()
 
     def _send(self, response: InferResponse) -> None:
@@ -145,5 +164,11 @@ class StreamedGeneration:
             data = generate.encode_response(response)
         except NaiadError as error:
             status, headers, data = STATUS[error.code], error_headers(error, _EVENT_STREAM), encode_error(error)
+        if self._report is not None:
+            headers += self._take_report()
         self._exchange.start_stream(status, headers)
         self._exchange.send_chunk(generate.encode_event(data))
+
+    def _take_report(self) -> bytes:
+        report, self._report = self._report, None
+        return b"" if report is None else report()

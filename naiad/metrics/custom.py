@@ -165,6 +165,11 @@ class CustomMetrics:
         for handle in [handle for handle, entry in self._family_handles.items() if entry.owner == owner]:
             self.delete_family(owner, handle)
 
+    def values(self, name: str) -> dict[str, float]:
+        """Of the counters or gauges of a family, by the text of their labels; none when there is no such family."""
+        family = self._families.get(name)
+        return {} if family is None else {text: metric.value for text, metric in family.metrics.items()}
+
     def blocks(self) -> list[Block]:
         return [family.block() for family in self._families.values()]
 

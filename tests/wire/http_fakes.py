@@ -23,6 +23,7 @@ from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor, tensor_from_numpy
 from naiad.errors import Code, NaiadError, internal, invalid_arg, not_found
 from naiad.frontends.http import HttpFrontend
+from naiad.frontends.http_load_report import Gauges
 from naiad.frontends.http_options import HttpOptions
 from naiad.repository.request_check import RequestCheck
 from naiad.shm.region_inference import infer_with_regions
@@ -291,9 +292,11 @@ class HttpServer(msgspec.Struct, eq=False):
 
 
 @contextlib.asynccontextmanager
-async def serving(options: HttpOptions | None = None, core: FakeCore | None = None) -> AsyncIterator[HttpServer]:
+async def serving(
+    options: HttpOptions | None = None, core: FakeCore | None = None, gauges: Gauges | None = None
+) -> AsyncIterator[HttpServer]:
     core = core or FakeCore()
-    frontend = HttpFrontend(core, options or HttpOptions())  # type: ignore[arg-type]
+    frontend = HttpFrontend(core, options or HttpOptions(), gauges)  # type: ignore[arg-type]
     listener = await asyncio.get_running_loop().create_server(frontend.protocol_factory, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import Code, NaiadError
+from naiad.frontends import http_load_report
 from naiad.frontends.http_options import HttpOptions
 from naiad.transport.http1_limits import Http1Limits
 from tests.wire.http_client import Client, Reply, call, on_uvloop
@@ -179,3 +181,81 @@ async def test_an_error_of_the_producer_is_the_last_event() -> None:
         reply = await client.read()
         assert (reply.status, events(reply)[-1]) == (200, {"error": "the worker died"})
         await client.close()
+
+
+# ORCA. The words are those of Triton's orca_http.cc.
+
+REPORT = "endpoint-load-metrics"
+TEXT = "TEXT named_metrics.kv_cache_utilization=0.428571, named_metrics.max_token_capacity=448"
+JSON = 'JSON {"named_metrics":{"kv_cache_utilization":0.42857142857142855,"max_token_capacity":448}}'
+
+
+def blocks(model: str, used: float = 3, most: float = 7, per: float = 64) -> dict[str, float]:
+    values = {"max": most, "used": used, "free": most - used, "tokens_per": per, "fraction": 0.5}
+    return {f'kv_cache_block_type="{kind}",model="{model}",version="1"': value for kind, value in values.items()}
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(http_load_report.log, "error", lines.append)
+    return lines
+
+
+def gauges_of(values: dict[str, float]) -> Callable[[str], dict[str, float]]:
+    return lambda family: values if family == "nv_trt_llm_kv_cache_block_metrics" else {}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "expected", "words"),
+    [
+        ("text", TEXT, None),
+        ("json", JSON, None),
+        ("TEXT", None, "orca_type is set to an invalid type: TEXT"),
+        ("http", None, "extracted_kv_metrics is empty, no header written. orca_type=http"),
+        (None, None, None),
+    ],
+)
+@on_uvloop
+async def test_load_report(is_stream: bool, asked: str | None, expected: str | None, words: str | None, logged: list[str]) -> None:
+    headers = {} if asked is None else {"Endpoint-Load-Metrics-Format": asked}
+    async with serving(gauges=gauges_of(blocks("tensorrt_llm"))) as server:
+        reply = await generate(server.port, "rep", {"IN": [1]}, is_stream=is_stream, headers=headers)
+        assert (reply.status, reply.headers.get(REPORT)) == (200, expected)
+        assert words is None or any(words in line for line in logged)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@on_uvloop
+async def test_load_report_of_errors(is_stream: bool) -> None:
+    """A model's own error has it, a request that never reached the model has not."""
+    headers = {"endpoint-load-metrics-format": "text"}
+    async with serving(gauges=gauges_of(blocks("tensorrt_llm"))) as server:
+        failed = await generate(server.port, "rep", {"IN": [-1]}, is_stream=is_stream, headers=headers)
+        assert (failed.status, failed.headers.get(REPORT), failed.headers.get("Retry-After")) == (503, TEXT, "2")
+        refused = await generate(server.port, "nope", {}, is_stream=is_stream, headers=headers)
+        assert (refused.status, refused.headers.get(REPORT)) == (404, None)
+        several = await generate(server.port, "rep", {"IN": [1, 1]}, is_stream=is_stream, headers=headers)
+        assert (several.status, several.headers.get(REPORT)) == (200 if is_stream else 400, TEXT)
+
+
+@on_uvloop
+async def test_load_report_is_the_models_own_and_only_of_generate() -> None:
+    headers = {"endpoint-load-metrics-format": "text"}
+    async with serving(gauges=gauges_of({**blocks("rep", 0, 10, 16), **blocks("other")})) as server:
+        reply = await generate(server.port, "rep", {"IN": [1]}, headers=headers)
+        assert reply.headers[REPORT] == "TEXT named_metrics.kv_cache_utilization=0.000000, named_metrics.max_token_capacity=160"
+        empty = await generate(server.port, "rep", {"IN": []}, is_stream=True, headers=headers)
+        assert REPORT in empty.headers
+        ready = await call(server.port, "GET", "/v2/models/rep", None, headers)
+        assert (ready.status, ready.headers.get(REPORT)) == (200, None)
+
+
+@pytest.mark.parametrize("values", [{}, {'kv_cache_block_type="used",model="m",version="1"': 3.0}])
+@on_uvloop
+async def test_no_load_report_without_all_of_its_figures(values: dict[str, float], logged: list[str]) -> None:
+    async with serving(gauges=gauges_of(values)) as server:
+        reply = await generate(server.port, "rep", {"IN": [1]}, headers={"endpoint-load-metrics-format": "json"})
+        assert (reply.status, reply.headers.get(REPORT)) == (200, None)
+        assert logged[0] == "One or more of the kv metrics was not found or invalid."
