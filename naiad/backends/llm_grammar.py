@@ -24,7 +24,6 @@ from naiad.llm.grammar.lower import lower
 from naiad.llm.grammar.reader import read_grammar
 from naiad.llm.grammar.rules import MAX_WIDE, ROOT, Rules, check, render
 from naiad.llm.grammar.schema import MAX_TEXT, schema_rules
-from naiad.llm.tokenizer import Tokenizer
 
 KINDS = ("json_object", "json_schema", "regex", "ebnf", "structural_tag")
 MAX_CACHE_BYTES = 256 << 20
@@ -68,6 +67,8 @@ class GrammarCompiler:
         model = self._model
         if find_spec("xgrammar") is None:
             raise invalid_arg("structured output needs xgrammar: pip install 'naiad[grammar]'")
+        from naiad.llm.tokenizer import Tokenizer  # schemas are read without the package `tokenizers`, too
+
         if not isinstance(model.tokenizer, Tokenizer):
             raise invalid_arg("structured output needs the model's tokenizer")
         import xgrammar
