@@ -86,11 +86,11 @@ class TensorrtllmBackend:
         service = self._service
         assert service is not None
         inputs = Inputs(request)
+        prompt = read_prompt(inputs)
         refuse_unusable(inputs)
         is_streamed = inputs.flag("streaming")
         if is_streamed and not self._is_decoupled:
             raise invalid_arg(_NOT_DECOUPLED)
-        prompt = read_prompt(inputs)
         sampling = read_request_sampling(inputs, service.model)
         generation = GenerationRequest(
             id=service.request_id(request),

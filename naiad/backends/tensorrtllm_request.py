@@ -32,6 +32,10 @@ def refuse_unusable(inputs: Inputs) -> None:
         array = inputs.array(name)
         if array is not None and array.size and bool(np.any(array)):
             raise invalid_arg(f"input '{name}' cannot be honoured: no {purpose} here")
+    # The preprocessing model of that repository sends one pad token to the decoder of every model, whether it has one or not.
+    decoder = inputs.array("decoder_input_ids")
+    if decoder is not None and decoder.shape[-1] > 1:
+        raise invalid_arg("input 'decoder_input_ids' cannot be honoured: no encoder-decoder models here")
     for name in UNUSABLE_FLAGS:
         if inputs.flag(name):
             raise invalid_arg(f"input '{name}' cannot be honoured")

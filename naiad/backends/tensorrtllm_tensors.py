@@ -43,7 +43,6 @@ OUTPUTS = [
 UNUSABLE_INPUTS = {
     "draft_input_ids": "speculative decoding", "draft_logits": "speculative decoding",
     "draft_acceptance_threshold": "speculative decoding",
-    "decoder_input_ids": "encoder-decoder models", "decoder_input_lengths": "encoder-decoder models",
     "encoder_input_features": "encoder-decoder models", "encoder_output_lengths": "encoder-decoder models",
     "cross_attention_mask": "encoder-decoder models", "skip_cross_attn_blocks": "encoder-decoder models",
     "prompt_embedding_table": "prompt tuning", "prompt_table_extra_ids": "prompt tuning", "prompt_vocab_size": "prompt tuning",

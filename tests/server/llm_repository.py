@@ -33,7 +33,7 @@ def write_repository(folder: Path) -> Path:
 _OPTIONAL = """
 input { name: "%(name)s" data_type: %(kind)s dims: [ 1 ] reshape: { shape: [ ] } optional: true }"""
 _SCALARS = {
-    "TYPE_INT32": ["num_return_sequences", "end_id", "pad_id", "beam_width", "runtime_top_k", "min_tokens"],
+    "TYPE_INT32": ["num_return_sequences", "decoder_input_lengths", "end_id", "pad_id", "beam_width", "runtime_top_k", "min_tokens"],
     "TYPE_FP32": ["temperature", "runtime_top_p", "len_penalty", "repetition_penalty", "presence_penalty", "frequency_penalty"],
     "TYPE_BOOL": [
         "return_log_probs", "return_context_logits", "return_generation_logits", "return_num_input_tokens", "return_num_output_tokens",
@@ -58,6 +58,7 @@ input [
   {{ name: "request_output_len" data_type: TYPE_INT32 dims: [ 1 ] reshape: {{ shape: [ ] }} }},
   {{ name: "stop_words_list" data_type: TYPE_INT32 dims: [ 2, -1 ] optional: true allow_ragged_batch: true }},
   {{ name: "bad_words_list" data_type: TYPE_INT32 dims: [ 2, -1 ] optional: true allow_ragged_batch: true }},
+  {{ name: "decoder_input_ids" data_type: TYPE_INT32 dims: [ -1 ] optional: true allow_ragged_batch: true }},
   {{ name: "embedding_bias" data_type: TYPE_FP32 dims: [ -1 ] optional: true allow_ragged_batch: true }},
   {{ name: "prompt_embedding_table" data_type: TYPE_FP16 dims: [ -1, -1 ] optional: true allow_ragged_batch: true }}
 ]

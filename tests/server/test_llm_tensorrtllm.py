@@ -83,6 +83,11 @@ def test_end_id_and_stop_words_end_the_sequence(llm_server: Server) -> None:
     assert stopped.as_numpy("output_ids")[0, 0].tolist() == expected[: at + 1]
 
 
+def test_the_pad_token_that_preprocessing_sends_to_every_decoder_makes_no_difference(llm_server: Server) -> None:
+    result = infer(llm_server, exclude_input_in_output=[True], decoder_input_ids=[2], decoder_input_lengths=[1])
+    assert result.as_numpy("output_ids")[0, 0].tolist() == reference(llm_server, PROMPT, 6)
+
+
 def test_bad_words_and_bias_keep_tokens_out(llm_server: Server) -> None:
     first = reference(llm_server, PROMPT, 1)[0]
     banned = infer(llm_server, exclude_input_in_output=[True], bad_words_list=np.array([[[first], [1]]], np.int32))
@@ -108,6 +113,15 @@ def test_seeded_sampling_repeats_itself(llm_server: Server) -> None:
         ({"return_context_logits": [True]}, "input 'return_context_logits' cannot be honoured"),
         ({"streaming": [True]}, "Streaming is only supported with model that is deployed using decoupled mode."),
         ({"prompt_embedding_table": np.ones((1, 2, 3), np.float16)}, "input 'prompt_embedding_table' cannot be honoured: no prompt tuning"),
+        ({"decoder_input_ids": [5, 6], "decoder_input_lengths": [2]}, "input 'decoder_input_ids' cannot be honoured: no encoder-decoder"),
+        (
+            {
+                "input_ids": np.ones((2, 11), np.int32),
+                "input_lengths": np.full((2, 1), 11, np.int32),
+                "request_output_len": np.ones((2, 1), np.int32),
+            },
+            "input 'input_ids' holds 2 prompts, expected one per request",
+        ),
         ({"input_lengths": [99]}, "input 'input_lengths' is 99, but 'input_ids' has 11 tokens"),
         ({"request_output_len": [0]}, "max_tokens is 0, expected at least 1"),
         ({"stop_words_list": np.array([[[5, 6], [7, -1]]], np.int32)}, "input 'stop_words_list' says that a word ends at 7"),
