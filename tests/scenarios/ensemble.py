@@ -96,6 +96,7 @@ def many(scene: Scene) -> None:
 def statistics(scene: Scene) -> None:
     """An ensemble counts itself, and each step counts its own."""
     model = "ensemble_gated"
+    scene.count_from_here(model, "step_gated")
     for number in range(3):
         scene.ask(str(number), model, x=1, batch_size=1 + number % 2, input_name="IN")
     scene.tell_statistics(model, 3)

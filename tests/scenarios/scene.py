@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import tritonclient.grpc as grpc_client
 from tests.server.harness import Server
 
 LIMIT_S = 120.0
+BATCH = "batch of "
 
 
 class Gate:
@@ -94,6 +96,7 @@ class Scene:
         self._streams: dict[str, Stream] = {}
         self._probes = 0
         self._read: dict[str, int] = {}
+        self._counted: dict[str, Counter[str]] = {}
         self.batches("")
 
     def close(self) -> None:
@@ -209,19 +212,34 @@ class Scene:
         for batch in self.batches(model):
             self.tell(what, " | ".join(brief(request) for request in batch))
 
+    def count_from_here(self, *models: str) -> None:
+        """What others have asked of these models before is not told."""
+        self._counted.update({model: self._counts(model) for model in models})
+
+    def wait_executions(self, model: str, count: int) -> None:
+        """Until the server knows that so many batches are over: an answer may be there before `execute` has returned."""
+        end = time.monotonic() + LIMIT_S
+        while (self._counts(model) - self._counted.get(model, Counter()))["execution_count"] < count:
+            assert time.monotonic() < end, f"not {count} executions of {model}"
+
     def tell_statistics(self, model: str, num_requests: int) -> None:
         """The counts, not the times, when so many requests are in them: Triton counts after it has answered."""
         end = time.monotonic() + LIMIT_S
         while True:
-            (statistics,) = json.loads(self.server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
-            counts = {name: value["count"] for name, value in statistics["inference_stats"].items()}
-            if counts["success"] + counts["fail"] >= num_requests:
+            found = self._counts(model) - self._counted.get(model, Counter())
+            if found["success"] + found["fail"] >= num_requests:
                 break
-            assert time.monotonic() < end, f"only {counts} in the statistics of {model}"
-        told = {name: statistics[name] for name in ("inference_count", "execution_count")}
-        told.update({name: count for name, count in counts.items() if count})
-        told["batch_sizes"] = {str(batch["batch_size"]): batch["compute_infer"]["count"] for batch in statistics["batch_stats"]}
-        self.tell(f"statistics of {model}", told)
+            assert time.monotonic() < end, f"only {found} in the statistics of {model}"
+        told: dict[str, Any] = {name: found.pop(name, 0) for name in ("inference_count", "execution_count")}
+        told["batch_sizes"] = {name.removeprefix(BATCH): found.pop(name) for name in list(found) if name.startswith(BATCH)}
+        self.tell(f"statistics of {model}", told | dict(found))
+
+    def _counts(self, model: str) -> Counter[str]:
+        (statistics,) = json.loads(self.server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
+        counts = Counter({name: value["count"] for name, value in statistics["inference_stats"].items()})
+        counts.update({name: statistics[name] for name in ("inference_count", "execution_count")})
+        counts.update({f"{BATCH}{batch['batch_size']}": batch["compute_infer"]["count"] for batch in statistics["batch_stats"]})
+        return +counts
 
 
 def brief(request: dict[str, Any]) -> str:

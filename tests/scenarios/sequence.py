@@ -244,11 +244,13 @@ def backlog_timeout(scene: Scene) -> None:
 def decoupled(scene: Scene) -> None:
     """The next request goes when `execute` has returned, not when the answers are over; so does the next sequence."""
     for model in ("sequence_decoupled", "sequence_decoupled_direct"):
+        scene.count_from_here(model)
         gate = scene.gate()
         scene.send("a1", model, 1, "s", x=2, go=gate)
         gate.wait_entered()
         scene.tell("overtakes", scene.ask("a2", model, 1, x=1))
         scene.tell("ends", scene.ask("a3", model, 1, "e", x=0))
+        scene.wait_executions(model, 3)
         scene.tell("the same id", scene.ask("b1", model, 1, "se", x=1))
         gate.open()
         scene.tell_answers("a1")
