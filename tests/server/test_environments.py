@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.harness import Server, naiad, process_tree, wait_gone
+from tests.server.harness import Server, naiad, process_name, process_tree, wait_gone
 from tests.server.model_folder import Control, put, write_model
 
 EXPLICIT = "--model-control-mode=explicit"
@@ -77,17 +77,11 @@ def test_a_virtual_environment(server: Server, control: Control, repository: Pat
     write_model(repository, "venv", initialize=initialize, extra=parameter("PYTHON_VENV", venv))
     assert control.load("venv") == (200, "")
     assert instance_words(control, "venv") == f"{venv} here None"
-    own = [pid for pid in process_tree(server.pid) if "bootstrap.py" in command_of(pid)]
-    assert len(own) == 2, "its template and its worker"
+    (worker,) = [pid for pid in process_tree(server.pid) if process_name(pid) == "venv_0"]
+    template = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    assert all("bootstrap.py" in Path(f"/proc/{pid}/cmdline").read_text() for pid in (worker, template))
     control.unload("venv")
-    assert wait_gone(own) == []
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
+    assert wait_gone([worker, template]) == []
 
 
 def test_instances_versions_and_restarts_on_an_own_interpreter(server: Server, control: Control, repository: Path, venv: Path) -> None:
@@ -113,13 +107,13 @@ def other_python() -> str | None:
     return None
 
 
-@pytest.fixture(scope="module")
-def other_venv(folder: Path) -> Path:
+@pytest.fixture
+def other_venv(tmp_path: Path) -> Path:
     python = other_python()
     if python is None:
         pytest.skip("there is no second Python here")
-    subprocess.run([python, "-m", "venv", "--without-pip", str(folder / "other")], check=True)
-    return folder / "other"
+    subprocess.run([python, "-m", "venv", "--without-pip", str(tmp_path / "other")], check=True)
+    return tmp_path / "other"
 
 
 def test_another_python_that_lacks_what_workers_need(control: Control, repository: Path, other_venv: Path) -> None:
