@@ -93,7 +93,7 @@ class Http2Connection:
         self._is_preface_due = is_server
         self._is_settings_due = True
         self._is_plain = False
-        """The peer's SETTINGS were seen and no header block is in progress: DATA and HEADERS need no further checks."""
+        """The peer's SETTINGS were seen and no header block is in progress: everyday frames need no further checks."""
         self._handlers: dict[int, FrameHandler] = {
             **self._control.handlers(),
             RST_STREAM: self._on_rst_stream,
@@ -212,6 +212,10 @@ class Http2Connection:
                     self._on_headers(data, payload, frame_end, flags, stream_id & MAX_STREAM_ID, events)
                     at = frame_end
                     continue
+                if kind == WINDOW_UPDATE and length == 4 and frame_end <= end:
+                    self._on_window_update(data[payload:frame_end], flags, stream_id & MAX_STREAM_ID, events)
+                    at = frame_end
+                    continue
             at = self._other_frame(data, at, length, kind, flags, stream_id & MAX_STREAM_ID, events)
             if at < 0:
                 at = payload - HEADER_BYTES
@@ -234,7 +238,7 @@ class Http2Connection:
         return at + skipped
 
     def _other_frame(self, data: bytes, at: int, length: int, kind: int, flags: int, stream_id: int, events: list[Event]) -> int:
-        """A frame that is no everyday DATA or HEADERS. Returns the position after it, -1 when it is not complete."""
+        """A frame that is no everyday one. Returns the position after it, -1 when it is not complete."""
         if self._is_settings_due and (kind != SETTINGS or flags & ACK):
             raise protocol_error("the first frame must be SETTINGS")
         if self._block is not None and (kind != CONTINUATION or stream_id != self._block.stream_id):
