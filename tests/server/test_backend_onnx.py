@@ -161,7 +161,7 @@ def test_the_server_does_not_grow_with_its_models(tmp_path: Path) -> None:
         before = _resident_mb(server.pid)
         assert server.post("/v2/repository/models/heavy/load", {})[0] == 200
         assert _resident_mb(server.pid) - before < 10
-        (worker,) = [pid for pid in process_tree(server.pid) if process_name(pid) == "heavy_0"]
+        (worker,) = [pid for pid in process_tree(server.pid) if process_name(pid) == "heavy_0_0"]
         assert _resident_mb(worker) > 100
         body = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [14_999_999]}]}
         assert json.loads(server.post("/v2/models/heavy/infer", body)[1])["outputs"][0]["data"] == [1.0]
