@@ -260,9 +260,13 @@ def decoupled(scene: Scene) -> None:
 def iterative(scene: Scene) -> None:
     """One request is a whole sequence: the model asks for it again."""
     for model in ("sequence_iterative", "sequence_iterative_decoupled"):
+        scene.count_from_here(model)
         scene.tell("without an id", scene.ask("a", model, x=3))
+        scene.wait_executions(model, 3)
         scene.tell("with an id", scene.ask("b", model, 5, "s", x=2))
+        scene.wait_executions(model, 5)
         scene.tell("at once", scene.ask("d", model, x=1))
+        scene.wait_executions(model, 6)
         scene.tell_batches(model)
 
 
