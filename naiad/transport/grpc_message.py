@@ -2,7 +2,7 @@
 
 In:  `feed(chunk)` as DATA arrives, or `filled(n)` after bytes went straight into `sink()`. Out: complete messages, in order.
 Rule: memory follows what was really received. A prefix that announces 2 GB allocates nothing; the message's own buffer is taken
-when 1/64 of it has arrived, and every byte that waits here is counted in the server's ReceiveBudget.
+when 1/256 of it has arrived, and every byte that waits here is counted in the server's ReceiveBudget.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Allocate: TypeAlias = Callable[[bytes, int], memoryview | None]
 
 PREFIX_BYTES = 5
 _SMALL_BYTES = 64 * KIB
-_ALLOCATE_RATIO = 64
+_ALLOCATE_RATIO = 256
+"""The first read, 64 KiB, decides for messages up to 16 MiB. Only reserved: pages are committed as bytes arrive."""
 _FIRST_BYTES = 4096
 
 

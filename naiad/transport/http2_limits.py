@@ -21,7 +21,8 @@ class Http2Limits(msgspec.Struct, frozen=True):
     stream_window_bytes: int = 16 * MIB
     """What a peer may send on one stream before we take it: large enough that a 4 MiB tensor never waits."""
     connection_window_bytes: int = 64 * MIB
-    max_frame_bytes: int = 4 * MIB
+    max_frame_bytes: int = 4 * MIB + 64 * KIB
+    """A tensor of 4 MiB and what is said about it come in one frame. DATA is handed on as it comes: a frame needs no memory of its own."""
     max_header_list_bytes: int = 32 * KIB
     """Decoded headers of one request, 32 bytes added per field as HPACK counts them: the bound of an HPACK bomb."""
     max_header_block_bytes: int = 32 * KIB

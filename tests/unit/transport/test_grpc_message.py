@@ -72,22 +72,22 @@ def test_a_length_alone_allocates_nothing() -> None:
     assert subject.received_bytes == 100_000
 
 
-def test_the_buffer_is_taken_when_a_64th_has_arrived() -> None:
+def test_the_buffer_is_taken_when_a_256th_has_arrived() -> None:
     taken: list[tuple[bytes, int]] = []
-    memory = memoryview(bytearray(640_000))
+    memory = memoryview(bytearray(2_560_000))
 
     def allocate(first: bytes, num_bytes: int) -> memoryview:
         taken.append((first, num_bytes))
         return memory
 
     subject = reader(allocate=allocate)
-    subject.feed(struct.pack(">BI", 0, 640_000) + b"a" * 9_000)
+    subject.feed(struct.pack(">BI", 0, 2_560_000) + b"a" * 9_000)
     assert not taken
     subject.feed(b"b" * 1000)
-    assert [(len(first), first[:1], num_bytes) for first, num_bytes in taken] == [(4096, b"a", 640_000)]
-    ((_, message),) = subject.feed(b"c" * 630_000)
+    assert [(len(first), first[:1], num_bytes) for first, num_bytes in taken] == [(4096, b"a", 2_560_000)]
+    ((_, message),) = subject.feed(b"c" * 2_550_000)
     assert message.obj is memory.obj
-    assert bytes(message) == b"a" * 9_000 + b"b" * 1000 + b"c" * 630_000
+    assert bytes(message) == b"a" * 9_000 + b"b" * 1000 + b"c" * 2_550_000
 
 
 def test_compressed_messages_are_not_put_into_the_models_memory() -> None:
