@@ -5,6 +5,7 @@
 
 Ours: `backend: "llm"` on each engine, whole and streamed, over HTTP. Against: a Hugging Face pipeline in model.py (dynamic batching) in our
 own server, OpenVINO GenAI's ContinuousBatchingPipeline and llama.cpp (xllamacpp) called directly, without a server.
+The native engine and the pipeline run once with weights in float32 and once in bfloat16.
 All are open at the same time and take turns, round by round: the machine's moods meet them alike. All get prompts of the same kind and
 write exactly NUM_TOKENS tokens, greedily; prompts differ between rounds, so no cache helps.
 """
@@ -55,7 +56,7 @@ class TritonPythonModel:
         tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = "left"
-        model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+        model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.%(dtype)s)
         self.pipeline = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
 
     def execute(self, requests):
@@ -165,23 +166,28 @@ def serve(model: str, config: str, files: dict[str, str], ways: dict[str, bool])
             yield {way: served(server, model, is_streamed) for way, is_streamed in ways.items()}
 
 
-def ours(engine: str) -> Opener:
+def ours(engine: str, dtype: str = "") -> Opener:
     def open_it(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
         config = 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + parameter("engine", engine) + parameter("device", "cpu")
-        ways = {f"naiad, {engine} engine": False, f"naiad, {engine} engine, streamed": True}
-        return serve("llm", config + parameter("num_threads", NUM_THREADS), {}, ways)
+        config += parameter("num_threads", NUM_THREADS) + (parameter("dtype", dtype) if dtype else "")
+        way = f"naiad, {engine} engine" + (f", {dtype}" if dtype else "")
+        return serve("llm", config, {}, {way: False, f"{way}, streamed": True})
 
     return open_it
 
 
-def pipeline(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
-    config = (
-        'backend: "python"\nmax_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 20000 }\n'
-        'input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
-        'output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]\n' + parameter("huggingface_model", checkpoint)
-    )
-    source = PIPELINE % {"threads": NUM_THREADS, "tokens": NUM_TOKENS}
-    return serve("pipeline", config, {"1/model.py": source}, {"Hugging Face pipeline in model.py, batched dynamically": False})
+def pipeline(dtype: str) -> Opener:
+    def open_it(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
+        config = (
+            'backend: "python"\nmax_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 20000 }\n'
+            'input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
+            'output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]\n' + parameter("huggingface_model", checkpoint)
+        )
+        source = PIPELINE % {"threads": NUM_THREADS, "tokens": NUM_TOKENS, "dtype": dtype}
+        way = f"Hugging Face pipeline in model.py, batched dynamically, {dtype}"
+        return serve("pipeline", config, {"1/model.py": source}, {way: False})
+
+    return open_it
 
 
 # Called directly, each in a process of its own.
@@ -282,8 +288,10 @@ def direct_llamacpp(checkpoint: Path) -> None:
 OPENERS: dict[str, Opener] = {
     "openvino": ours("openvino"),
     "direct-openvino": direct("openvino", "OpenVINO GenAI, called directly"),
-    "native": ours("native"),
-    "pipeline": pipeline,
+    "native-float32": ours("native", "float32"),
+    "native-bfloat16": ours("native", "bfloat16"),
+    "pipeline-float32": pipeline("float32"),
+    "pipeline-bfloat16": pipeline("bfloat16"),
     "direct-llamacpp": direct("llamacpp", "llama.cpp, called directly"),
 }
 DIRECT = {"openvino": direct_openvino, "llamacpp": direct_llamacpp}

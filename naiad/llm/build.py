@@ -20,6 +20,7 @@ from naiad.llm.models.decoder import Decoder
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights
 from naiad.llm.models.description import ModelDescription, describe
+from naiad.llm.models.packed_linear import pack_weights
 from naiad.llm.models.rope import rope_tables
 from naiad.llm.models.torch_operations import TorchOperations
 from naiad.llm.runner import Model, Runner
@@ -39,13 +40,20 @@ ModelMaker = Callable[[SlotTable, int, ChunkPlanner | None], Model]
 
 
 def build_engine(
-    config: DecoderConfig, weights: DecoderWeights, tokenizer: Tokenizer | None, eos_token_ids: list[int], settings: EngineSettings
+    config: DecoderConfig,
+    weights: DecoderWeights,
+    tokenizer: Tokenizer | None,
+    eos_token_ids: list[int],
+    settings: EngineSettings,
+    is_half_enough: bool = False,
 ) -> Engine:
+    """On a CPU the weights are packed where they are; `is_half_enough` lets their matrices be kept in float16."""
     device = weights.embedding.device
 
     def make_decoder(table: SlotTable, max_model_len: int, planner: ChunkPlanner | None) -> Decoder:
         cos, sin = rope_tables(config.rope, max_model_len, device)
         if planner is None:
+            pack_weights(weights, is_half_enough)
             return Decoder(config, weights, TorchOperations(cos, sin, table.next_tokens))
         from naiad.llm import cuda_parts  # triton is there only with torch's CUDA builds
 

@@ -11,7 +11,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda, cuda:N."""
     dtype: str = "auto"
-    """auto (the checkpoint's on a GPU, float32 on a CPU), float32, bfloat16, float16."""
+    """auto, float32, bfloat16, float16. auto: the checkpoint's on a GPU; float32 on a CPU, with matrices kept in float16 unless the
+    checkpoint has them in float32."""
     load_format: str = "auto"
     """auto: the checkpoint's weights; dummy: random ones of its shape, for measurements. Then config.json is enough."""
     max_num_seqs: int = 256

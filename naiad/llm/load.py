@@ -75,7 +75,8 @@ def _load_family(folder: CheckpointFolder, family: Family, settings: EngineSetti
         weights = random_weights(config, device, dtype)
     else:
         weights = load_weights(config, family, _open_tensors(folder.path, device, settings), device, dtype, progress)
-    return build_engine(config, weights, read_tokenizer(folder), folder.eos_token_ids, settings)
+    is_half_enough = settings.dtype == "auto" and config.dtype != "float32"
+    return build_engine(config, weights, read_tokenizer(folder), folder.eos_token_ids, settings, is_half_enough)
 
 
 def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) -> Engine:
@@ -95,7 +96,8 @@ def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) 
     device = choose_device(settings)
     dtype = choose_dtype(settings, "bfloat16", device)
     weights = load_weights(checkpoint.config, checkpoint.family, checkpoint.source, device, dtype, progress)
-    engine = build_engine(checkpoint.config, weights, checkpoint.tokenizer, checkpoint.tokenizer.eos_token_ids, settings)
+    tokenizer, is_half_enough = checkpoint.tokenizer, settings.dtype == "auto" and not checkpoint.source.is_wide
+    engine = build_engine(checkpoint.config, weights, tokenizer, tokenizer.eos_token_ids, settings, is_half_enough)
     if checkpoint.chat_template is not None:
         engine.chat_template = ChatTemplate(checkpoint.chat_template, checkpoint.special_tokens)
     return engine

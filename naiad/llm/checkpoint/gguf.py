@@ -41,6 +41,11 @@ class GgufSource:
     def names(self) -> set[str]:
         return set(self._names)
 
+    @property
+    def is_wide(self) -> bool:
+        """Some matrix is in float32: float16 would lose what the file has."""
+        return any(entry.kind == "F32" and len(entry.shape) > 1 for entry in self._file.tensors.values())
+
     def get(self, name: str) -> Tensor:
         entry = self._file.tensors[self._names[name]]
         values = dequantize(entry.kind, self._file.raw(entry), entry.shape)

@@ -27,8 +27,8 @@ class Completion(msgspec.Struct):
 
 
 def small_engine(folder: Path, **values: Any) -> Engine:
-    """Room for a few sequences only, so that budgets, preemption and prefix hits come up."""
-    settings = {"max_num_batched_tokens": 24, "num_kv_blocks": 30, "block_size": 4, "max_num_seqs": 5} | values
+    """Room for a few sequences only, so that budgets, preemption and prefix hits come up; in float32, as references are."""
+    settings = {"dtype": "float32", "max_num_batched_tokens": 24, "num_kv_blocks": 30, "block_size": 4, "max_num_seqs": 5} | values
     return load_engine(folder, EngineSettings(device="cpu", **settings))
 
 

@@ -1,0 +1,111 @@
+"""Where one step's tokens lie in the paged cache, and what each may see: worked out once, read by every layer.
+
+In:  a StepInput and the cache's block tables. Out: places to store at, pages to gather, additive masks.
+One-token rows go in groups of similar length, so that a whole group is one product however long its longest row is.
+Rule: all numbers on the host are read here, once a step; nothing a layer does depends on the number of requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from naiad.llm.kv_cache import KvCache
+from naiad.llm.models.operations import AttentionShape
+from naiad.llm.step_input import PromptSegment, StepInput
+
+MAX_PADDING = 2
+"""A row is padded to at most so many times its own length,"""
+ALWAYS_PADDED = 128
+"""or to this many tokens: another group would cost more."""
+
+
+@dataclass(slots=True, eq=False)
+class SingleGroup:
+    rows: Tensor | None
+    """Of the step; None for all one-token rows in order."""
+    slots: Tensor
+    positions: Tensor
+    shortest: int
+    longest: int
+    """Lengths, the row's own token included."""
+
+
+@dataclass(slots=True, eq=False)
+class Reach:
+    """What rows read: pages of the cache, and which of the places in these each row sees."""
+
+    pages: Tensor
+    """int64, in rows of the cache seen as [blocks * KV heads, block_size * head_dim]."""
+    mask: Tensor
+    """Added to scores: 0 or -inf. Groups: [rows * KV heads, 1, places]; prompts: [tokens, places]."""
+
+
+class StepLayout:
+    def __init__(self, step: StepInput, cache: KvCache) -> None:
+        self.step = step
+        self.block_size = cache.block_size
+        self.slots = step.slots.long()
+        self.positions = step.positions.long()
+        self.groups = self._group(step.positions[: step.num_single].tolist())
+        self._tables = cache.block_tables
+        self._targets: dict[int, Tensor] = {}
+        self._reaches: dict[tuple[object, ...], Reach] = {}
+
+    def targets(self, num_kv_heads: int) -> Tensor:
+        """Rows of the cache seen as [blocks * KV heads * block_size, head_dim], for each token's heads."""
+        found = self._targets.get(num_kv_heads)
+        if found is None:
+            blocks = self._tables[self.slots, self.positions // self.block_size].long()
+            lines = blocks[:, None] * num_kv_heads + torch.arange(num_kv_heads)
+            found = self._targets[num_kv_heads] = (lines * self.block_size + self.positions[:, None] % self.block_size).flatten()
+        return found
+
+    def group_reach(self, group: SingleGroup, shape: AttentionShape, dtype: torch.dtype) -> Reach:
+        key = (id(group), shape.num_kv_heads, shape.window)
+        found = self._reaches.get(key)
+        if found is None:
+            first = max(0, group.shortest - shape.window) // self.block_size if shape.window else 0
+            blocks = self._tables[group.slots, first : -(-group.longest // self.block_size)].long()
+            mask = self._mask(group.positions, first, blocks.shape[1], shape.window, dtype)
+            pages = blocks[:, None, :] * shape.num_kv_heads + torch.arange(shape.num_kv_heads)[:, None]
+            found = self._reaches[key] = Reach(pages.flatten(), mask.repeat_interleave(shape.num_kv_heads, 0)[:, None])
+        return found
+
+    def prompt_reach(self, segment: PromptSegment, shape: AttentionShape, dtype: torch.dtype) -> Reach:
+        key = (id(segment), shape.num_kv_heads, shape.window)
+        found = self._reaches.get(key)
+        if found is None:
+            first = max(0, segment.start + 1 - shape.window) // self.block_size if shape.window else 0
+            blocks = self._tables[segment.slot, first : -(-(segment.start + segment.count) // self.block_size)].long()
+            positions = self.positions[segment.first_row : segment.first_row + segment.count]
+            pages = blocks * shape.num_kv_heads + torch.arange(shape.num_kv_heads)[:, None]
+            mask = self._mask(positions, first, blocks.shape[0], shape.window, dtype)
+            found = self._reaches[key] = Reach(pages.flatten(), mask)
+        return found
+
+    def _mask(self, positions: Tensor, first_block: int, num_blocks: int, window: int, dtype: torch.dtype) -> Tensor:
+        """[positions, places]."""
+        places = torch.arange(first_block * self.block_size, (first_block + num_blocks) * self.block_size)
+        distance = positions[:, None] - places
+        hidden = (distance < 0) | (distance >= window) if window else distance < 0
+        return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+    def _group(self, positions: list[int]) -> list[SingleGroup]:
+        if not positions:
+            return []
+        parts: list[list[int]] = []
+        for row in sorted(range(len(positions)), key=positions.__getitem__, reverse=True):
+            if parts and max(MAX_PADDING * (positions[row] + 1), ALWAYS_PADDED) > positions[parts[-1][0]]:
+                parts[-1].append(row)
+            else:
+                parts.append([row])
+        if len(parts) == 1:
+            count = len(positions)
+            return [SingleGroup(None, self.slots[:count], self.positions[:count], min(positions) + 1, max(positions) + 1)]
+        return [self._part(torch.tensor(part), positions[part[-1]] + 1, positions[part[0]] + 1) for part in parts]
+
+    def _part(self, rows: Tensor, shortest: int, longest: int) -> SingleGroup:
+        return SingleGroup(rows, self.slots[rows], self.positions[rows], shortest, longest)
