@@ -84,7 +84,7 @@ class GenerateRoute:
 class SingleGeneration:
     """Exactly one response; a final flag without one does not count."""
 
-    def __init__(self, exchange: Exchange, report: Callable[[], bytes] | None) -> None:
+    def __init__(self, exchange: Exchange, report: Callable[[], bytes] | None = None) -> None:
         self._exchange = exchange
         self._report = report
         self._stream: ResponseStream | None = None
