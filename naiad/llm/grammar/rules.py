@@ -7,6 +7,7 @@ a grammar that one request brings must never be able to hurt the engine of all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -214,7 +215,7 @@ def _expression(node: Node) -> str:
         case Text(text):
             return f'"{"".join(map(_in_text, text))}"'
         case Characters(ranges):
-            return f"[{''.join(_range(*each) for each in ranges)}]"
+            return f"[{''.join(_range(*block) for each in ranges for block in utf8_blocks(*each))}]"
         case Series(parts):
             return " ".join(_atom(part) if isinstance(part, Choice) else _expression(part) for part in parts)
         case Choice(options):
@@ -233,6 +234,31 @@ def _atom(node: Node) -> str:
 def _count(at_least: int, at_most: int | None) -> str:
     known = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((at_least, at_most))
     return known or f"{{{at_least},{'' if at_most is None else at_most}}}"
+
+
+def utf8_blocks(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The range in parts, in each of which every byte of a character's UTF-8 has a range of its own, whatever the others are.
+
+    OpenVINO's version of the library takes all ranges for such: of others it allows bytes that are no UTF-8 at all.
+    """
+    for last in (0x7F, 0x7FF, 0xFFFF):
+        if low <= last < high:
+            yield from utf8_blocks(low, last)
+            yield from utf8_blocks(last + 1, high)
+            return
+    for num_bytes in range(1, 0 if high < 0x80 else 2 if high < 0x800 else 3 if high < 0x10000 else 4):
+        rest = (1 << (6 * num_bytes)) - 1
+        if low & ~rest == high & ~rest:
+            break
+        if low & rest:
+            yield from utf8_blocks(low, low | rest)
+            yield from utf8_blocks((low | rest) + 1, high)
+            return
+        if high & rest != rest:
+            yield from utf8_blocks(low, (high & ~rest) - 1)
+            yield from utf8_blocks(high & ~rest, high)
+            return
+    yield low, high
 
 
 def _range(low: int, high: int) -> str:

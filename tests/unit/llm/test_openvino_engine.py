@@ -201,6 +201,16 @@ def test_answers_fit_their_grammars_beside_free_ones(engine: OpenvinoEngine) -> 
         assert 0 <= value["size"] <= 99
 
 
+def test_whatever_character_may_stand_somewhere_is_utf8(engine: OpenvinoEngine) -> None:
+    grammar = grammar_text(GrammarCall("regex", "[^a-z]{8}"))
+    for seed in range(0, 160, 8):
+        found = run(engine, *(constrained(str(at), grammar, seed=seed + at) for at in range(8))).completions
+        for completion in found.values():
+            assert completion.finish_reason is FinishReason.STOP
+            assert len(completion.text) == 8
+            assert "\ufffd" not in completion.text
+
+
 def test_an_answer_that_is_cut_says_so(engine: OpenvinoEngine) -> None:
     found = run(engine, constrained("a", "root ::= [a-z]{50}", max_tokens=3)).completions["a", 0]
     assert found.finish_reason is FinishReason.LENGTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from naiad.errors import NaiadError
 from naiad.llm.grammar.lower import lower
 from naiad.llm.grammar.reader import read_grammar
-from naiad.llm.grammar.rules import ROOT, Characters, Choice, Node, Repeat, Rule, Series, Text, check, render
+from naiad.llm.grammar.rules import ROOT, Characters, Choice, Node, Repeat, Rule, Series, Text, check, render, utf8_blocks
 from tests.unit.llm.grammar.derivation import accepts, derive
 
 USERS = r"""
@@ -70,6 +71,21 @@ def test_a_grammar_that_is_too_large_is_refused() -> None:
     render({ROOT: wide})
     with pytest.raises(NaiadError, match="600 places for any character, counting repeats; this engine takes 512"):
         render({ROOT: wide}, 512)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.tuples(st.integers(0, 0xD7FF), st.integers(0, 0xD7FF)) | st.tuples(st.integers(0xE000, 0x10FFFF), st.integers(0xE000, 0x10FFFF)))
+def test_ranges_are_written_in_parts_whose_bytes_are_independent(ends: tuple[int, int]) -> None:
+    low, high = sorted(ends)
+    at = low
+    for first, last in utf8_blocks(low, high):
+        assert first == at
+        at = last + 1
+        begin, end = chr(first).encode(), chr(last).encode()
+        assert len(begin) == len(end)
+        # All combinations of bytes between the two are there: as many as the part has characters.
+        assert math.prod(b - a + 1 for a, b in zip(begin, end, strict=True)) == last - first + 1
+    assert at == high + 1
 
 
 LEAVES: st.SearchStrategy[Node] = st.sampled_from([Text("a"), Text("ab"), Text(""), Characters(((0x61, 0x63),)), Rule("other")])
