@@ -5,7 +5,7 @@
 
 Ours: `backend: "llm"` on each engine, whole and streamed, over HTTP. Against: a Hugging Face pipeline in model.py (dynamic batching) in our
 own server, OpenVINO GenAI's ContinuousBatchingPipeline and llama.cpp (xllamacpp) called directly, without a server.
-The native engine and the pipeline run once with weights in float32 and once in bfloat16.
+The native engine runs as it comes (float32, matrices in float16), all in float32 and all in bfloat16, the pipeline in the last two.
 All are open at the same time and take turns, round by round: the machine's moods meet them alike. All get prompts of the same kind and
 write exactly NUM_TOKENS tokens, greedily; prompts differ between rounds, so no cache helps.
 """
@@ -170,8 +170,8 @@ def ours(engine: str, dtype: str = "") -> Opener:
     def open_it(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
         config = 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + parameter("engine", engine) + parameter("device", "cpu")
         config += parameter("num_threads", NUM_THREADS) + (parameter("dtype", dtype) if dtype else "")
-        way = f"naiad, {engine} engine" + (f", {dtype}" if dtype else "")
-        return serve("llm", config, {}, {way: False, f"{way}, streamed": True})
+        way = f"naiad, {engine} engine"
+        return serve("llm", config, {}, {f"{way}, {dtype}": False} if dtype else {way: False, f"{way}, streamed": True})
 
     return open_it
 
@@ -288,6 +288,7 @@ def direct_llamacpp(checkpoint: Path) -> None:
 OPENERS: dict[str, Opener] = {
     "openvino": ours("openvino"),
     "direct-openvino": direct("openvino", "OpenVINO GenAI, called directly"),
+    "native": ours("native"),
     "native-float32": ours("native", "float32"),
     "native-bfloat16": ours("native", "bfloat16"),
     "pipeline-float32": pipeline("float32"),

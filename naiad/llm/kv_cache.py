@@ -6,7 +6,7 @@ The tables have one row more than there are slots: padded rows of a graph use it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class KvCache:
     block_tables: Tensor
     """int32 [slots + 1, blocks per sequence]."""
     block_size: int
+    pairs: list[Tensor] = field(default_factory=list)
+    """On a CPU: per layer, keys and values in one tensor, which `keys` and `values` are halves of."""
 
     @property
     def num_blocks(self) -> int:
@@ -38,10 +40,14 @@ def allocate_kv_cache(
 ) -> KvCache:
     """Zeroed: a masked score times a stray NaN would still be NaN."""
     shapes = [(num_blocks, kv.num_kv_heads, block_size, kv.head_dim) for kv in description.kv_shapes]
+    tables = torch.zeros((num_slots + 1, -(-max_model_len // block_size)), device=device, dtype=torch.int32)
+    if device.type == "cpu":
+        pairs = [torch.zeros((2, *shape), dtype=dtype) for shape in shapes]
+        return KvCache([pair[0] for pair in pairs], [pair[1] for pair in pairs], tables, block_size, pairs)
     return KvCache(
         keys=[torch.zeros(shape, device=device, dtype=dtype) for shape in shapes],
         values=[torch.zeros(shape, device=device, dtype=dtype) for shape in shapes],
-        block_tables=torch.zeros((num_slots + 1, -(-max_model_len // block_size)), device=device, dtype=torch.int32),
+        block_tables=tables,
         block_size=block_size,
     )
 

@@ -38,7 +38,7 @@ class Reach:
     """What rows read: pages of the cache, and which of the places in these each row sees."""
 
     pages: Tensor
-    """int64, in rows of the cache seen as [blocks * KV heads, block_size * head_dim]."""
+    """int64, in rows of a layer's cache seen as [2 * blocks * KV heads, block_size * head_dim]: all pages of keys, then of values."""
     mask: Tensor
     """Added to scores: 0 or -inf. Groups: [rows * KV heads, 1, places]; prompts: [tokens, places]."""
 
@@ -51,16 +51,17 @@ class StepLayout:
         self.positions = step.positions.long()
         self.groups = self._group(step.positions[: step.num_single].tolist())
         self._tables = cache.block_tables
+        self._num_blocks = cache.num_blocks
         self._targets: dict[int, Tensor] = {}
         self._reaches: dict[tuple[object, ...], Reach] = {}
 
     def targets(self, num_kv_heads: int) -> Tensor:
-        """Rows of the cache seen as [blocks * KV heads * block_size, head_dim], for each token's heads."""
+        """Rows of a layer's cache seen as [2 * blocks * KV heads * block_size, head_dim], for each token's keys and values."""
         found = self._targets.get(num_kv_heads)
         if found is None:
             blocks = self._tables[self.slots, self.positions // self.block_size].long()
-            lines = blocks[:, None] * num_kv_heads + torch.arange(num_kv_heads)
-            found = self._targets[num_kv_heads] = (lines * self.block_size + self.positions[:, None] % self.block_size).flatten()
+            pages = self._with_values(blocks[:, None] * num_kv_heads + torch.arange(num_kv_heads), num_kv_heads, 1)
+            found = self._targets[num_kv_heads] = (pages * self.block_size + self.positions[:, None] % self.block_size).flatten()
         return found
 
     def group_reach(self, group: SingleGroup, shape: AttentionShape, dtype: torch.dtype) -> Reach:
@@ -71,7 +72,8 @@ class StepLayout:
             blocks = self._tables[group.slots, first : -(-group.longest // self.block_size)].long()
             mask = self._mask(group.positions, first, blocks.shape[1], shape.window, dtype)
             pages = blocks[:, None, :] * shape.num_kv_heads + torch.arange(shape.num_kv_heads)[:, None]
-            found = self._reaches[key] = Reach(pages.flatten(), mask.repeat_interleave(shape.num_kv_heads, 0)[:, None])
+            pages = self._with_values(pages.flatten(), shape.num_kv_heads, 0)
+            found = self._reaches[key] = Reach(pages, mask.repeat_interleave(shape.num_kv_heads, 0)[:, None])
         return found
 
     def prompt_reach(self, segment: PromptSegment, shape: AttentionShape, dtype: torch.dtype) -> Reach:
@@ -83,8 +85,11 @@ class StepLayout:
             positions = self.positions[segment.first_row : segment.first_row + segment.count]
             pages = blocks * shape.num_kv_heads + torch.arange(shape.num_kv_heads)[:, None]
             mask = self._mask(positions, first, blocks.shape[0], shape.window, dtype)
-            found = self._reaches[key] = Reach(pages.flatten(), mask)
+            found = self._reaches[key] = Reach(self._with_values(pages.flatten(), shape.num_kv_heads, 0), mask)
         return found
+
+    def _with_values(self, pages: Tensor, num_kv_heads: int, dim: int) -> Tensor:
+        return torch.cat((pages, pages + self._num_blocks * num_kv_heads), dim)
 
     def _mask(self, positions: Tensor, first_block: int, num_blocks: int, window: int, dtype: torch.dtype) -> Tensor:
         """[positions, places]."""

@@ -7,11 +7,11 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import Tensor
 
 from naiad.llm.kv_cache import KvCache
-from naiad.llm.models import paged_attention
 from naiad.llm.models.decoder_config import Activation, NormKind
 from naiad.llm.models.decoder_weights import LayerWeights, Linear, Norm
 from naiad.llm.models.operations import AttentionShape, Stream
 from naiad.llm.models.packed_linear import apply_linear, apply_linear_add
+from naiad.llm.models.paged_attention import PagedLayer
 from naiad.llm.models.step_layout import StepLayout
 from naiad.llm.step_input import StepInput
 
@@ -49,12 +49,12 @@ class Rotation:
         self._cos = torch.stack((cos, cos), dim=1)[:, None].to(dtype)
         self._sin = torch.stack((-sin, sin), dim=1)[:, None].to(dtype)
 
-    def turn(self, x: Tensor) -> Tensor:
-        """x [tokens, heads, head_dim]; the first 2 * half values of each head turn, in two halves."""
+    def turn(self, x: Tensor) -> None:
+        """x [tokens, heads, head_dim]; the first 2 * half values of each head turn, in two halves, where they are."""
         width = 2 * self._half
         halves = x[..., :width].view(x.shape[0], x.shape[1], 2, self._half)
-        turned = (halves * self._cos).addcmul_(halves.flip(2), self._sin).flatten(2)
-        return turned if width == x.shape[2] else torch.cat((turned, x[..., width:]), dim=-1)
+        crossed = halves.flip(2)
+        halves.mul_(self._cos).addcmul_(crossed, self._sin)
 
 
 class TorchOperations:
@@ -64,6 +64,7 @@ class TorchOperations:
         self.next_tokens = next_tokens
         self._layout: StepLayout | None = None
         self._rotation: Rotation | None = None
+        self._pages: list[PagedLayer] = []
 
     def embed(self, step: StepInput, table: Tensor, scale: float, cache: KvCache) -> Stream:
         tokens = torch.where(step.token_ids < 0, self.next_tokens[step.slots.long()], step.token_ids)
@@ -100,25 +101,25 @@ class TorchOperations:
         return apply_activation(self.norm_linear(stream, norm, up), activation, is_gated)
 
     def attend(self, qkv: Tensor, layer: LayerWeights, index: int, shape: AttentionShape, step: StepInput, cache: KvCache) -> Tensor:
+        """`qkv` is the step's own: queries and keys are turned where they are."""
         heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
         num_turned = shape.num_heads + shape.num_kv_heads
-        turned, value = heads[:, :num_turned], heads[:, num_turned:]
         if layer.q_norm is not None and layer.k_norm is not None:
-            query, key = turned[:, : shape.num_heads], turned[:, shape.num_heads :]
-            turned = torch.cat((self.norm_tensor(query, layer.q_norm), self.norm_tensor(key, layer.k_norm)), dim=1)
+            query, key = heads[:, : shape.num_heads], heads[:, shape.num_heads : num_turned]
+            query.copy_(self.norm_tensor(query, layer.q_norm))
+            key.copy_(self.norm_tensor(key, layer.k_norm))
         layout = self._lay_out(step, cache)
         if self._rotation is None:
             self._rotation = Rotation(self.cos, self.sin, layout.positions, qkv.dtype)
-        turned = self._rotation.turn(turned)
-        return self.store_and_attend(turned[:, : shape.num_heads], turned[:, shape.num_heads :], value, index, shape, step, cache)
+        self._rotation.turn(heads[:, :num_turned])
+        return self._pages[index].attend(heads[:, : shape.num_heads], heads[:, shape.num_heads :], shape, layout)
 
     def store_and_attend(
         self, query: Tensor, key: Tensor, value: Tensor, index: int, shape: AttentionShape, step: StepInput, cache: KvCache
     ) -> Tensor:
         """For models that rotate on their own: [tokens, heads, head_dim] each."""
         layout = self._lay_out(step, cache)
-        paged_attention.store(key, value, index, layout, cache)
-        return paged_attention.attend(query, key, value, index, shape, layout, cache)
+        return self._pages[index].attend(query, torch.cat((key, value), dim=1), shape, layout)
 
     def logits(self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float) -> Tensor:
         rows = stream.value if step.sample_rows is None else stream.value[step.sample_rows.long()]
@@ -128,4 +129,6 @@ class TorchOperations:
     def _lay_out(self, step: StepInput, cache: KvCache) -> StepLayout:
         if self._layout is None or self._layout.step is not step:
             self._layout, self._rotation = StepLayout(step, cache), None
+            if not self._pages:
+                self._pages = [PagedLayer(pair) for pair in cache.pairs]
         return self._layout
