@@ -69,13 +69,16 @@ class FakeInstance:
         self.max_batches = max_batches
         self.is_serving = True
         self.is_broken = False
+        self.is_lendable = False
+        self.is_lent = False
+        self.recalls: list[bool] = []
         self.on_free: Callable[[Any], None] = lambda instance: None
         self.on_idle: Callable[[Any], None] = lambda instance: None
         self.on_state: Callable[[Any], None] = lambda instance: None
 
     @property
     def is_free(self) -> bool:
-        return self.is_serving and len(self.running) < self.max_batches
+        return self.is_serving and len(self.running) < self.max_batches and not self.is_lent
 
     @property
     def inflight(self) -> int:
@@ -100,6 +103,16 @@ class FakeInstance:
         if not self.running:
             self.on_idle(self)
         return batch
+
+    def recall(self, *, is_wanted: bool = False) -> None:
+        if self.is_lent:
+            self.recalls.append(is_wanted)
+
+    def come_home(self) -> None:
+        """Its borrower has it no more."""
+        self.is_lent = False
+        self.on_free(self)
+        self.on_idle(self)
 
     def respond(self, request: InferRequest, is_final: bool = True) -> None:
         assert request.stream is not None

@@ -73,7 +73,7 @@ class ResponseIterator:
 def execute_call(model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool) -> InferenceResponse | ResponseIterator:
     """Blocks for the answer, or returns at once when it is to be iterated over."""
     try:
-        call = _start(model_name, model_version, request, is_decoupled)
+        call = _start(model_name, model_version, request, is_decoupled, not is_decoupled)
         if is_decoupled:
             return ResponseIterator(call)
         answer, is_final = call.next()
@@ -91,7 +91,7 @@ def await_call(
     """Starts the call now and gives a task of the running loop. Cancelling the task cancels the call."""
     loop = asyncio.get_running_loop()
     try:
-        call = _start(model_name, model_version, request, is_decoupled)
+        call = _start(model_name, model_version, request, is_decoupled, False)
     except NaiadError as error:
         done: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
         done.set_result(_failed(error, is_decoupled))
@@ -115,11 +115,12 @@ async def _await(call: Call, is_decoupled: bool) -> InferenceResponse | Response
     return _single(answer)
 
 
-def _start(model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool) -> Call:
+def _start(model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool, is_waited_for: bool) -> Call:
     instance = current()
     if not instance.is_serving:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
-    return instance.runtime.call(CallRequest(model_name, model_version, request, is_decoupled, instance.callers()))
+    is_repeatable = is_waited_for and instance.is_executing()
+    return instance.runtime.call(CallRequest(model_name, model_version, request, is_decoupled, instance.callers(), is_repeatable))
 
 
 def _single(answer: WorkResponse | None) -> InferenceResponse:

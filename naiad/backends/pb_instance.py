@@ -61,7 +61,18 @@ class DetachedRuntime:
 
 
 class Instance:
-    __slots__ = ("_batch", "_thread", "is_decoupled", "is_serving", "name", "output_names", "reshapes", "runtime", "version_dir")
+    __slots__ = (
+        "_batch",
+        "_handles",
+        "_thread",
+        "is_decoupled",
+        "is_serving",
+        "name",
+        "output_names",
+        "reshapes",
+        "runtime",
+        "version_dir",
+    )
 
     def __init__(
         self,
@@ -80,11 +91,13 @@ class Instance:
         self.is_serving = False
         """Between `initialize` and `finalize`: only then may the model call other models."""
         self._batch: list[WorkRequest] | None = None
+        self._handles: list[int] = []
         self._thread = 0
 
     def begin(self, batch: list[WorkRequest]) -> None:
         """`batch` runs in this thread until `end`."""
         self._batch = batch
+        self._handles = []
         self._thread = threading.get_ident()
 
     def end(self) -> None:
@@ -100,8 +113,15 @@ class Instance:
         awaited = AWAITED_HANDLES.get()
         if awaited is not None:
             return awaited
-        is_executing = self._batch is not None and self._thread == threading.get_ident()
-        return [request.handle for request in self._batch or ()] if is_executing else []
+        if not self.is_executing():
+            return []
+        if not self._handles and self._batch is not None:
+            self._handles = [request.handle for request in self._batch]
+        return self._handles
+
+    def is_executing(self) -> bool:
+        """The calling code is in a plain `execute`, and no other code of the model runs while it waits there."""
+        return self._batch is not None and self._thread == threading.get_ident()
 
 
 _current = [Instance("", "")]

@@ -68,6 +68,28 @@ class CallRequest(msgspec.Struct, array_like=True):
     """The caller iterates over responses; otherwise exactly one is expected."""
     callers: list[int] = []
     """Handles of the caller's own requests that this call serves, as far as they are known."""
+    is_repeatable: bool = False
+    """Made by the thread that executes, which waits for it, and of a form that the called model's worker could be given directly."""
+
+
+class DirectAnswer(msgspec.Struct, array_like=True):
+    """To a call that went from worker to worker."""
+
+    response: WorkResponse
+    input_end_ns: int
+    output_start_ns: int
+
+
+class DirectCall(msgspec.Struct, array_like=True):
+    """What the server is told of it, afterwards, by the worker that made it."""
+
+    lease: int
+    start_ns: int
+    input_end_ns: int
+    output_start_ns: int
+    end_ns: int
+    error_code: str = ""
+    """A `naiad.errors.Code` by name; empty for an answer."""
 
 
 class MetricOperation(msgspec.Struct, array_like=True):

@@ -20,6 +20,9 @@ class Drains:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, model: Model, on_end: Callable[[], None] = lambda: None) -> asyncio.Task[None]:
+        for instance in model.instances:  # now: whoever is told that the model is gone, or another, must find it so
+            instance.is_lendable = False
+            instance.recall()
         return self._own(self._run(model, on_end))
 
     def retire(self, model: Model, instance: Instance) -> None:

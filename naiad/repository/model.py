@@ -102,6 +102,10 @@ class Model:
     def set_versions(self, versions: list[int]) -> None:
         """Those that serve beside this one have changed."""
         if self.spec.versions != versions:
+            for instance in self.instances:
+                # A call of the latest version may have to go elsewhere now, also one that has been made before and is answered later.
+                instance.is_latest = self.spec.version == max(versions)
+                instance.recall()
             self.spec = msgspec.structs.replace(self.spec, versions=versions)
 
     def set_instances(self, instances: list[Instance], config: ModelConfig) -> None:

@@ -24,6 +24,7 @@ def build_scheduler(
     config: ModelConfig, instances: Sequence[Executor], clock: Clock, statistics: ModelStatistics, model_dir: Path
 ) -> Scheduler:
     """Raises NaiadError, e.g. when a file of initial state is missing."""
+    may_lend = not config.response_cache.enable  # what is answered from the cache must be looked for there
     match config.WhichOneof("scheduling_choice"):
         case "sequence_batching":
             return SequenceScheduler(instances, _sequence_plan(config, model_dir), clock, statistics)
@@ -39,10 +40,11 @@ def build_scheduler(
                 default_priority_level=batching.default_priority_level,
                 priority_queue_policy={level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()},
                 preserve_ordering=batching.preserve_ordering,
+                may_lend=may_lend,
             )
         case _:
             # Without a scheduler a request is executed alone, whatever max_batch_size says.
-            return DynamicScheduler(instances, BatchRule(max_batch_size=1), clock, statistics)
+            return DynamicScheduler(instances, BatchRule(max_batch_size=1), clock, statistics, may_lend=may_lend)
 
 
 def build_ensemble(

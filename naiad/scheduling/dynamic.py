@@ -40,8 +40,11 @@ class DynamicScheduler:
         default_priority_level: int = 0,
         priority_queue_policy: dict[int, QueuePolicy] | None = None,
         preserve_ordering: bool = False,
+        may_lend: bool = False,
     ) -> None:
+        """`may_lend`: a call by a model may go past here to an instance that nobody else waits for."""
         self._instances = list(instances)
+        self._may_lend = may_lend and not preserve_ordering and not rule.max_queue_delay_ns
         self._rule = rule
         self._clock = clock
         self._statistics = statistics
@@ -63,6 +66,7 @@ class DynamicScheduler:
         instance.on_free = self._on_free
         instance.on_idle = self._on_idle
         instance.on_state = self._on_state
+        instance.is_lendable = self._may_lend and not self._is_stopping
 
     # Scheduler.
 
@@ -90,9 +94,15 @@ class DynamicScheduler:
     async def stop(self) -> None:
         self._is_stopping = True
         self._fail_waiting_if_broken()
-        while self.inflight():
+        for instance in (*self._instances, *self._leaving):
+            instance.is_lendable = False
+            instance.recall()
+        while not self._is_idle():
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
+
+    def _is_idle(self) -> bool:
+        return not self.inflight() and not any(instance.is_lent for instance in (*self._instances, *self._leaving))
 
     # Instances come and go.
 
@@ -104,6 +114,8 @@ class DynamicScheduler:
 
     async def remove_instance(self, instance: Executor) -> None:
         self._instances.remove(instance)
+        instance.is_lendable = False
+        instance.recall()
         gone = self._leaving[instance] = asyncio.get_running_loop().create_future()
         self._on_idle(instance)
         try:
@@ -133,6 +145,9 @@ class DynamicScheduler:
             self._statistics.pending_request_count -= len(batch)
             self._last_count = len(batch)
             instance.execute(batch)
+        if self._may_lend and self._queue:
+            for instance in self._instances:
+                instance.recall(is_wanted=True)
 
     def _dispatch_enough(self) -> None:
         """In the midst of a turn. If all clients' requests went as one batch, server and worker would only ever wait for each other:
@@ -183,9 +198,9 @@ class DynamicScheduler:
 
     def _on_idle(self, instance: Executor) -> None:
         leaving = self._leaving.get(instance)
-        if leaving is not None and not leaving.done() and not instance.inflight:
+        if leaving is not None and not leaving.done() and not instance.inflight and not instance.is_lent:
             leaving.set_result(None)
-        if self._stopped is not None and not self._stopped.done() and not self.inflight():
+        if self._stopped is not None and not self._stopped.done() and self._is_idle():
             self._stopped.set_result(None)
 
     def _on_state(self, instance: Executor) -> None:

@@ -46,6 +46,8 @@ class Executor(Protocol):
     on_idle: Callable[..., None]
     max_batches: int
     """That it works on at once."""
+    is_lendable: bool
+    """May be lent to a model that calls it (naiad.workers.lease)."""
 
     @property
     def is_free(self) -> bool: ...
@@ -58,5 +60,12 @@ class Executor(Protocol):
 
     @property
     def inflight(self) -> int: ...
+
+    @property
+    def is_lent(self) -> bool: ...
+
+    def recall(self, *, is_wanted: bool = False) -> None:
+        """Of what is lent: it will be free again, by `on_free` and `on_idle`."""
+        ...
 
     def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None: ...

@@ -7,13 +7,15 @@ starting with all that can be reached and taking out who can still move. Looked 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from naiad.core.request import InferRequest
 from naiad.errors import internal
+from naiad.workers.lease import Lease
 
 
 class Waiter(Protocol):
@@ -27,6 +29,16 @@ class Waiter(Protocol):
 
     @property
     def is_serving(self) -> bool: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def may_borrow(self) -> bool: ...
+
+    def lend(self, batch_size: int, on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
+        """None when it cannot be spared now. The socket is the borrower's end, and the caller's to close."""
+        ...
 
     def executes(self, request: InferRequest) -> bool: ...
 

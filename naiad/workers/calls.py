@@ -20,9 +20,24 @@ from naiad.core.tensor import SlotRef, Tensor
 from naiad.core.trace import Trace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError, unsupported
-from naiad.workers.call_graph import OutgoingCall, Waiter
+from naiad.workers.call_graph import OutgoingCall, Target, Waiter
 from naiad.workers.channel import Channel
-from naiad.workers.messages import Answer, CallEvent, CallFlow, CancelCall, Control, Metric, StartCall, ToServer
+from naiad.workers.lease import LEND_AFTER, MAX_LEND_AFTER, WORTHWHILE, Lease
+from naiad.workers.messages import (
+    Answer,
+    Borrow,
+    CallEvent,
+    CallFlow,
+    CancelCall,
+    Control,
+    DirectCalls,
+    Metric,
+    StartCall,
+    ToServer,
+)
+
+MAX_REMEMBERED_LEASES = 256
+"""Of which calls may still be told."""
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -53,10 +68,18 @@ class Calls:
         self._find_trace = find_trace
         self._services = services
         self._owner = owner
+        self._repeatable: set[int] = set()
+        """Calls whose form may be called directly, once that pays."""
+        self._num_calls: dict[str, int] = {}
+        """By model: those that could have been direct ones, since the last lease."""
+        self._lend_after: dict[str, int] = {}
+        self._borrowed: dict[int, Lease] = {}
+        self._leases: dict[int, Lease] = {}
+        """Also those that are over: their last calls may be told of later."""
         self._streams: dict[int, ResponseStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, message: StartCall | CancelCall | CallFlow | Metric | Control) -> None:
+    def take(self, message: StartCall | CancelCall | CallFlow | Metric | Control | DirectCalls) -> None:
         match message:
             case StartCall():
                 self._start(message.call)
@@ -68,6 +91,11 @@ class Calls:
                 stream = self._streams.get(message.call)
                 if stream is not None:
                     stream.pause(message.is_paused)
+            case DirectCalls():
+                for call in message.calls:
+                    lease = self._leases.get(call.lease)
+                    if lease is not None:
+                        lease.count(call)
             case Metric():
                 self._metric(message)
             case Control():
@@ -79,8 +107,14 @@ class Calls:
         """Calls without an answer, each with the handles of the requests that it is made for (none when that is not known)."""
         return self._outgoing.values()
 
+    @property
+    def has_borrowed(self) -> bool:
+        return bool(self._borrowed)
+
     def close(self) -> None:
         self._outgoing.clear()
+        for lease in list(self._borrowed.values()):
+            lease.lender.recall()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.cancel()
@@ -105,6 +139,8 @@ class Calls:
         if self._instance is not None:
             request.caller = outgoing = OutgoingCall(self._instance)
             self._outgoing[work.handle] = (call.callers, outgoing)
+            if call.is_repeatable:
+                self._repeatable.add(work.handle)
         if work.trace_id:
             trace = self._find_trace(work.trace_id)
             request.trace = None if trace is None else trace.child()
@@ -118,6 +154,7 @@ class Calls:
             stream = self._services.infer(request)
         except NaiadError as error:
             self._outgoing.pop(work.handle, None)
+            self._repeatable.discard(work.handle)
             self._channel.send(CallEvent(work.handle, _refusal(call.model_name, error), True))
             return
         self._streams[work.handle] = stream
@@ -132,9 +169,10 @@ class Calls:
                 tensor.data = memoryview(tensor.data).toreadonly()
 
     def _deliver(self, number: int, response: InferResponse | None, is_final: bool) -> None:
+        outgoing = None
         if is_final:
             self._streams.pop(number, None)
-            self._outgoing.pop(number, None)
+            outgoing = self._outgoing.pop(number, None)
         if self._channel.is_closed:
             return
         answer = None
@@ -144,7 +182,47 @@ class Calls:
             outputs = list(response.outputs)
             self._channel.link.place(outputs)
             answer = WorkResponse(outputs, None, response.parameters)
+        if is_final and number in self._repeatable:
+            self._repeatable.discard(number)
+            if outgoing is not None and answer is not None and answer.error is None:
+                self._borrow(number, outgoing[1].targets)  # before the answer, so that its next call finds it
         self._channel.send(CallEvent(number, answer, is_final))
+
+    def _borrow(self, number: int, targets: list[Target]) -> None:
+        """The next call of this form may go past the server, when the model has made enough of them."""
+        if len(targets) != 1 or self._instance is None or not self._instance.may_borrow:
+            return
+        (target,) = targets
+        name = target.model_name
+        count = self._num_calls[name] = self._num_calls.get(name, 0) + 1
+        if count < self._lend_after.get(name, LEND_AFTER):
+            return
+        for instance in target.instances:
+            lent = instance.lend(target.request.batch_size, self._on_returned)
+            if lent is None:
+                continue
+            lease, sock = lent
+            self._num_calls[name] = 0
+            self._borrowed[lease.id] = self._leases[lease.id] = lease
+            if len(self._leases) > MAX_REMEMBERED_LEASES:
+                oldest = next(iter(self._leases))
+                if oldest not in self._borrowed:
+                    del self._leases[oldest]
+            outgoing = OutgoingCall(self._instance)
+            outgoing.targets.append(Target(lease.request, name, [instance]))
+            self._outgoing[-lease.id] = ([], outgoing)
+            with sock:
+                self._channel.send(Borrow(lease.id, number, instance.name), [sock.fileno()])
+            return
+
+    def _on_returned(self, lease: Lease) -> None:
+        self._borrowed.pop(lease.id, None)
+        self._outgoing.pop(-lease.id, None)
+        name = lease.lender.model_name
+        after = self._lend_after.get(name, LEND_AFTER)
+        if lease.is_wanted:
+            has_paid = lease.num_calls > WORTHWHILE * after
+            self._lend_after[name] = LEND_AFTER if has_paid else min(2 * after, MAX_LEND_AFTER)
 
     def _metric(self, message: Metric) -> None:
         value, error = 0.0, None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,20 +28,24 @@ from naiad.errors import Code, NaiadError, internal
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.workers.call_graph import OutgoingCall
 from naiad.workers.calls import Calls, Services
+from naiad.workers.lease import Lease
 from naiad.workers.messages import (
     CallFlow,
     Cancel,
     CancelCall,
     Control,
+    DirectCalls,
     Execute,
     Executed,
     Flow,
+    Lend,
     LogLine,
     Metric,
     Ping,
     Pong,
     Response,
     Responses,
+    Returned,
     StartCall,
     ToServer,
 )
@@ -146,6 +151,11 @@ class Instance:
         self.on_idle: Callable[[Instance], None] = lambda instance: None
         self.max_batches = 1
         self.num_batches = 0
+        self.is_lendable = False
+        """Its scheduler asks no more than that it is free."""
+        self.is_latest = True
+        """No later version of the model serves."""
+        self._lease: Lease | None = None
         self._process: WorkerProcess | None = None
         self._calls: Calls | None = None
         self._open: dict[int, OpenRequest] = {}
@@ -168,7 +178,7 @@ class Instance:
 
     @property
     def is_free(self) -> bool:
-        if self.state is not State.READY or self.num_batches >= self.max_batches:
+        if self.state is not State.READY or self.num_batches >= self.max_batches or self._lease is not None:
             return False
         return self._permit is None or self._permit.may_run()
 
@@ -209,16 +219,69 @@ class Instance:
         return self._plan.model_name
 
     def executes(self, request: InferRequest) -> bool:
+        if self._lease is not None and self._lease.request is request:
+            return True
         return any(entry.request is request for entry in self._open.values())
 
     def waits(self) -> list[list[OutgoingCall]]:
         """A call from a thread of the model's own is taken to be what its only batch waits for, unless the model is decoupled."""
         calls = list(self._calls.waiting()) if self._calls is not None else []
         may_guess = len(self._batches) == 1 and not self._plan.is_decoupled
-        return [
+        waits = [
             [call for handles, call in calls if (not handles and may_guess) or not batch_handles.isdisjoint(handles)]
             for batch_handles in (frozenset(batch.handles) for batch in self._batches.values())
         ]
+        if self._lease is not None:
+            waits.append([call for handles, call in calls if self._lease.id in handles])
+        return waits
+
+    # Lending it to a model that calls it (naiad.workers.lease).
+
+    @property
+    def is_lent(self) -> bool:
+        return self._lease is not None
+
+    @property
+    def may_borrow(self) -> bool:
+        """What is lent itself does not borrow."""
+        return self._lease is None and self.max_batches == 1 and not self._plan.is_decoupled and self.state is State.READY
+
+    @property
+    def _may_lend(self) -> bool:
+        if not self.is_lendable or self._lease is not None or self.num_batches or self._open or self.state is not State.READY:
+            return False
+        if self.max_batches != 1 or self._permit is not None or self._plan.is_decoupled or self._plan.execution_timeout_ns:
+            return False
+        if self._has_ready_hook or not self.is_latest:
+            return False  # the hook is asked whenever it is idle
+        return self._calls is not None and not self._calls.has_borrowed
+
+    def lend(self, batch_size: int, on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
+        if not self._may_lend or self._process is None:
+            return None
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            return None
+        self._lease = Lease(self, ours, self._statistics, batch_size, on_over)
+        self._process.channel.send(Lend(self._lease.id), [ours.fileno()])
+        return self._lease, theirs
+
+    def recall(self, *, is_wanted: bool = False) -> None:
+        """From now on no call goes past the server. It is free again when its worker has said so."""
+        if self._lease is not None:
+            self._lease.recall(is_wanted=is_wanted)
+
+    def _on_returned(self, message: Returned) -> None:
+        if self._lease is not None and self._lease.id == message.lease:
+            self._end_lease()
+            self.on_free(self)
+            self.on_idle(self)
+
+    def _end_lease(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.end()
 
     async def load(self, process: WorkerProcess | None = None) -> None:
         """Raises when the model cannot be loaded; nothing is left behind then. `process` is one that has configured the model."""
@@ -274,6 +337,7 @@ class Instance:
             self._calls = None
         if was_ready:
             self.state = State.DOWN
+        self._end_lease()
         self._fail_open(internal(f"Failed to process the request(s) for model instance '{self.name}', message: its worker process ended"))
         if was_ready and process is not None:
             self._tell_state()
@@ -438,7 +502,9 @@ class Instance:
             case LogLine():
                 pid = self._process.pid if self._process is not None else 0
                 log.emit(message.severity, message.message, message.file, message.line, pid)
-            case StartCall() | CancelCall() | CallFlow() | Metric() | Control():
+            case Returned():
+                self._on_returned(message)
+            case StartCall() | CancelCall() | CallFlow() | Metric() | Control() | DirectCalls():
                 if self._calls is not None:
                     self._calls.take(message)
 
@@ -600,6 +666,10 @@ class Instance:
         """Asks an idle work loop whether it still turns. A busy one is not asked: busy is not dead."""
         if self.state is not State.READY or self._process is None or self.num_batches:
             return
+        if self._lease is not None:
+            if self._lease.is_idle():
+                self.recall()
+            return
         if self._ping_sent_ns and now_ns - self._ping_sent_ns > UNRESPONSIVE_NS and self._is_responsive:
             log.error(f"worker of '{self.name}' does not answer: not ready until it does")
             self._is_responsive = False
@@ -622,7 +692,13 @@ class Instance:
 
     def ask_ready(self, answer: Callable[[bool], None]) -> None:
         """Asks the model's own `is_ready` now, unless it is busy: then what is known has to do."""
-        if not self._has_ready_hook or self.state is not State.READY or self.num_batches or self._process is None:
+        if (
+            not self._has_ready_hook
+            or self.state is not State.READY
+            or self.num_batches
+            or self._lease is not None
+            or self._process is None
+        ):
             answer(self.is_healthy)
             return
         self._ready_askers.append(answer)

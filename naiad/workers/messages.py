@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from naiad.core.work import CallRequest, ControlOperation, LoadArguments, MetricOperation, WorkError, WorkRequest, WorkResponse
+from naiad.core.work import CallRequest, ControlOperation, DirectCall, LoadArguments, MetricOperation, WorkError, WorkRequest, WorkResponse
 
 
 class Message(msgspec.Struct, array_like=True, tag_field="t"):
@@ -86,6 +86,20 @@ class Ping(Message, tag=16):
 
 class Unload(Message, tag=17):
     """Finalize the model and exit."""
+
+
+class Lend(Message, tag=19):
+    """Requests also come on the descriptor beside this, until its end; that is answered by `Returned`."""
+
+    lease: int
+
+
+class Borrow(Message, tag=20):
+    """Calls of the same form as this one may go to the descriptor beside this."""
+
+    lease: int
+    call: int
+    instance_name: str
 
 
 # Worker to server.
@@ -165,13 +179,25 @@ class LogLine(Message, tag=40):
     line: int
 
 
+class Returned(Message, tag=44):
+    """All requests that came by this lease have been read: it was recalled, or the borrower is gone."""
+
+    lease: int
+
+
+class DirectCalls(Message, tag=45):
+    """That the worker has made since it told of them the last time."""
+
+    calls: list[DirectCall]
+
+
 class Pong(Message, tag=41):
     number: int
     is_ready: bool
     """What the model's own `is_ready` says."""
 
 
-ToWorker: TypeAlias = Slots | Released | Configure | Load | Execute | Cancel | Flow | CallEvent | Answer | Ping | Unload
+ToWorker: TypeAlias = Slots | Released | Configure | Load | Execute | Cancel | Flow | CallEvent | Answer | Ping | Unload | Lend | Borrow
 ToServer: TypeAlias = (
     Slots
     | Released
@@ -189,6 +215,8 @@ ToServer: TypeAlias = (
     | Control
     | LogLine
     | Pong
+    | Returned
+    | DirectCalls
 )
 
 

@@ -26,6 +26,7 @@ from naiad.core.tensor import REFERENCE, Tensor
 from naiad.core.work import (
     CallRequest,
     ControlOperation,
+    DirectCall,
     LoadArguments,
     MetricOperation,
     WorkError,
@@ -33,9 +34,11 @@ from naiad.core.work import (
     WorkResponse,
 )
 from naiad.errors import Code, NaiadError
+from naiad.workers.direct_calls import BorrowedInstance, Form, LentInstance, form_of
 from naiad.workers.host_policy import apply_host_policy
 from naiad.workers.messages import (
     Answer,
+    Borrow,
     CallEvent,
     CallFlow,
     Cancel,
@@ -43,6 +46,7 @@ from naiad.workers.messages import (
     Configure,
     Configured,
     Control,
+    DirectCalls,
     Execute,
     Executed,
     Failed,
@@ -55,11 +59,12 @@ from naiad.workers.messages import (
     Pong,
     Response,
     Responses,
+    Returned,
     StartCall,
     Started,
     Unload,
 )
-from naiad.workers.worker_channel import WorkerChannel
+from naiad.workers.worker_channel import Event, WorkerChannel
 
 BACKENDS = {
     "identity": "naiad.backends.identity:IdentityBackend",
@@ -78,6 +83,9 @@ EXTRAS = {"onnxruntime": "onnx", "openvino": "openvino", "torch": "pytorch"}
 """Package -> the extra of ours that installs it."""
 
 TRACEBACK_LINES = 20
+MAX_UNTOLD_CALLS = 64
+"""Calls from worker to worker, before the server is told of them in the midst of a batch."""
+MAX_UNFIT_FORMS = 256
 CALL_HIGH_WATER = 32
 CALL_LOW_WATER = 8
 """Responses to a BLS call that wait here for the model to take them, before the called model is held back."""
@@ -154,6 +162,22 @@ class RunningCall:
         return response, is_final
 
 
+class DoneCall:
+    """A BLS call that went from worker to worker and has been answered."""
+
+    def __init__(self, response: WorkResponse) -> None:
+        self._response = response
+
+    def next(self) -> tuple[WorkResponse | None, bool]:
+        return self._response, True
+
+    async def anext(self) -> tuple[WorkResponse | None, bool]:
+        return self._response, True
+
+    def cancel(self) -> None:
+        pass
+
+
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
@@ -172,6 +196,14 @@ class Worker:
         self._paused: set[int] = set()
         self._calls: dict[int, RunningCall] = {}
         self._answers: dict[int, Answer] = {}
+        self._lent: dict[int, LentInstance] = {}
+        """By lease: those whose requests a response sender will answer."""
+        self._form: tuple[int, Form] | None = None
+        """The last call through the server whose form may be called directly, if the server says so; and that form."""
+        self._borrowed: dict[Form, BorrowedInstance] = {}
+        self._unfit: set[Form] = set()
+        """Forms whose answers are too large to come directly."""
+        self._untold: list[DirectCall] = []
         self._numbers = iter(range(1, 1 << 62))
         self._lock = threading.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -185,6 +217,8 @@ class Worker:
             match message:
                 case Execute():
                     self._execute(message)
+                case (lent, request):
+                    self._execute_direct(lent, request)
                 case Ping():
                     self.channel.send(Pong(message.number, self._is_ready()))
                 case Configure():
@@ -273,6 +307,28 @@ class Worker:
             responses = self._error_responses(error, len(handles))
         self._finish(message.batch, requests, handles, input_end_ns, responses)
 
+    def _execute_direct(self, lent: LentInstance, request: WorkRequest | None) -> None:
+        """For the worker that has borrowed this one's instance; None ends that."""
+        if request is None:
+            lent.end()
+            self.channel.send(Returned(lent.lease))
+            return
+        handle = request.handle
+        self._open.add(handle)
+        lent.input_end_ns = time.monotonic_ns()
+        self._lent[handle] = lent
+        try:
+            responses: Any = self.backend.execute([request])
+        except BaseException as error:
+            responses = self._error_responses(error, 1)
+        if responses[0] is not None:
+            self._answer_direct(handle, responses[0])
+
+    def _answer_direct(self, handle: int, response: WorkResponse | None) -> None:
+        lent = self._lent.pop(handle)
+        self._close(handle)
+        lent.answer(response, time.monotonic_ns())
+
     def _finish(
         self, batch: int, requests: list[WorkRequest], handles: list[int], input_end_ns: int, responses: list[WorkResponse | None]
     ) -> None:
@@ -282,6 +338,8 @@ class Worker:
             if response is not None:
                 answers.append(response.outputs)
                 self._close(handle)
+        if self._untold:
+            self._tell_calls()
         self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses), answers, requests)
 
     def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
@@ -353,14 +411,29 @@ class Worker:
             self.channel.wait_until(lambda: handle not in self._paused)
         if handle not in self._open:
             return
+        if handle in self._lent:
+            self._respond_direct(handle, response, is_final)
+            return
+        if self._untold:
+            self._tell_calls()
         if is_final:
             self._close(handle)
         self.channel.send(Response(handle, response, is_final), response.outputs if response is not None else None)
 
+    def _respond_direct(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
+        lent = self._lent[handle]
+        if response is not None:
+            lent.held = response
+        if is_final:
+            given, lent.held = lent.held, None
+            self._answer_direct(handle, given)
+
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
         items: list[Response] = []
         for handle, response, is_final in responses:
-            if handle in self._open:
+            if handle in self._lent:
+                self._respond_direct(handle, response, is_final)
+            elif handle in self._open:
                 if is_final:
                     self._close(handle)
                 items.append(Response(handle, response, is_final))
@@ -381,12 +454,68 @@ class Worker:
     def allocate(self, num_bytes: int) -> memoryview:
         return self.channel.link.arena.allocate(num_bytes)
 
-    def call(self, request: CallRequest) -> RunningCall:
+    def call(self, request: CallRequest) -> RunningCall | DoneCall:
+        form = form_of(request) if request.is_repeatable else None
+        if form is None:
+            request.is_repeatable = False
+        elif form in self._borrowed:
+            answered = self._ask_directly(form, request.request)
+            if answered is not None:
+                return DoneCall(answered)
+        elif form in self._unfit:
+            request.is_repeatable, form = False, None
+        if not request.callers and self._lent:
+            request.callers = list(self._lent)  # a thread of the model's own: taken to be what the request waits for
         number = self._next_number()
+        if form is not None:
+            self._form = number, form
         request.request.handle = number
         call = self._calls[number] = RunningCall(self, number)
         self.channel.send(StartCall(request), request.request.inputs)
         return call
+
+    def _ask_directly(self, form: Form, request: WorkRequest) -> WorkResponse | None:
+        borrowed = self._borrowed[form]
+        answered = borrowed.ask(request)
+        if borrowed.is_unfit:
+            del self._borrowed[form]
+            borrowed.close()
+            if len(self._unfit) < MAX_UNFIT_FORMS:
+                self._unfit.add(form)
+        if answered is None:
+            self._drop_borrowed()
+            return None
+        response, call = answered
+        self._untold.append(call)
+        if len(self._untold) >= MAX_UNTOLD_CALLS:
+            self._tell_calls()
+        return response
+
+    def _take_borrowed(self, message: Borrow) -> None:
+        """The call that it came of is still waited for, so nothing is being asked meanwhile."""
+        borrowed = BorrowedInstance(message.lease, message.instance_name, self.channel.borrowed_fds.pop(message.lease))
+        self._drop_borrowed()
+        if self._form is None or self._form[0] != message.call:
+            borrowed.close()  # the lender is told by that
+            return
+        earlier = self._borrowed.pop(self._form[1], None)
+        if earlier is not None:
+            earlier.close()
+        self._borrowed[self._form[1]] = borrowed
+
+    def _drop_borrowed(self) -> None:
+        """Those that have been given back meanwhile."""
+        for form, borrowed in list(self._borrowed.items()):
+            if borrowed.is_over():
+                borrowed.close()
+                del self._borrowed[form]
+
+    def _tell_calls(self) -> None:
+        """Before the answers that they led to: whoever has those finds the calls in the statistics."""
+        with self._lock:
+            calls, self._untold = self._untold, []
+        if calls:
+            self.channel.send(DirectCalls(calls))
 
     def log(self, severity: str, message: str, file: str, line: int) -> None:
         self.channel.send(LogLine(severity, message, file, line))
@@ -422,7 +551,7 @@ class Worker:
         if self._paused:
             self._paused.discard(handle)
 
-    def _on_event(self, message: Cancel | Flow | CallEvent | Answer) -> None:
+    def _on_event(self, message: Event) -> None:
         match message:
             case Cancel():
                 self._cancelled.update(handle for handle in message.handles if handle in self._open)
@@ -440,6 +569,8 @@ class Worker:
                     call.deliver(message.response, message.is_final)
             case Answer():
                 self._answers[message.question] = message
+            case Borrow():
+                self._take_borrowed(message)
 
 
 def _last_lines(error: BaseException) -> str:

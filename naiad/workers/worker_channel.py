@@ -19,9 +19,16 @@ from typing import Any, TypeAlias
 import msgspec
 
 from naiad.core.tensor import Tensor
+from naiad.core.work import WorkRequest
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
+from naiad.workers.direct_calls import LentInstance
 from naiad.workers.link import Link
-from naiad.workers.messages import Answer, CallEvent, Cancel, Flow, Message, ToWorker
+from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Flow, Lend, Message, ToWorker
+
+DirectRequest: TypeAlias = "tuple[LentInstance, WorkRequest | None]"
+"""From another worker (naiad.workers.lease); None when no more will come."""
+Work: TypeAlias = "ToWorker | DirectRequest"
+Event: TypeAlias = Cancel | Flow | CallEvent | Answer | Borrow
 
 READ_BYTES = 1 << 18
 MAX_FDS_PER_CALL = 253
@@ -36,8 +43,12 @@ class WorkerChannel:
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
         self.link: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
-        self.backlog: deque[ToWorker] = deque()
-        self.on_event: Callable[[Cancel | Flow | CallEvent | Answer], None] = lambda message: None
+        self.backlog: deque[Work] = deque()
+        self.on_event: Callable[[Event], None] = lambda message: None
+        self._lent: dict[int, LentInstance] = {}
+        """By the descriptor of its socket: this worker's instance, while it is lent."""
+        self.borrowed_fds: dict[int, int] = {}
+        """By lease, until the `Borrow` that it came with is handled."""
         self._changed = threading.Condition()
         self._is_reading = False
         self._num_waiting = 0
@@ -49,7 +60,7 @@ class WorkerChannel:
 
     # In.
 
-    def next_work(self) -> ToWorker:
+    def next_work(self) -> Work:
         """The next message for the work loop; blocks."""
         if not self.backlog:
             self.wait_until(self._has_backlog)
@@ -100,18 +111,24 @@ class WorkerChannel:
             self._changed.acquire()
             self._is_reading = was_reading
         for message in messages:
-            if isinstance(message, (Cancel, Flow, CallEvent, Answer)):
+            if isinstance(message, (Cancel, Flow, CallEvent, Answer, Borrow)):
                 self.on_event(message)
             else:
                 self.backlog.append(message)
         if self._num_waiting:
             self._changed.notify_all()
 
-    def _read(self, flags: int) -> list[ToWorker]:
+    def _read(self, flags: int) -> list[Work]:
+        if not flags:
+            # Not in recvmsg: who blocks there is also woken when the peer has read what we sent, once per batch, for nothing.
+            ready = self._readable.poll()
+            if self._lent:
+                direct: list[Work] = [self._read_lent(fd) for fd, _ in ready if fd in self._lent]
+                return direct if len(direct) == len(ready) else direct + self._read_server(socket.MSG_DONTWAIT)
+        return self._read_server(flags)
+
+    def _read_server(self, flags: int) -> list[Work]:
         try:
-            if not flags:
-                # Not in recvmsg: who blocks there is also woken when the peer has read what we sent, once per batch, for nothing.
-                self._readable.poll()
             size, ancillary, _, _ = self.sock.recvmsg_into([self._buffer], ANCILLARY_BYTES, flags)
         except BlockingIOError:
             return []
@@ -120,7 +137,27 @@ class WorkerChannel:
         if size == 0:
             # The server is gone: nobody is left to serve, and whatever the model still does is in vain.
             os._exit(0)
-        return list(self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary)))
+        messages: list[Work] = []
+        for message in self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary)):
+            if isinstance(message, Lend):
+                fd = self.link.take_fd()
+                self._lent[fd] = LentInstance(message.lease, fd)
+                self._readable.register(fd, select.POLLIN)
+            else:
+                if isinstance(message, Borrow):
+                    self.borrowed_fds[message.lease] = self.link.take_fd()
+                messages.append(message)
+        return messages
+
+    # Lent to another worker.
+
+    def _read_lent(self, fd: int) -> DirectRequest:
+        lent = self._lent[fd]
+        request = lent.read()
+        if request is None:
+            del self._lent[fd]
+            self._readable.unregister(fd)
+        return lent, request
 
     # Out.
 

@@ -303,3 +303,57 @@ async def test_stop_refuses_new_requests_and_waits_for_those_in_flight() -> None
     bench.instances[0].finish()
     await stopping
     assert bench.order == ["a", "b"]
+
+
+def test_an_instance_that_is_lent_is_recalled_when_a_request_waits_for_it() -> None:
+    bench = Bench(may_lend=True)
+    (instance,) = bench.instances
+    assert instance.is_lendable
+    instance.is_lent = True
+    bench.clock.turn()
+    assert instance.recalls == []
+    bench.send("a")
+    bench.clock.turn()
+    assert (instance.recalls, instance.ids) == ([True], [])
+    instance.come_home()
+    bench.clock.turn()
+    assert instance.ids == [["a"]]
+
+
+def test_an_instance_that_is_lent_is_left_alone_while_another_is_free() -> None:
+    bench = Bench(num_instances=2, may_lend=True)
+    bench.instances[0].is_lent = True
+    bench.send("a")
+    bench.clock.turn()
+    assert (bench.instances[0].recalls, bench.instances[1].ids) == ([], [["a"]])
+    bench.send("b")
+    bench.clock.turn()
+    assert bench.instances[0].recalls == [True]
+
+
+@pytest.mark.parametrize("options", [{}, {"may_lend": True, "preserve_ordering": True}])
+def test_what_must_not_be_lent(options: dict[str, Any]) -> None:
+    assert not Bench(**options).instances[0].is_lendable
+    assert not Bench(BatchRule(8, frozenset({8}), 5 * MS), may_lend=True).instances[0].is_lendable
+
+
+async def test_stopping_waits_for_an_instance_that_is_lent() -> None:
+    bench = Bench(may_lend=True)
+    (instance,) = bench.instances
+    instance.is_lent = True
+    stopping = asyncio.ensure_future(bench.scheduler.stop())
+    await asyncio.sleep(0)
+    assert (instance.is_lendable, instance.recalls, stopping.done()) == (False, [False], False)
+    instance.come_home()
+    await stopping
+
+
+async def test_an_instance_that_is_lent_can_be_removed() -> None:
+    bench = Bench(num_instances=2, may_lend=True)
+    instance = bench.instances[0]
+    instance.is_lent = True
+    removing = asyncio.ensure_future(bench.scheduler.remove_instance(instance))
+    await asyncio.sleep(0)
+    assert (instance.is_lendable, instance.recalls, removing.done()) == (False, [False], False)
+    instance.come_home()
+    await removing
