@@ -39,7 +39,7 @@ frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, 
 	$(BIN)/python -m pytest tests/unit/backends tests/unit/tools $(wildcard tests/server/test_backend_*.py)
 
 test-llm: $(VENV)/.dev  ## the language-model tests, which `make test` skips (installs torch and transformers)
-	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm]" gguf accelerate xgrammar jsonschema
+	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm,openvino-llm]" gguf accelerate xgrammar jsonschema
 	$(BIN)/python -m pytest tests/unit/llm $(wildcard tests/unit/backends/test_llm*.py tests/server/test_llm*.py tests/server/test_openai*.py)
 
 test-gpu:  ## on a GPU, with the PYTHON that has torch: kernels, engine, 10,000 random requests, the server, compute-sanitizer
