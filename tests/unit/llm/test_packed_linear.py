@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 
 from naiad.llm.engine import Engine
 from naiad.llm.models import packed_linear

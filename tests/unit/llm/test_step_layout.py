@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 
 from naiad.llm.kv_cache import KvCache
 from naiad.llm.models import step_layout
