@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+for needed in ("torch", "transformers", "gguf"):
+    pytest.importorskip(needed, reason=f"needs {needed} to write test files")
+
 from tests.unit.llm import test_gguf, tokenizers_made
 
 CHAT_TEMPLATE = "{{ messages[0].content }}"
