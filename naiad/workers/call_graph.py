@@ -36,7 +36,7 @@ class Waiter(Protocol):
     @property
     def may_borrow(self) -> bool: ...
 
-    def lend(self, batch_size: int, on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
+    def lend(self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
         """None when it cannot be spared now. The socket is the borrower's end, and the caller's to close."""
         ...
 

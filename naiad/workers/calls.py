@@ -190,7 +190,8 @@ class Calls:
 
     def _borrow(self, number: int, targets: list[Target]) -> None:
         """The next call of this form may go past the server, when the model has made enough of them."""
-        if len(targets) != 1 or self._instance is None or not self._instance.may_borrow:
+        borrower = self._instance
+        if len(targets) != 1 or borrower is None or not borrower.may_borrow:
             return
         (target,) = targets
         name = target.model_name
@@ -198,7 +199,7 @@ class Calls:
         if count < self._lend_after.get(name, LEND_AFTER):
             return
         for instance in target.instances:
-            lent = instance.lend(target.request.batch_size, self._on_returned)
+            lent = instance.lend(target.request.batch_size, lambda: borrower.is_free, self._on_returned)
             if lent is None:
                 continue
             lease, sock = lent
@@ -208,7 +209,7 @@ class Calls:
                 oldest = next(iter(self._leases))
                 if oldest not in self._borrowed:
                     del self._leases[oldest]
-            outgoing = OutgoingCall(self._instance)
+            outgoing = OutgoingCall(borrower)
             outgoing.targets.append(Target(lease.request, name, [instance]))
             self._outgoing[-lease.id] = ([], outgoing)
             with sock:

@@ -256,14 +256,14 @@ class Instance:
             return False  # the hook is asked whenever it is idle
         return self._calls is not None and not self._calls.has_borrowed
 
-    def lend(self, batch_size: int, on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
+    def lend(self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
         if not self._may_lend or self._process is None:
             return None
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError:
             return None
-        self._lease = Lease(self, ours, self._statistics, batch_size, on_over)
+        self._lease = Lease(self, ours, self._statistics, batch_size, is_at_rest, on_over)
         self._process.channel.send(Lend(self._lease.id), [ours.fileno()])
         return self._lease, theirs
 
@@ -669,7 +669,9 @@ class Instance:
         if self._lease is not None:
             if self._lease.is_idle():
                 self.recall()
-            return
+            if not self._lease.is_recalled or not self._lease.is_at_rest():
+                return
+            # Nobody can be waiting for it, and still it has not come back: it may have stopped.
         if self._ping_sent_ns and now_ns - self._ping_sent_ns > UNRESPONSIVE_NS and self._is_responsive:
             log.error(f"worker of '{self.name}' does not answer: not ready until it does")
             self._is_responsive = False

@@ -48,6 +48,7 @@ class Lease:
         "_sock",
         "batch_size",
         "id",
+        "is_at_rest",
         "is_recalled",
         "is_wanted",
         "lender",
@@ -57,13 +58,21 @@ class Lease:
     )
 
     def __init__(
-        self, lender: Lender, sock: socket.socket, statistics: ModelStatistics, batch_size: int, on_over: Callable[[Lease], None]
+        self,
+        lender: Lender,
+        sock: socket.socket,
+        statistics: ModelStatistics,
+        batch_size: int,
+        is_at_rest: Callable[[], bool],
+        on_over: Callable[[Lease], None],
     ) -> None:
-        """`sock` is the lender's end, shared with its worker. `on_over`: of the borrower, when the lender has it back."""
+        """`sock` is the lender's end, shared with its worker. Of the borrower: `is_at_rest` when it executes nothing, so that no call can
+        be under way; `on_over` when the lender has the instance back."""
         self.id = next(_ids)
         self.lender = lender
         self.statistics = statistics
         self.batch_size = batch_size
+        self.is_at_rest = is_at_rest
         self.is_recalled = False
         self.is_wanted = False
         """Recalled because others wait for the instance."""

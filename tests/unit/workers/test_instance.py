@@ -21,6 +21,7 @@ from naiad.errors import Code, NaiadError
 from naiad.shm.arena import Arena
 from naiad.workers.calls import Services
 from naiad.workers.instance import Instance, InstancePlan, State
+from naiad.workers.lease import Lease
 from naiad.workers.restart import RestartPolicy
 from naiad.workers.template_process import Templates
 
@@ -171,6 +172,34 @@ async def test_a_stopped_worker_is_unhealthy_until_it_goes_on(templates: Templat
     await asyncio.wait_for(changed.wait(), 60)
     assert instance.is_healthy
     await instance.stop(5)
+
+
+async def test_a_stopped_worker_that_is_lent_is_unhealthy_when_its_borrower_rests(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    instance.is_lendable = True
+    is_at_rest = False
+    over: list[Lease] = []
+    lent = instance.lend(1, lambda: is_at_rest, over.append)
+    assert lent is not None
+    changed = asyncio.Event()
+    instance.on_state = lambda _: changed.set()
+    os.kill(instance.pid, signal.SIGSTOP)
+    instance.recall()
+    instance.heartbeat(1)
+    instance.heartbeat(60_000_000_000)
+    assert instance.is_healthy  # it may be in a call
+    is_at_rest = True
+    instance.heartbeat(1)
+    instance.heartbeat(60_000_000_000)
+    assert not instance.is_healthy
+    changed.clear()
+    os.kill(instance.pid, signal.SIGCONT)
+    await asyncio.wait_for(changed.wait(), 60)
+    assert instance.is_healthy
+    lent[1].close()
+    await instance.stop(5)
+    assert over == [lent[0]]
 
 
 async def test_workers_die_with_their_template(templates: Templates) -> None:

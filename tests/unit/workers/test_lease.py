@@ -13,7 +13,7 @@ def make_lease(statistics: ModelStatistics, batch_size: int = 1) -> tuple[Lease,
     """The lease, the borrower's end, and what the borrower was told to be over."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     over: list[Lease] = []
-    return Lease(FakeLender(), ours, statistics, batch_size, over.append), theirs, over
+    return Lease(FakeLender(), ours, statistics, batch_size, lambda: True, over.append), theirs, over
 
 
 class FakeLender:
