@@ -32,7 +32,7 @@ from naiad.settings import Settings
 from naiad.transport.http1 import Http1Endpoint
 from naiad.transport.http1_limits import Http1Limits
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
-from naiad.workers.instance import HEARTBEAT_NS
+from naiad.workers.heartbeat import HEARTBEAT_NS
 from naiad.workers.template_process import Templates
 
 LISTEN_BACKLOG = 4096

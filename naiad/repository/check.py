@@ -24,7 +24,7 @@ from naiad.repository.problem import InvalidConfigError, Problem
 from naiad.repository.problem_list import ProblemList
 from naiad.repository.scan import CONFIG_FILE, ModelDirectory, missing_versions, scan_repository, select_versions
 from naiad.repository.validate import validate_config
-from naiad.workers.worker import BACKENDS
+from naiad.workers.import_backend import BACKENDS
 
 __all__ = ["Finding", "Severity", "check_repository", "render_finding", "render_findings"]
 

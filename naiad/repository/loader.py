@@ -39,11 +39,12 @@ from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.shm.directory import SlotDirectory
 from naiad.workers.calls import Calls, Services
-from naiad.workers.instance import Instance, InstancePlan
+from naiad.workers.import_backend import BACKENDS, find_backend
+from naiad.workers.instance import Instance
+from naiad.workers.instance_plan import InstancePlan
 from naiad.workers.messages import CallFlow, CancelCall, Control, LogLine, Metric, StartCall, ToServer
 from naiad.workers.restart import RestartPolicy
 from naiad.workers.template_process import Templates
-from naiad.workers.worker import BACKENDS, find_backend
 from naiad.workers.worker_process import WorkerProcess
 
 EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
-from naiad.workers.instance import OnExecuted
+from naiad.workers.open_work import OnExecuted
 
 
 class Scheduler(Protocol):

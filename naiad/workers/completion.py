@@ -12,7 +12,7 @@ import msgspec
 
 from naiad.backends.completion_request import CompletionAnswer, CompletionRequest
 from naiad.errors import NaiadError
-from naiad.workers.worker import import_backend
+from naiad.workers.import_backend import import_backend
 
 
 def answer(request: CompletionRequest) -> CompletionAnswer:

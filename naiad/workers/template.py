@@ -20,6 +20,7 @@ import msgspec
 
 from naiad.shm.arena import Arena
 from naiad.workers import worker
+from naiad.workers.import_backend import import_backend
 from naiad.workers.link import Link
 from naiad.workers.messages import Exited, Fork, Forked, FromTemplate, TemplateFailed, TemplateReady, ToTemplate
 from naiad.workers.worker_channel import ANCILLARY_BYTES, READ_BYTES, descriptors
@@ -111,7 +112,7 @@ def main() -> None:
     sock = socket.socket(fileno=fd)
     template = Template(sock, backend_name)
     try:
-        worker.import_backend(backend_name)
+        import_backend(backend_name)
     except BaseException:
         template._send(TemplateFailed(traceback.format_exc()))
         return

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from naiad.workers.worker import import_backend
+from naiad.workers.import_backend import import_backend
 
 
 def test_a_framework_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from naiad.core.work import LoadArguments
 from naiad.errors import Code, NaiadError
 from naiad.shm.arena import Arena
 from naiad.workers.calls import Services
-from naiad.workers.instance import Instance, InstancePlan, State
+from naiad.workers.instance import Instance, State
+from naiad.workers.instance_plan import InstancePlan
 from naiad.workers.lease import Lease
 from naiad.workers.restart import RestartPolicy
 from naiad.workers.template_process import Templates
