@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from naiad.errors import NaiadError, invalid_arg
+from naiad.llm.grammar.reference import find_reference
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -133,21 +134,11 @@ class _Reader:
         seen = set()
         while isinstance(schema, dict) and "$ref" in schema:
             pointer = schema["$ref"]
-            if not isinstance(pointer, str) or not re.match(r"#(/|$)", pointer):
-                raise invalid_arg(f"'$ref' at '{path}' of the schema is {json.dumps(pointer)[:80]}, expected a place inside it ('#/...')")
+            schema = find_reference(self._root, pointer, path)
             if pointer in seen:
                 raise invalid_arg(f"'$ref' at '{path}' of the schema refers to itself")
             seen.add(pointer)
-            schema = self._find(pointer, path)
         return schema
-
-    def _find(self, pointer: str, path: str) -> Any:
-        found = self._root
-        for part in pointer.split("/")[1:]:
-            if not isinstance(found, dict) or part not in found:
-                raise invalid_arg(f"'$ref' at '{path}' of the schema is '{pointer}', and there is no such place in it")
-            found = found[part]
-        return found
 
     # One type, or several.
 

@@ -14,6 +14,7 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.llm.grammar import json_text, number
 from naiad.llm.grammar.character_set import in_json
 from naiad.llm.grammar.expression import read_expression
+from naiad.llm.grammar.reference import find_reference
 from naiad.llm.grammar.rules import EMPTY, ROOT, Node, Rule, Rules, choice, optional, repeat, series, walk
 from naiad.llm.grammar.text_format import FORMATS
 
@@ -88,21 +89,13 @@ class _Writer:
             self.rules[name] = EMPTY  # its place
             self._open.append(pointer)
             try:
-                self.rules[name] = self.node(self._find(pointer, path), pointer)
+                self.rules[name] = self.node(find_reference(self._root, pointer, path), pointer)
             except NaiadError:
                 del self._places[pointer], self.rules[name]
                 raise
             finally:
                 self._open.pop()
         return Rule(self._places[pointer])
-
-    def _find(self, pointer: str, path: str) -> Any:
-        found = self._root
-        for part in pointer.split("/")[1:]:
-            if not isinstance(found, dict) or part not in found:
-                raise invalid_arg(f"'$ref' at '{path}' of the schema is '{pointer}', and there is no such place in it that could be used")
-            found = found[part]
-        return found
 
     def _any(self, branches: list[Any], path: str) -> Node:
         """Branches that no value fits are left out; where all are, the first one's words say why."""

@@ -76,6 +76,7 @@ ENFORCED: list[Any] = [
     {"oneOf": [{"type": "integer"}, {"type": "string", "maxLength": 1}]},
     {"oneOf": [obj(properties={"k": {"const": "a"}}, required=["k"]), obj(properties={"k": {"const": "b"}}, required=["k"])]},
     {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": NULL, "b": {"type": "boolean"}}},
+    {"anyOf": [{"$ref": "#/$defs/a~1b"}, {"type": "boolean"}], "$defs": {"a/b": NULL}},
     {"allOf": [{"$ref": "#/$defs/b"}, {"properties": {"c": NULL}}], "$defs": {"b": obj(properties={"a": NULL}, required=["a"])}},
     obj(properties={"a": NULL, "b": NULL}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]), TREE, True, {}, {"type": "object"},
 ]  # fmt: skip
