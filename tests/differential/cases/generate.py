@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.differential.case import Case, get, post
 
-CODES = "the status follows the error's code, as everywhere; the genuine server answers 400 or even 200 here"
+CODES = "the status follows the error's code, as on infer and as in 2.73; 2.51 answers 400 to every error of a model"
+NOT_ONE = "an error is no success: the genuine server has sent 200 before it counts the responses"
+FAILURES = {
+    "raise": 500,
+    "raise model exception": 500,
+    "error": 500,
+    "error with outputs": 500,
+    "empty error": 500,
+    "not a list": 500,
+    "too many": 500,
+    "too few": 500,
+    "not a response": 500,
+    "type without a name": 500,
+    "UNKNOWN": 400,
+    "INTERNAL": 500,
+    "NOT_FOUND": 404,
+    "INVALID_ARG": 400,
+    "UNAVAILABLE": 503,
+    "UNSUPPORTED": 501,
+    "ALREADY_EXISTS": 400,
+    "CANCELLED": 400,
+}
+"""Kinds of the model `failing` and their statuses, the same as on infer (cases/model_errors.py)."""
 
 
 def one(name: str, body: Any, model: str = "echo_text", **options: Any) -> Case:
@@ -17,6 +40,11 @@ def stream(name: str, body: Any, model: str = "words", **options: Any) -> Case:
     return post(
         f"stream: {name}", f"/v2/models/{model}/generate_stream", body, normalise=("key order", *options.pop("normalise", ())), **options
     )
+
+
+def failing(ask: Callable[..., Case], kind: str, status: int) -> Case:
+    options: dict[str, Any] = {} if status == 400 else {"expect": {"status": status}, "because": CODES}
+    return ask(f"failing: {kind}", {"KIND": kind}, model="failing", **options)
 
 
 def text(**fields: Any) -> dict[str, Any]:
@@ -80,12 +108,11 @@ CASES: list[Case] = [
     one("parameters that are a list", text(parameters=[1])),
     one("unknown model", text(), model="nowhere"),
     one("unknown version", text(), model="echo_text/versions/9"),
-    one("a model that fails", {"KIND": "error"}, model="failing", expect={"status": 500}, because=CODES),
-    one("a model that refuses", {"KIND": "INVALID_ARG"}, model="failing"),
-    one("a model that raises", {"KIND": "raise"}, model="failing", expect={"status": 500}, because=CODES),
+    *(failing(one, kind, status) for kind, status in FAILURES.items()),
+    *(one(f"failing: {kind}", {"KIND": kind}, model="failing") for kind in ("unknown output", "no outputs", "wrong type", "wrong shape")),
     one("one word of a decoupled model", {"text_input": "hello"}, model="words"),
-    one("two words of a decoupled model", {"text_input": "hello you"}, model="words", expect={"status": 400}, because=CODES),
-    one("no word of a decoupled model", {"text_input": ""}, model="words", expect={"status": 400}, because=CODES),
+    one("two words of a decoupled model", {"text_input": "hello you"}, model="words", expect={"status": 400}, because=NOT_ONE),
+    one("no word of a decoupled model", {"text_input": ""}, model="words", expect={"status": 400}, because=NOT_ONE),
     one("an error of a decoupled model", {"text_input": "!"}, model="words", expect={"status": 500}, because=CODES),
     one("several inputs", {"INPUT0": [1.5] * 16, "INPUT1": [1] * 16}, model="add_sub"),
     one("a shape that does not fit", {"INPUT0": [1.5] * 15, "INPUT1": [1] * 16}, model="add_sub"),
@@ -106,11 +133,13 @@ CASES: list[Case] = [
     stream("an error in the middle", {"text_input": "a ! b"}),
     stream("an error last", {"text_input": "a !"}),
     stream("a plain model", text(), model="echo_text"),
-    stream("a plain model that fails", {"KIND": "UNAVAILABLE"}, model="failing", expect={"status": 503}, because=CODES),
+    *(failing(stream, kind, status) for kind, status in FAILURES.items()),
     stream("repeat from a thread", {"COUNT": 3, "thread": True}, model="repeat"),
     stream("repeat without responses", {"COUNT": 0}, model="repeat"),
     stream("repeat with the flag on the last", {"COUNT": 2, "flag_with_last": True}, model="repeat"),
     stream("unknown model", text(), model="nowhere"),
+    stream("unknown version", text(), model="words/versions/9"),
+    stream("a text that is null", {"text_input": None}),
     stream("not JSON", b"{", normalise=("parser",)),
     stream("an unknown type", {"text_input": 7}),
     stream("nothing", {}),
