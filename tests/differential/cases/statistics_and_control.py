@@ -8,7 +8,7 @@ STILL = {"inputs": [tensor("ANY", "INT32", [1], [0])]}
 
 CASES: list[Case] = [
     infer("before statistics", "versions_all", STILL, version="1"),
-    get("statistics of a version", "/v2/models/versions_all/versions/1/stats", normalise=("times",)),
+    get("statistics of a version", "/v2/models/versions_all/versions/1/stats", normalise=("counts",)),
     get("statistics of a model", "/v2/models/versions_latest/stats", normalise=("counts",)),
     get("statistics of an untouched model", "/v2/models/image/versions/1/stats", normalise=("counts",)),
     get("statistics of a decoupled model", "/v2/models/repeat/stats", normalise=("counts",)),
