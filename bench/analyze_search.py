@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare import launch
-from tests.server.harness import Server, naiad_executable
+from tests.server.harness import Server, naiad_command, naiad_environment
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {"sleeper": ROOT / "bench" / "search_repository" / "sleeper", "digits": ROOT / "examples" / "repository" / "digits"}
@@ -55,11 +55,11 @@ def search(model: str, mode: str, folder: Path, until: float) -> Winner:
     if not repository.exists():
         shutil.copytree(SOURCES[model], repository / model)
     place = folder / mode
-    command = [naiad_executable(), "analyze", "profile", "-m", str(repository), "--profile-models", model, *SPACE[model], *COMMON]
+    command = naiad_command("analyze", "profile", "-m", str(repository), "--profile-models", model, *SPACE[model], *COMMON)
     command += ["--run-config-search-mode", mode, "--measurement-interval", INTERVAL_MS[model], "-s", str(place), "-e", str(place)]
     done = place / "done"
     if not done.exists():
-        running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        running = subprocess.Popen(command, env=naiad_environment(), stdout=subprocess.DEVNULL)
         try:
             code = running.wait(max(1.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -106,7 +106,7 @@ def throughput(server: Server, model: str, concurrency: int, folder: Path) -> fl
     report = folder / "report.csv"
     flags = ["-m", model, "-i", "grpc", "-u", server.grpc, "--concurrency-range", str(concurrency), "-f", str(report)]
     flags += ["-p", "400", "-s", "999", "--max-trials", "3"]
-    subprocess.run([naiad_executable(), "perf", *flags], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(naiad_command("perf", *flags), env=naiad_environment(), stdout=subprocess.DEVNULL, check=True)
     return float(next(csv.DictReader(report.read_text().splitlines()))["Inferences/Second"])
 
 

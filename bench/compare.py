@@ -25,7 +25,7 @@ from pathlib import Path
 from bench import many_models, oracle
 from bench.load import Figures, has_wrk, perf_analyzer, wrk
 from bench.table import Row, markdown
-from tests.server.harness import Server, free_ports, naiad_executable, port_flags
+from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
 REPOSITORY = str(Path(__file__).parent / "repository")
 OURS = "{naiad} serve --model-repository={repository} --http-port={http} --grpc-port={grpc} --metrics-port={metrics}"
@@ -37,8 +37,8 @@ def launch(name: str, repository: str, ours: str = OURS) -> Server:
     ports = free_ports()
     if name == "triton":
         return Server(oracle.serve_command([repository], port_flags(ports)), ports, oracle.serve_environment())
-    command = ours.format(naiad=naiad_executable(), repository=repository, http=ports[0], grpc=ports[1], metrics=ports[2])
-    return Server(shlex.split(command), ports, dict(os.environ))
+    command = ours.format(naiad=shlex.join(naiad_command()), repository=repository, http=ports[0], grpc=ports[1], metrics=ports[2])
+    return Server(shlex.split(command), ports, naiad_environment())
 
 
 @contextlib.contextmanager

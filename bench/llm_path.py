@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -31,7 +30,7 @@ from naiad.llm.checkpoint.folder import open_folder, read_tokenizer
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.parameters import SamplingParameters
-from tests.server.harness import Server, free_ports, port_flags, process_tree
+from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags, process_tree
 
 CLIENTS, NUM_IN, NUM_OUT = 64, 128, 128
 CONFIG = """
@@ -97,9 +96,9 @@ def alone(folder: Path, step_us: int, launch_us: int, seconds: float) -> float:
 
 def start(folder: Path) -> Server:
     ports = free_ports()
-    command = [sys.executable, "-c", "from naiad.cli import main; main()", "serve", f"--model-repository={folder / 'repository'}"]
-    path = os.pathsep.join([str(Path(__file__).parents[1]), str(folder / "packages"), os.environ.get("PYTHONPATH", "")])
-    return Server([*command, *port_flags(ports)], ports, {**os.environ, "PYTHONPATH": path}).wait_started()
+    command = naiad_command("serve", f"--model-repository={folder / 'repository'}", *port_flags(ports))
+    path = os.pathsep.join([str(folder / "packages"), os.environ.get("PYTHONPATH", "")])
+    return Server(command, ports, naiad_environment({"PYTHONPATH": path})).wait_started()
 
 
 def cpu_by_process(pid: int) -> dict[str, float]:

@@ -6,8 +6,6 @@ The server and the offline engine live side by side in the device's memory (thei
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import msgspec
 
 from bench.llm_checkpoints import write_checkpoint, write_model
 from bench.stream_load import Plan, Readings, measure, percentile
-from tests.server.harness import Server, free_ports, port_flags
+from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
 MODEL = "served"
 SHARES = (0.5, 0.9, 0.99)
@@ -75,10 +73,7 @@ class ServedModel:
 
 def launch(repository: Path) -> Server:
     ports = free_ports()
-    command = [sys.executable, "-c", "from naiad.cli import main; main()", "serve", f"--model-repository={repository}", *port_flags(ports)]
-    root = str(Path(__file__).parents[1])
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    return Server(command, ports, {**os.environ, "PYTHONPATH": path})
+    return Server(naiad_command("serve", f"--model-repository={repository}", *port_flags(ports)), ports, naiad_environment())
 
 
 def summarize(case: str, model: str, protocol: str, readings: Readings, window_s: float) -> ServedRow:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import oracle
-from tests.server.harness import Server, free_ports, naiad_executable, port_flags
+from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
 REPOSITORIES = [str(Path(__file__).parent / "perf_repository"), str(Path(__file__).parents[1] / "tests" / "repositories" / "main")]
 BRIEF = ["--measurement-interval", "300", "--stability-percentage", "999", "--max-trials", "3"]
@@ -87,14 +86,13 @@ def launch(name: str) -> Server:
     ports = free_ports()
     if name == "triton":
         return Server(oracle.serve_command(REPOSITORIES, port_flags(ports)), ports, oracle.serve_environment())
-    command = [
-        naiad_executable(),
+    command = naiad_command(
         "serve",
         *(f"--model-repository={repository}" for repository in REPOSITORIES),
         "--allow-client-shm=true",
         *port_flags(ports),
-    ]
-    return Server(command, ports, dict(os.environ))
+    )
+    return Server(command, ports, naiad_environment())
 
 
 def write_data(folder: Path) -> None:

@@ -34,7 +34,7 @@ from pathlib import Path
 from bench import oracle
 from bench.compare import REPOSITORY, launch
 from bench.process_tree import TICKS_PER_S
-from tests.server.harness import Server, naiad_executable
+from tests.server.harness import Server, naiad_command, naiad_environment
 
 PERF_REPOSITORY = str(Path(__file__).parent / "perf_repository")
 KINDS = {"http": ["-i", "http"], "grpc": ["-i", "grpc"], "stream": ["-i", "grpc", "--streaming", "--async"]}
@@ -60,7 +60,7 @@ def counted(server: Server, model: str) -> int:
 
 def command_of(tool: str, flags: list[str]) -> tuple[list[str], dict[str, str]]:
     if tool == "naiad":
-        return [naiad_executable(), "perf", *flags], dict(os.environ)
+        return naiad_command("perf", *flags), naiad_environment()
     return oracle.perf_analyzer_command(flags), oracle.perf_analyzer_environment()
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
-from tests.server.harness import Server, free_ports, port_flags
+from tests.server.harness import Server, naiad
 from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
 
 NUM_TOKENS = 24
@@ -32,13 +30,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         values = {"checkpoint": checkpoint, "device": device, "dtype": "float32", "max_num_seqs": 16, "kv_cache_bytes": 1 << 28}
         config = 'backend: "llm"\n' + "".join(parameter(name, value) for name, value in values.items())
         write_model(folder / "repository", device, config)
-    ports = free_ports()
-    command = [sys.executable, "-c", "from naiad.cli import main; main()", "serve", f"--model-repository={folder / 'repository'}"]
-    running = Server([*command, *port_flags(ports)], ports, cwd=Path(__file__).parents[2])
-    try:
-        yield running.wait_started()
-    finally:
-        running.stop()
+    with naiad([str(folder / "repository")]) as running:
+        yield running
 
 
 def stream(server: Server, model: str, prompt: str, num_events: int | None = None) -> str:

@@ -21,14 +21,19 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from tests.server.guard import Guard
 
 STARTED = ("Started GRPCInferenceService at", "Started HTTPService at", "Started Metrics Service at")
 START_LIMIT_S = 240.0
 STOP_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 120.0
 FIRST_PORT, LAST_PORT = 10_000, 65_535
+ROOT = Path(__file__).parents[2]
+
+_guard = Guard()
 
 
 class ServerFailedError(AssertionError):
@@ -92,6 +97,7 @@ class Server(Endpoints):
             start_new_session=True,
         )
         self.pid = self.process.pid
+        _guard.watch(self.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -149,6 +155,7 @@ class Server(Endpoints):
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+            _guard.forget(self.pid)
             self.process.wait()
             self._reader.join(5)
             if self.process.stdout is not None:
@@ -184,9 +191,20 @@ def port_flags(ports: tuple[int, int, int]) -> list[str]:
     return [f"--http-port={ports[0]}", f"--grpc-port={ports[1]}", f"--metrics-port={ports[2]}"]
 
 
-def naiad_executable() -> str:
-    """$NAIAD_EXECUTABLE, or the script beside the interpreter that runs the tests."""
-    return os.environ.get("NAIAD_EXECUTABLE") or str(Path(sys.executable).with_name("naiad"))
+def naiad_command(*arguments: str) -> list[str]:
+    """$NAIAD_EXECUTABLE; or the script beside the interpreter that runs the tests; or, where nothing is installed, that interpreter."""
+    if "NAIAD_EXECUTABLE" in os.environ:
+        return [os.environ["NAIAD_EXECUTABLE"], *arguments]
+    script = Path(sys.executable).with_name("naiad")
+    return [*([str(script)] if script.exists() else [sys.executable, "-c", "from naiad.cli import main; main()"]), *arguments]
+
+
+def naiad_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For `naiad_command`: what runs is this tree, unless $NAIAD_EXECUTABLE says otherwise."""
+    found = {**os.environ, **(more or {})}
+    if "NAIAD_EXECUTABLE" not in os.environ:
+        found["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), found.get("PYTHONPATH", "")) if part)
+    return found
 
 
 def launch_naiad(
@@ -194,8 +212,8 @@ def launch_naiad(
 ) -> Server:
     """Starts without waiting: for tests of the start itself. `prefix` is a command that ends by executing the rest."""
     ports = free_ports()
-    command = [*prefix, naiad_executable(), "serve", *(f"--model-repository={path}" for path in repositories), *port_flags(ports), *flags]
-    return Server(command, ports, {**os.environ, **(environment or {})})
+    command = naiad_command("serve", *(f"--model-repository={path}" for path in repositories), *port_flags(ports), *flags)
+    return Server([*prefix, *command], ports, naiad_environment(environment))
 
 
 def running_elsewhere(variable: str) -> Endpoints | None:

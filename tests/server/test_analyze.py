@@ -22,7 +22,7 @@ import pytest
 from naiad.cli import naiad as naiad_group
 from naiad.cli import run
 from naiad.tools.analyze.checkpoint import FILE
-from tests.server.harness import Server, naiad, naiad_executable, process_tree, wait_gone
+from tests.server.harness import Server, naiad, naiad_command, naiad_environment, process_tree, wait_gone
 
 CONFIG = """
 backend: "python"
@@ -151,7 +151,7 @@ def test_a_configuration_that_does_not_load_is_noted(models: Path, tmp_path: Pat
 
 def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path: Path) -> None:
     given = arguments(tmp_path, *SMALL, "--run-config-search-mode", "quick")
-    first = subprocess.Popen([naiad_executable(), *given], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = subprocess.Popen(naiad_command(*given), env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert first.stdout is not None
     for line in first.stdout:
         if line.startswith("sleeper_config_1 "):
@@ -176,7 +176,7 @@ def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path:
 
 def test_an_interrupt_leaves_a_report(models: Path, tmp_path: Path) -> None:
     given = arguments(tmp_path, *BRUTE)
-    running = subprocess.Popen([naiad_executable(), *given], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    running = subprocess.Popen(naiad_command(*given), env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("sleeper_config_0 "):
@@ -259,8 +259,8 @@ def test_a_server_that_already_runs(remote: Server, tmp_path: Path) -> None:
 
 
 def test_a_running_server_that_dies_leaves_a_partial_report(remote: Server, tmp_path: Path) -> None:
-    command = [naiad_executable(), *arguments(tmp_path, *places(remote), *BRUTE)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = naiad_command(*arguments(tmp_path, *places(remote), *BRUTE))
+    running = subprocess.Popen(command, env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert running.stdout is not None
     lines: list[str] = []
     for line in running.stdout:

@@ -17,7 +17,7 @@ import pytest
 
 from naiad.cli import naiad as naiad_group
 from naiad.cli import run
-from tests.server.harness import Endpoints, Server, launch_naiad, naiad, naiad_executable
+from tests.server.harness import Endpoints, Server, launch_naiad, naiad, naiad_command, naiad_environment
 
 FAST = ["-p", "60", "-s", "100000", "--max-trials", "3"]
 
@@ -255,8 +255,7 @@ def test_a_server_that_dies_leaves_a_partial_report(protocol: str, repositories:
     try:
         server.wait_started()
         url = server.http if protocol == "http" else server.grpc
-        command = [
-            naiad_executable(),
+        command = naiad_command(
             "perf",
             "-m",
             "add_sub",
@@ -269,8 +268,8 @@ def test_a_server_that_dies_leaves_a_partial_report(protocol: str, repositories:
             *FAST,
             "-p",
             "100",
-        ]
-        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+        running = subprocess.Popen(command, env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert running.stdout is not None
         lines: list[str] = []
         for line in running.stdout:
@@ -289,8 +288,7 @@ def test_a_server_that_dies_leaves_a_partial_report(protocol: str, repositories:
 
 def test_an_interrupt_leaves_a_report(main_server: Endpoints, tmp_path: Path) -> None:
     report = tmp_path / "r.csv"
-    command = [
-        naiad_executable(),
+    command = naiad_command(
         "perf",
         "-m",
         "add_sub",
@@ -301,8 +299,8 @@ def test_an_interrupt_leaves_a_report(main_server: Endpoints, tmp_path: Path) ->
         *FAST,
         "-f",
         str(report),
-    ]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    )
+    running = subprocess.Popen(command, env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("Request concurrency: 2"):
