@@ -59,7 +59,7 @@ def build_engine(
 
         return Decoder(config, weights, cuda_parts.build_operations(cos, sin, table, planner))
 
-    return _assemble(describe(config), make_decoder, device, weights.embedding.dtype, tokenizer, eos_token_ids, settings, can_capture=True)
+    return _assemble(describe(config), make_decoder, device, weights.embedding.dtype, tokenizer, eos_token_ids, settings)
 
 
 def build_transformers_engine(
@@ -77,7 +77,7 @@ def build_transformers_engine(
 
         return TransformersModel(model, cuda_parts.build_attention(table, planner), table.next_tokens)
 
-    return _assemble(description, make_model, parameter.device, parameter.dtype, tokenizer, eos_token_ids, settings, can_capture=False)
+    return _assemble(description, make_model, parameter.device, parameter.dtype, tokenizer, eos_token_ids, settings)
 
 
 def _assemble(
@@ -88,7 +88,6 @@ def _assemble(
     tokenizer: Tokenizer | None,
     eos_token_ids: list[int],
     settings: EngineSettings,
-    can_capture: bool,
 ) -> Engine:
     is_gpu = device.type == "cuda"
     num_tokens = settings.max_num_batched_tokens or (DEFAULT_GPU_TOKENS if is_gpu else DEFAULT_CPU_TOKENS)
@@ -99,13 +98,17 @@ def _assemble(
     max_model_len = min(wanted_len, (num_blocks - 1) * settings.block_size)
     cache = allocate_kv_cache(description, num_blocks, settings.block_size, settings.max_num_seqs, max_model_len, device, dtype)
     if is_gpu or settings.use_triton_interpreter:
-        from naiad.llm import cuda_graphs, cuda_parts  # triton is there only with torch's CUDA builds
+        from naiad.llm import cuda_graphs, cuda_parts, prompt_graphs  # triton is there only with torch's CUDA builds
 
         planner = cuda_parts.build_planner(description.kv_shapes[0].num_kv_heads, device)
-        stager = StepStager(num_tokens, settings.max_num_seqs, planner, device)
-        runner = Runner(make_model(table, max_model_len, planner), cache, table, cuda_parts.build_sampler(table), stager)
-        if is_gpu and can_capture and settings.use_cuda_graphs:
-            runner.graphs = cuda_graphs.GraphLadder(runner.model, runner.sampler, cache, stager, cuda_graphs.ladder(settings.max_num_seqs))
+        model = make_model(table, max_model_len, planner)
+        captured = model if is_gpu and settings.use_cuda_graphs and isinstance(model, Decoder) else None
+        sizes = prompt_graphs.prompt_ladder(num_tokens, captured.weights.num_bytes() // dtype.itemsize) if captured is not None else ()
+        stager = StepStager(num_tokens, settings.max_num_seqs, planner, device, max(sizes, default=0))
+        runner = Runner(model, cache, table, cuda_parts.build_sampler(table), stager)
+        if captured is not None:
+            single = cuda_graphs.GraphLadder(captured, runner.sampler, cache, stager, cuda_graphs.ladder(settings.max_num_seqs))
+            runner.graphs = [single, prompt_graphs.PromptGraphs(captured, runner.sampler, cache, stager, sizes, single.pool)]
     else:
         stager = StepStager(num_tokens, settings.max_num_seqs, None, device)
         runner = Runner(make_model(table, max_model_len, None), cache, table, TorchSampler(table), stager)

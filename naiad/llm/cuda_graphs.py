@@ -7,16 +7,20 @@ Rule: a graph reads its inputs at fixed places only (StepStager.stage_single) an
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from naiad.llm.kv_cache import KvCache
-from naiad.llm.runner import Model, Sampler
+from naiad.llm.runner import Model, Sampler, sample_step
 from naiad.llm.step_input import StepInput
 from naiad.llm.step_stager import StepStager
 from naiad.llm.token_scheduler import StepPlan
+
+Result = TypeVar("Result")
 
 
 def ladder(max_num_seqs: int) -> list[int]:
@@ -31,10 +35,11 @@ class GraphLadder:
         self._stager = stager
         self._sizes = sizes
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
-        pool = None
+        self.pool: Any = None
         for size in reversed(sizes):
-            graph, logits, sampled = _capture(model, sampler, cache, stager.single_step(size), pool)
-            pool = pool or graph.pool()
+            step = stager.single_step(size)
+            graph, (logits, sampled) = capture(partial(_forward, model, sampler, cache, step), self.pool)
+            self.pool = self.pool or graph.pool()
             self._graphs[size] = (graph, logits, sampled)
         torch.cuda.synchronize()
 
@@ -49,18 +54,15 @@ class GraphLadder:
         return logits, sampled
 
 
-def _capture(model: Model, sampler: Sampler, cache: KvCache, step: StepInput, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+def capture(run: Callable[[], Result], pool: Any) -> tuple[torch.cuda.CUDAGraph, Result]:
     """Run once uncaptured first: libraries make their handles and kernels are compiled outside of the graph."""
-    _forward(model, sampler, cache, step)
+    run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
-        logits, sampled = _forward(model, sampler, cache, step)
-    return graph, logits, sampled
+        result = run()
+    return graph, result
 
 
 def _forward(model: Model, sampler: Sampler, cache: KvCache, step: StepInput) -> tuple[Tensor, Tensor]:
     logits = model.forward(step, cache)
-    assert step.sample_slots is not None
-    assert step.sample_positions is not None
-    assert step.mask_rows is not None
-    return logits, sampler.sample(logits, step.sample_slots, step.sample_positions, step.mask_rows)
+    return logits, sample_step(sampler, logits, step)

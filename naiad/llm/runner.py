@@ -7,6 +7,7 @@ Rule: the order of launches on the one stream is what makes reused slots and blo
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -61,18 +62,17 @@ class LaunchedStep(msgspec.Struct, eq=False):
 
 class Runner:
     def __init__(
-        self, model: Model, cache: KvCache, table: SlotTable, sampler: Sampler, stager: StepStager, graphs: Graphs | None = None
+        self, model: Model, cache: KvCache, table: SlotTable, sampler: Sampler, stager: StepStager, graphs: Iterable[Graphs] = ()
     ) -> None:
         self.model = model
         self.cache = cache
         self.table = table
         self.sampler = sampler
         self.stager = stager
-        self.graphs = graphs
+        self.graphs = list(graphs)
         self.device = table.device
         self._updates = PackedStaging(1024, table.device)
         self._masks = PackedStaging(16, table.device)
-        self._no_tokens = torch.empty(0, dtype=torch.int32)
         self._thread = 0
 
     @torch.inference_mode()
@@ -92,18 +92,13 @@ class Runner:
             torch.cuda.set_device(self.device.index or 0)
 
     def _run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor]:
-        if self.graphs is not None:
-            replayed = self.graphs.run(plan, mask_rows)
+        for graphs in self.graphs:
+            replayed = graphs.run(plan, mask_rows)
             if replayed is not None:
                 return replayed
         step = self.stager.stage(plan, mask_rows)
         logits = self.model.forward(step, self.cache)
-        if logits.shape[0] == 0:
-            return logits, self._no_tokens
-        assert step.sample_slots is not None
-        assert step.sample_positions is not None
-        assert step.mask_rows is not None
-        return logits, self.sampler.sample(logits, step.sample_slots, step.sample_positions, step.mask_rows)
+        return logits, sample_step(self.sampler, logits, step)
 
     def _read_back(self, plan: StepPlan, logits: Tensor, sampled: Tensor, failures: list[tuple[Sequence, NaiadError]]) -> LaunchedStep:
         sampled_rows = [row for row in plan.rows if row.is_sampled]
@@ -169,6 +164,16 @@ class Runner:
         self._masks.send()
         self.table.masks[: len(bound)].copy_(device.view(-1, width))
         return {index: mask_row for mask_row, (index, _) in enumerate(bound)}
+
+
+def sample_step(sampler: Sampler, logits: Tensor, step: StepInput) -> Tensor:
+    """Tokens of the step's sampled rows; there may be none in a step that cuts a prompt."""
+    if logits.shape[0] == 0:
+        return torch.empty(0, dtype=torch.int32)
+    assert step.sample_slots is not None
+    assert step.sample_positions is not None
+    assert step.mask_rows is not None
+    return sampler.sample(logits, step.sample_slots, step.sample_positions, step.mask_rows)
 
 
 def _scatter(table: Tensor, at: Tensor, values: Tensor) -> None:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, next_power_of_2, padded_head_dim, wait_for_inputs
 
 
 @triton.jit
@@ -151,7 +151,7 @@ class DecodeAttention:
         """`chunks` are the records of chunk_plan.py. Configurations measured on an H200."""
         _, num_kv_heads, page, head_dim = keys.shape
         num_heads = query.shape[1] // head_dim
-        group, dim_pad = num_heads // num_kv_heads, next_power_of_2(head_dim)
+        group = num_heads // num_kv_heads
         if tile == 0:
             tile, num_warps, num_stages = choose_tile(query.shape[0], group, head_dim, query.dtype)
         _launch_decode_attention(
@@ -159,7 +159,7 @@ class DecodeAttention:
             (query, keys, values, out, self._parts, self._lse, self._counters, tables, chunks),
             (tables.shape[1], scale, softcap, window),
             NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=max(16, next_power_of_2(group)), GROUP_OUT=next_power_of_2(group),
-            HEAD_DIM=head_dim, DIM_PAD=dim_pad, PAGE=page, TILE=tile, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
+            HEAD_DIM=head_dim, DIM_PAD=padded_head_dim(head_dim), PAGE=page, TILE=tile, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
             IS_EXACT=query.dtype == torch.float32, num_warps=num_warps, num_stages=num_stages,
         )  # fmt: skip
 

@@ -87,3 +87,8 @@ def prefetch(pointers, IS_DEPENDENT: tl.constexpr):
 
 def next_power_of_2(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
+
+
+def padded_head_dim(head_dim: int) -> int:
+    """What the attention's products are padded to: the tensor cores' dot needs 16 at least."""
+    return max(16, next_power_of_2(head_dim))

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
+from naiad.llm.kernels.launch import Kernel, padded_head_dim, wait_for_inputs
 
 
 @triton.jit
@@ -128,7 +128,7 @@ def prompt_attention(
         tile_keys, num_warps, num_stages = choose_tile(max_length, head_dim, query.dtype)
     _launch_prompt_attention(
         (num_heads, tiles.shape[0]), (query, keys, values, out, tables, tiles), (tables.shape[1], scale, softcap, window),
-        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, DIM_PAD=next_power_of_2(head_dim), PAGE=page,
+        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, DIM_PAD=padded_head_dim(head_dim), PAGE=page,
         TILE_TOKENS=tile_tokens, TILE_KEYS=tile_keys, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
         IS_EXACT=query.dtype == torch.float32, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip

@@ -26,9 +26,15 @@ class Decoder:
         self._layer = self._choose_layer()
 
     def forward(self, step: StepInput, cache: KvCache) -> Tensor:
+        return self.logits(self.run_layers(step, cache), step)
+
+    def run_layers(self, step: StepInput, cache: KvCache) -> Stream:
         stream = self.operations.embed(step, self.weights.embedding, self.config.embedding_scale, cache)
         for index, layer in enumerate(self.weights.layers):
             stream = self._layer(stream, layer, index, step, cache)
+        return stream
+
+    def logits(self, stream: Stream, step: StepInput) -> Tensor:
         return self.operations.logits(stream, self.weights.final_norm, self.weights.head, step, self.config.logits_softcap)
 
     def _choose_layer(self) -> Callable[[Stream, LayerWeights, int, StepInput, KvCache], Stream]:

@@ -1,0 +1,115 @@
+"""Steps with prompts, padded to a captured graph's size, compute what they compute as they are."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+
+from naiad.llm.engine import Engine
+from naiad.llm.generation import GenerationRequest
+from naiad.llm.parameters import SamplingParameters
+from naiad.llm.prompt_graphs import SIZES, prompt_ladder
+from naiad.llm.step_stager import StepStager, padded_size
+from naiad.llm.token_scheduler import StepPlan
+from tests.gpu.conftest import IS_INTERPRETED
+from tests.gpu.test_engine import VOCAB, build, lively_weights, tiny_config
+
+LENGTHS = ((3,), (1, 70, 5), (90, 2), (64, 17, 1), (1, 1, 1), (40,))
+"""Prompts that join, step by step, while those before them generate."""
+
+
+def plans_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[StepPlan, torch.Tensor, torch.Tensor]]:
+    """Runs prompts of LENGTHS; for each step that has some, its plan and its logits: as it is, and padded. Both leave the same cache."""
+    runner, stager, model = engine.runner, engine.runner.stager, engine.runner.model
+    seen: list[tuple[StepPlan, torch.Tensor, torch.Tensor]] = []
+    plain = runner._run
+
+    def run(plan: StepPlan, mask_rows: dict[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        padded = torch.empty(0)
+        if plan.num_single < len(plan.rows):
+            step = stager.stage_padded(plan, padded_size(plan) + source.choice([0, 1, 13]), mask_rows)
+            padded = model.logits(model.run_layers(step, runner.cache), step).clone()
+        logits, sampled = plain(plan, mask_rows)
+        if padded.shape[0]:
+            seen.append((plan, logits.clone(), padded))
+        return logits, sampled
+
+    source = random.Random(4)
+    monkeypatch.setattr(runner, "_run", run)
+    for number, lengths in enumerate(LENGTHS):
+        for index, length in enumerate(lengths):
+            prompt = [source.randrange(VOCAB) for _ in range(length)]
+            parameters = SamplingParameters(temperature=0.0, max_tokens=4, ignore_eos=True)
+            engine.submit(GenerationRequest(id=f"{number}.{index}", prompt=prompt, parameters=parameters))
+        engine.step()
+    while engine.has_work:
+        engine.step()
+    return seen
+
+
+@pytest.mark.parametrize("family", ["llama", "falcon", "gemma2"])
+def test_padding_changes_nothing(family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(family)
+    values = {"use_triton_interpreter": True} if IS_INTERPRETED else {"use_cuda_graphs": False}
+    engine = build(config, lively_weights(config), device, max_num_batched_tokens=256, **values)
+    planner = engine.runner.stager._planner
+    engine.runner.stager = StepStager(256, 12, planner, device, max_padded_tokens=512)
+    seen = plans_seen(engine, monkeypatch)
+    assert len(seen) >= len(LENGTHS) - 1
+    for plan, want, got in seen:
+        assert want.shape == got.shape == (sum(row.is_sampled for row in plan.rows), VOCAB)
+        torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3)
+
+
+def test_graphs_give_the_tokens_of_single_launches(device: torch.device) -> None:
+    """Through the engine, with cut prompts, prompts in bunches, and tokens between them."""
+    if IS_INTERPRETED:
+        pytest.skip("captures, so it needs a GPU")
+    config = tiny_config("llama")
+    answers = []
+    for use_cuda_graphs in (False, True):
+        engine = build(config, lively_weights(config), device, max_num_batched_tokens=200, use_cuda_graphs=use_cuda_graphs)
+        assert len(engine.runner.graphs) == (2 if use_cuda_graphs else 0)
+        source, tokens = random.Random(6), {}
+        for number in range(40):
+            prompt = [source.randrange(VOCAB) for _ in range(source.choice([1, 2, 30, 90, 190, 500]))]
+            parameters = SamplingParameters(temperature=0.0, max_tokens=source.randint(1, 12), ignore_eos=True, logprobs=2)
+            engine.submit(GenerationRequest(id=str(number), prompt=prompt, parameters=parameters))
+            for output in engine.step():
+                tokens.setdefault(output.request_id, []).extend(output.logprobs or [])
+        while engine.has_work:
+            for output in engine.step():
+                tokens.setdefault(output.request_id, []).extend(output.logprobs or [])
+        answers.append(tokens)
+    want, got = answers
+    assert want.keys() == got.keys()
+    for name, expected in want.items():
+        for one, other in zip(expected, got[name], strict=True):
+            if one.token != other.token:
+                assert abs(one.top[0][1] - one.top[1][1]) < 1e-3
+                break
+            assert abs(one.logprob - other.logprob) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "num_parameters", "last"), [(8192, 8_030_000_000, 512), (8192, 600_000_000, 2048), (96, 1, 96), (100, 1, 128), (7, 1, 16), (9999, 1, 2048)]
+)
+def test_the_ladder_ends_where_the_device_is_slower_than_the_host(max_tokens: int, num_parameters: int, last: int) -> None:
+    sizes = prompt_ladder(max_tokens, num_parameters)
+    assert sizes == SIZES[: len(sizes)]
+    assert sizes[-1] == last
+
+
+def test_many_short_prompts_need_a_larger_graph(device: torch.device) -> None:
+    del device  # where there is neither a GPU nor an interpreter, prompt_graphs cannot be imported without CUDA's parts
+    config = tiny_config("llama")
+    engine = build(config, lively_weights(config), torch.device("cpu"), max_num_batched_tokens=256)
+    for number in range(10):
+        engine.submit(GenerationRequest(id=str(number), prompt=[number + 1, 7], parameters=SamplingParameters(max_tokens=2)))
+    plan = engine.scheduler.schedule()
+    assert plan.num_tokens == 20
+    assert padded_size(plan) == 160
