@@ -201,9 +201,9 @@ def bench_decode(layout: tuple[int, int, int] = (32, 8, 128)) -> None:
             count = planner.plan(np.arange(size, dtype=np.int32), lengths, records)
             chunks = torch.from_numpy(records).to(DEVICE).view(-1, 8)
             attend = DecodeAttention(size, records.shape[0] // 8, num_heads, num_kv_heads, dim, DEVICE)
-            for tile, warps, stages in [(32, 4, 3), (32, 4, 5), (64, 4, 3), (64, 2, 5), (64, 4, 5), (64, 8, 5), (128, 4, 3)]:
+            for tile, warps, stages in [(32, 1, 4), (32, 2, 4), (32, 4, 3), (64, 4, 2), (64, 4, 3), (64, 2, 5), (128, 4, 3)]:
                 us = graph_us([
-                    lambda c=c: attend(query, out, c[0], c[1], tables, chunks, dim**-0.5, 0.0, 0, tile, warps, stages)
+                    lambda c=c: attend(query, out, c[0], c[1], tables, chunks, dim**-0.5, 0.0, 0, False, tile, warps, stages)
                     for c in caches * (8 // copies + 1)
                 ])  # fmt: skip
                 best.append((us, f"decode b{size} ctx{low}-{high} programs{programs} chunks{count} tile{tile} w{warps} s{stages}"))

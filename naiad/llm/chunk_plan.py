@@ -20,6 +20,14 @@ MIN_CHUNK_OF_FEW = 128
 """Where the rows alone cannot keep every SM busy."""
 
 
+SHORT_LENGTH = 320
+"""On average; measured on an H200: with small tiles 192 tokens are attended to a tenth faster, 500 a hundredth slower, 1000 three."""
+
+
+def is_short(lengths: NDArray[np.int32]) -> bool:
+    return int(lengths.sum()) < SHORT_LENGTH * lengths.shape[0]
+
+
 class ChunkPlanner:
     def __init__(self, num_sms: int, num_kv_heads: int) -> None:
         self.num_sms = num_sms

@@ -1,4 +1,5 @@
-"""Captured decode steps: one graph per batch size of a ladder, forward pass and sampler together, all in one memory pool.
+"""Captured decode steps: one graph per batch size of a ladder (two where the attention's tile depends on the sequences' lengths), forward
+pass and sampler together, all in one memory pool.
 
 In:  a StepPlan of one-token rows. Out: logits and sampled tokens, or None when the plan does not fit and must be launched kernel by kernel.
 Rule: a graph reads its inputs at fixed places only (StepStager.stage_single) and is captured with padding rows alone.
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from naiad.llm.kernels.decode_attention import MAX_ROWS_ONE_WAY
 from naiad.llm.kv_cache import KvCache
 from naiad.llm.runner import Model, Sampler, sample_step
 from naiad.llm.step_input import StepInput
@@ -34,13 +36,17 @@ class GraphLadder:
     def __init__(self, model: Model, sampler: Sampler, cache: KvCache, stager: StepStager, sizes: list[int]) -> None:
         self._stager = stager
         self._sizes = sizes
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        """By size, and whether the sequences are short."""
         self.pool: Any = None
         for size in reversed(sizes):
-            step = stager.single_step(size)
-            graph, (logits, sampled) = capture(partial(_forward, model, sampler, cache, step), self.pool)
-            self.pool = self.pool or graph.pool()
-            self._graphs[size] = (graph, logits, sampled)
+            kinds = (True, False) if size > MAX_ROWS_ONE_WAY else (True,)
+            for is_short in kinds:
+                step = stager.single_step(size)
+                step.is_short = is_short
+                graph, (logits, sampled) = capture(partial(_forward, model, sampler, cache, step), self.pool)
+                self.pool = self.pool or graph.pool()
+                self._graphs[size, is_short] = (graph, logits, sampled)
         torch.cuda.synchronize()
 
     def run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor] | None:
@@ -48,8 +54,8 @@ class GraphLadder:
         if count != plan.num_single or count > self._sizes[-1] or not all(row.is_sampled for row in plan.rows):
             return None
         size = self._sizes[bisect_left(self._sizes, count)]
-        self._stager.stage_single(plan, size, mask_rows)
-        graph, logits, sampled = self._graphs[size]
+        step = self._stager.stage_single(plan, size, mask_rows)
+        graph, logits, sampled = self._graphs[size, step.is_short or size <= MAX_ROWS_ONE_WAY]
         graph.replay()
         return logits, sampled
 

@@ -30,6 +30,8 @@ class StepInput:
     segments: list[PromptSegment] = field(default_factory=list)
     chunks: Tensor | None = None
     """int32 [chunks, 8]: the records of chunk_plan.py, for the decode attention."""
+    is_short: bool = False
+    """The one-token rows' sequences are short on average (chunk_plan.is_short): the decode attention then takes smaller tiles."""
     tiles: Tensor | None = None
     """int32 [tiles, 4]: first row, first position, tokens, slot, for the prompt attention."""
     sample_rows: Tensor | None = None

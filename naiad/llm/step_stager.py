@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from naiad.llm.chunk_plan import RECORD_WIDTH, ChunkPlanner
+from naiad.llm.chunk_plan import RECORD_WIDTH, ChunkPlanner, is_short
 from naiad.llm.packed_staging import PackedStaging, words_for
 from naiad.llm.step_input import PromptSegment, StepInput
 from naiad.llm.token_scheduler import ScheduledRow, StepPlan
@@ -78,8 +78,12 @@ class StepStager:
         return step
 
     def padded_step(self, size: int) -> StepInput:
-        """For capture: padding only. It says that there are prompts, so that their kernels are captured."""
+        """For capture: padding only. It says that there are prompts, so that their kernels are captured.
+
+        `is_short`, since smaller tiles lose less where they are wrong.
+        """
         step = self.stage_padded(StepPlan(), size, {})
+        step.is_short = True
         step.segments = [PromptSegment(0, 0, 0, self._num_slots)]
         return step
 
@@ -96,6 +100,7 @@ class StepStager:
             masks[row] = mask_row
         assert self._planner is not None
         self._planner.plan(slots, sample_positions, records)
+        step.is_short = is_short(sample_positions[:count]) if count else True
         self._single.send()
         return step
 
@@ -138,8 +143,10 @@ class StepStager:
     def _stage_chunks(self, step: StepInput, slots: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
         assert self._planner is not None
         records, device_records = self._packed.section(self._planner.max_chunks(step.num_single) * RECORD_WIDTH)
-        count = self._planner.plan(slots, positions + 1, records)
+        lengths = positions + 1
+        count = self._planner.plan(slots, lengths, records)
         step.chunks = device_records.view(-1, RECORD_WIDTH)[:count]
+        step.is_short = is_short(lengths)
 
     def _num_padded_words(self, size: int) -> int:
         if self._planner is None or size == 0:

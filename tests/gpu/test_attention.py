@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
 from naiad.llm.chunk_plan import RECORD_WIDTH, ChunkPlanner
-from naiad.llm.kernels.decode_attention import DecodeAttention
+from naiad.llm.kernels.decode_attention import DecodeAttention, choose_tile
 from naiad.llm.kernels.prompt_attention import prompt_attention
 from naiad.llm.kernels.rope_store import rope_store
 from naiad.llm.step_stager import TILE_TOKENS
@@ -64,14 +64,17 @@ def test_decode_attention_matches_float64(layout: str, dtype: torch.dtype, devic
     out = torch.empty_like(query)
     attend = DecodeAttention(len(lengths), records.shape[0] // RECORD_WIDTH, pages.num_heads, pages.num_kv_heads, pages.head_dim, device)
     chunks = torch.from_numpy(records).to(device).view(-1, RECORD_WIDTH)
-    for _ in range(2):  # the second run finds the counters as the first one left them
-        reference.poison(out)
-        attend(query, out, pages.keys, pages.values, pages.tables, chunks, pages.scale, pages.softcap, pages.window)
-    for row, length in enumerate(lengths):
-        heads = query[row].view(1, pages.num_heads, pages.head_dim)
-        key, value = pages.lay_out(pages.keys, row, length), pages.lay_out(pages.values, row, length)
-        expected = reference.attention(heads, key, value, length - 1, pages.scale, pages.softcap, pages.window).flatten()
-        assert reference.relative_error(out[row], expected) < reference.TOLERANCE[dtype], (row, length)
+    group = pages.num_heads // pages.num_kv_heads
+    tiles = {choose_tile(rows, group, pages.head_dim, dtype, is_short) for rows in (1, 16, 64, 256) for is_short in (False, True)}
+    for tile in sorted(tiles):
+        for _ in range(2):  # the second run finds the counters as the first one left them
+            reference.poison(out)
+            attend(query, out, pages.keys, pages.values, pages.tables, chunks, pages.scale, pages.softcap, pages.window, False, *tile)
+        for row, length in enumerate(lengths):
+            heads = query[row].view(1, pages.num_heads, pages.head_dim)
+            key, value = pages.lay_out(pages.keys, row, length), pages.lay_out(pages.values, row, length)
+            expected = reference.attention(heads, key, value, length - 1, pages.scale, pages.softcap, pages.window).flatten()
+            assert reference.relative_error(out[row], expected) < reference.TOLERANCE[dtype], (tile, row, length)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -133,6 +133,9 @@ def _combine(
     tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+MAX_ROWS_ONE_WAY = 80
+"""With more rows, how long they are decides about the tile."""
+
 _launch_decode_attention = Kernel(_decode_attention_kernel)
 
 
@@ -146,14 +149,14 @@ class DecodeAttention:
 
     def __call__(
         self, query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, chunks: Tensor, scale: float, softcap: float,
-        window: int, tile: int = 0, num_warps: int = 4, num_stages: int = 3,
+        window: int, is_short: bool = False, tile: int = 0, num_warps: int = 4, num_stages: int = 3,
     ) -> None:  # fmt: skip
         """`chunks` are the records of chunk_plan.py. Configurations measured on an H200."""
         _, num_kv_heads, page, head_dim = keys.shape
         num_heads = query.shape[1] // head_dim
         group = num_heads // num_kv_heads
         if tile == 0:
-            tile, num_warps, num_stages = choose_tile(query.shape[0], group, head_dim, query.dtype)
+            tile, num_warps, num_stages = choose_tile(query.shape[0], group, head_dim, query.dtype, is_short)
         _launch_decode_attention(
             (num_kv_heads, chunks.shape[0]),
             (query, keys, values, out, self._parts, self._lse, self._counters, tables, chunks),
@@ -164,8 +167,12 @@ class DecodeAttention:
         )  # fmt: skip
 
 
-def choose_tile(num_rows: int, group: int, head_dim: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """Keys per tile, warps, pipeline stages."""
+def choose_tile(num_rows: int, group: int, head_dim: int, dtype: torch.dtype, is_short: bool) -> tuple[int, int, int]:
+    """Keys per tile, warps, pipeline stages. 128 keys fill an SM alone: the best where there are many of them, else a tenth slower."""
     if dtype == torch.float32 or head_dim > 128 or group > 16:
         return (32, 4, 3)
-    return (64, 2, 5) if 8 < num_rows <= 32 else (128, 4, 3)
+    if 8 < num_rows <= 32:
+        return (64, 2, 5)
+    if 32 < num_rows <= MAX_ROWS_ONE_WAY:
+        return (64, 4, 3)
+    return (32, 1, 4) if is_short and num_rows > MAX_ROWS_ONE_WAY else (128, 4, 3)

@@ -31,7 +31,7 @@ class TritonPagedAttention:
         if step.num_single:
             assert step.chunks is not None
             decode = self._decode_attention(shape)
-            decode(query, out, keys, values, tables, step.chunks, shape.scale, shape.softcap, shape.window)
+            decode(query, out, keys, values, tables, step.chunks, shape.scale, shape.softcap, shape.window, step.is_short)
         if step.segments:
             assert step.tiles is not None
             longest = max(segment.start + segment.count for segment in step.segments)
