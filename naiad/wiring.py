@@ -23,6 +23,7 @@ from naiad.metrics.model_metrics import ModelSeries
 from naiad.repository.config import ConfigOptions
 from naiad.repository.host_policies import HostPolicies
 from naiad.repository.loader import Loader, LoadOptions
+from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.operations import OperationOptions
 from naiad.repository.python_environment import PythonEnvironments, default_cache
@@ -153,9 +154,12 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
     def is_decoupled(name: str, version: str) -> bool:
         return core.model(name, version).spec.is_decoupled
 
+    def find(name: str, version: str) -> Model:
+        return core.model(name, version)
+
     clock = LoopClock(loop)
     busy_poll = BusyPoll(clock, settings.busy_poll_us * 1000) if settings.busy_poll_us and has_spare_cpu() else None
-    services = Services(lambda request: core.call(request), is_decoupled, custom.apply, custom.drop_owner, control, busy_poll)
+    services = Services(lambda request: core.call(request), is_decoupled, custom.apply, custom.drop_owner, control, busy_poll, find)
     cache = _cache(settings, clock)
     loader = Loader(clock, templates, services, load_options(settings), _rate_limiter(settings, clock), cache)
     stores = [_store(repository, settings) for repository in settings.model_repository]

@@ -16,7 +16,9 @@ from naiad.core.tensor import Tensor
 
 if TYPE_CHECKING:
     from naiad.core.response import ResponseStream
+    from naiad.core.statistics import BatchTimes
     from naiad.core.trace import Trace
+    from naiad.core.work import WorkResponse
 
 ParameterValue: TypeAlias = bool | int | float | str
 
@@ -27,6 +29,20 @@ class Caller(Protocol):
     def enter(self, request: InferRequest, model_name: str, instances: Sequence[Any]) -> None:
         """Raises NaiadError when the request would wait for ever."""
         ...
+
+
+class Relay(Protocol):
+    """Knows what comes after a step of an ensemble (naiad.scheduling.ensemble_relay)."""
+
+    def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
+        """A batch whose first request is of this step has been answered. False: nothing has happened, each is to be answered by itself."""
+        ...
+
+
+class Part(Protocol):
+    """A request's place in an ensemble (naiad.scheduling.ensemble)."""
+
+    relay: Relay | None
 
 
 class RequestForm(msgspec.Struct):
@@ -79,3 +95,7 @@ class InferRequest(msgspec.Struct, eq=False):
     """Made on behalf of another request, by an ensemble or a model: it is served while the server drains."""
     caller: Caller | None = None
     """The call of a model that it belongs to."""
+    part: Part | None = None
+    """Of a step of an ensemble: answers of a whole batch of them go on together."""
+    is_batched: bool = False
+    """Its scheduler keeps nothing of it once an instance has it."""

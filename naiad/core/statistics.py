@@ -160,16 +160,16 @@ class ModelStatistics:
                 histogram.observe_all(waiting, scale)
                 waiting.clear()
 
-    def record_execution(self, batch_size: int, times: BatchTimes) -> None:
-        """Once per execution of a batch, whatever became of its requests."""
-        self.execution_count += 1
-        self.batch_size_histogram.observe(batch_size)
+    def record_execution(self, batch_size: int, times: BatchTimes, count: int = 1) -> None:
+        """Once per execution of a batch, whatever became of its requests; or for `count` of them that were alike."""
+        self.execution_count += count
+        self.batch_size_histogram.observe(batch_size, count)
         statistics = self.batch.get(batch_size)
         if statistics is None:
             statistics = self.batch[batch_size] = BatchStatistics()
-        statistics.compute_input.add(times.compute_input_end_ns - times.compute_start_ns)
-        statistics.compute_infer.add(times.compute_output_start_ns - times.compute_input_end_ns)
-        statistics.compute_output.add(times.compute_end_ns - times.compute_output_start_ns)
+        statistics.compute_input.add((times.compute_input_end_ns - times.compute_start_ns) * count, count)
+        statistics.compute_infer.add((times.compute_output_start_ns - times.compute_input_end_ns) * count, count)
+        statistics.compute_output.add((times.compute_end_ns - times.compute_output_start_ns) * count, count)
 
     def record_compute(self, num_requests: int, times: BatchTimes) -> None:
         """Once per execution, for the requests in it that were answered: each is charged the durations of the batch, as by Triton."""
@@ -207,6 +207,18 @@ class ModelStatistics:
         self._waiting_request_ns += request_ns
         self._waiting_queue_ns += queue_ns
         self._waiting_first_ns += request_ns
+        if len(self._waiting_request_ns) > MAX_WAITING:
+            self._sort_waiting()
+
+    def record_unqueued(self, requests: Sequence[Answered], end_ns: int) -> None:
+        """`record_success` of requests that never waited: those of an ensemble, answered together."""
+        request_ns = [end_ns - request.start_ns for request in requests]
+        self.inference_count += sum([request.batch_size for request in requests])
+        count = len(request_ns)
+        self.success.add(sum(request_ns), count)
+        self.queue.count += count
+        self._waiting_request_ns += request_ns
+        self._waiting_queue_ns += [0] * count
         if len(self._waiting_request_ns) > MAX_WAITING:
             self._sort_waiting()
 

@@ -184,7 +184,8 @@ class Loader:
         config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
         statistics = build_statistics(config.name, version, self._options.latency)
         spec = self._spec(config, version, versions, model_dir)
-        scheduler = build_ensemble(config, version, models, infer or self._services.infer, self._clock, statistics)
+        find = self._services.find if infer is None or infer is self._services.infer else None
+        scheduler = build_ensemble(config, version, models, infer or self._services.infer, self._clock, statistics, find)
         cached = self._cached(scheduler, config, spec, statistics)
         return Model(spec, config, statistics, [], cached, Arena(directory=self._directory))
 

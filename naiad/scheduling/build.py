@@ -12,6 +12,7 @@ from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
 from naiad.scheduling.ensemble import DEFAULT_MAX_INFLIGHT, EnsembleScheduler, Infer
 from naiad.scheduling.ensemble_plan import EnsemblePlan, Step, TensorReshape
+from naiad.scheduling.ensemble_relay import Find
 from naiad.scheduling.implicit_state import read_state
 from naiad.scheduling.queue import QueuePolicy
 from naiad.scheduling.scheduler import Executor, Scheduler
@@ -48,7 +49,13 @@ def build_scheduler(
 
 
 def build_ensemble(
-    config: ModelConfig, version: int, models: Mapping[str, ModelConfig], infer: Infer, clock: Clock, statistics: ModelStatistics
+    config: ModelConfig,
+    version: int,
+    models: Mapping[str, ModelConfig],
+    infer: Infer,
+    clock: Clock,
+    statistics: ModelStatistics,
+    find: Find | None = None,
 ) -> EnsembleScheduler:
     """`models` are the completed configs of those that the steps name."""
     steps = [
@@ -72,7 +79,7 @@ def build_ensemble(
         {io.name: TensorReshape(list(io.dims), list(io.reshape.shape), offset) for io in config.input if io.HasField("reshape")},
         {io.name: TensorReshape(list(io.reshape.shape), list(io.dims), offset) for io in config.output if io.HasField("reshape")},
     )
-    return EnsembleScheduler(plan, infer, clock, statistics)
+    return EnsembleScheduler(plan, infer, clock, statistics, find)
 
 
 def _sequence_plan(config: ModelConfig, model_dir: Path) -> SequencePlan:

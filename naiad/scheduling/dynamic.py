@@ -45,9 +45,13 @@ class DynamicScheduler:
         """`may_lend`: a call by a model may go past here to an instance that nobody else waits for."""
         self._instances = list(instances)
         self._may_lend = may_lend and not preserve_ordering and not rule.max_queue_delay_ns
+        self._may_start = not preserve_ordering and not rule.max_queue_delay_ns and not rule.preferred_batch_sizes - {rule.max_batch_size}
+        """Batches are made by size alone, and no request of one waits or is refused."""
         self._rule = rule
         self._clock = clock
         self._statistics = statistics
+        policies = (default_policy, *(priority_queue_policy or {}).values())
+        self._may_start = self._may_start and not any(policy.max_queue_size for policy in policies)
         self._queue = RequestQueue(clock, self._refuse, default_policy, priority_levels, default_priority_level, priority_queue_policy)
         self._ordering = Ordering() if preserve_ordering else None
         self._is_dispatch_due = False
@@ -83,10 +87,25 @@ class DynamicScheduler:
         if self._ordering is not None:
             outer = self._ordering.add(stream)
         self._statistics.pending_request_count += 1
+        request.is_batched = True
         self._dispatch_soon()
         if self._is_dispatch_due and len(self._queue) >= self._enough and request.caller is None:
             self._dispatch_enough()
         return outer
+
+    def instance_for(self, num_requests: int, batch_size: int) -> Executor | None:
+        """The one that a batch, which has come about elsewhere, may be handed to as it is: it would leave like this if it came through
+        the queue. None: it has to."""
+        if self._queue or not self._may_start or (num_requests > 1 and batch_size > self._rule.max_batch_size):
+            return None
+        return self._free_instance()
+
+    def start(self, instance: Executor, requests: list[InferRequest]) -> None:
+        """That batch."""
+        now_ns, self._last_count = self._clock.now_ns(), len(requests)
+        for request in requests:
+            request.start_ns = request.queue_start_ns = now_ns
+        instance.execute(requests)
 
     def inflight(self) -> int:
         return len(self._queue) + sum(instance.inflight for instance in (*self._instances, *self._leaving))

@@ -1,309 +1,40 @@
-"""Ensembles: one request -> a data flow of requests to other models, each started the moment its inputs are there.
+"""Ensembles: one request -> a data flow of requests to other models.
 
 In:  InferRequest for the ensemble. Out: step requests through `infer` (passed in: the same door that clients use), and the answers.
-A decoupled step answers many times: each answer opens a scope of its own, and the steps after it run once per scope. Configs that
-would mix tensors of different scopes are refused at load. An output that a step leaves out is absent: steps run without it (it may be
-optional to them), and so does the answer.
-Rule: the plan (ensemble_plan.py) knows who feeds whom; a run only fills tensors in and counts what is missing and in flight.
+A request is a run (ensemble_run.py). Those whose steps were in one batch go on to the next step as one, where nothing speaks against it
+(ensemble_relay.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from naiad.core.clock import Clock
-from naiad.core.request import InferRequest, ParameterValue
-from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.request import InferRequest, Relay
+from naiad.core.response import ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
 from naiad.core.tensor import Tensor
-from naiad.errors import Code, NaiadError, invalid_arg, unavailable
-from naiad.scheduling.ensemble_plan import EnsemblePlan, RouteStep
+from naiad.errors import NaiadError, unavailable
+from naiad.scheduling.ensemble_plan import EnsemblePlan, Route, RouteStep
+from naiad.scheduling.ensemble_relay import AnswerRelay, Find, StepRelay
+from naiad.scheduling.ensemble_run import Run
 from naiad.scheduling.queue import RETRY_AFTER_S
-from naiad.scheduling.sequence_mark import SequenceMark
 
 Infer = Callable[[InferRequest], ResponseStream]
 
 DEFAULT_MAX_INFLIGHT = 64
 
 
-class _Producer:
-    """A decoupled step that runs: how many of its answers are still on their way through the steps after it."""
-
-    __slots__ = ("num_open", "stream")
-
-    def __init__(self, stream: ResponseStream) -> None:
-        self.stream = stream
-        self.num_open = 0
-
-    def add(self, change: int, limit: int) -> None:
-        self.num_open += change
-        self.stream.pause(self.num_open >= limit)
-
-
-class _Scope:
-    """The tensors of one pass through the steps. Open while a step runs in it or in a scope that it has opened."""
-
-    __slots__ = ("marks", "missing", "num_missing_outputs", "num_open", "parameters", "parent", "producer", "tensors")
-
-    def __init__(self, run: _Run, parent: _Scope | None, producer: _Producer | None) -> None:
-        self.parent = parent
-        self.producer = producer
-        self.num_open = 0
-        route = run.route
-        self.tensors: dict[str, Tensor] = {} if parent is None else parent.tensors.copy()
-        """By their names in the ensemble. Those that a step has made still bear the name that it has given them."""
-        self.missing: list[int] = [entry.num_awaited for entry in route.steps] if parent is None else parent.missing.copy()
-        """By step of the route: tensors that it waits for."""
-        self.num_missing_outputs: int = route.num_made_outputs if parent is None else parent.num_missing_outputs
-        self.marks: dict[str, SequenceMark] | None = None
-        """Tensors whose maker said which sequence they belong to."""
-        self.parameters: dict[str, ParameterValue] | None = None
-
-
-class _Run:
-    """One request on its way through the steps."""
-
-    __slots__ = (
-        "_compute_ns", "_inflight", "_is_over", "_last_key", "_num_starting", "_plan", "_request", "_scheduler", "_stream", "route",
-    )  # fmt: skip
-
-    def __init__(self, scheduler: EnsembleScheduler, request: InferRequest, stream: ResponseStream) -> None:
-        self._scheduler = scheduler
-        self._plan = scheduler.plan
-        self._request = request
-        self._stream = stream
-        self.route = self._plan.route(request.requested_outputs)
-        self._inflight: dict[int, ResponseStream] = {}
-        """By a number: a stream whose consumer refers to it would be left to the garbage collector."""
-        self._last_key = 0
-        self._num_starting = 0
-        """Above 0 while steps are being started: one that answers at once must not look like the last."""
-        self._is_over = False
-        self._compute_ns = [0, 0, 0]
-
-    def start(self) -> None:
-        root = _Scope(self, None, None)
-        shared, reshapes = self.route.shared, self._plan.input_reshapes
-        for tensor in self._request.inputs:
-            if tensor.name in reshapes:
-                tensor = reshapes[tensor.name].apply(tensor)
-            root.tensors[tensor.name] = _read_only(tensor) if tensor.name in shared else tensor
-        self._stream.on_cancel(self._cancel)
-        if self._plan.is_decoupled:
-            self._stream.on_flow(self._set_paused)
-        self._start_steps([entry for entry in self.route.steps if not entry.num_awaited], root)
-        self._finish_if_done()
-
-    def _start_steps(self, entries: list[RouteStep], scope: _Scope) -> None:
-        self._num_starting += 1
-        for entry in entries:
-            if not self._is_over:
-                self._start_step(entry, scope)
-        self._num_starting -= 1
-
-    def _start_step(self, entry: RouteStep, scope: _Scope) -> None:
-        try:
-            stream = self._scheduler.infer(self._step_request(entry, scope))
-        except NaiadError as error:
-            self._fail(error)
-            return
-        self._last_key = key = self._last_key + 1
-        self._inflight[key] = stream
-        scope.num_open += 1
-        producer = _Producer(stream) if entry.step.is_decoupled else None
-        stream.deliver_to(partial(self._on_response, key, entry, scope, producer))
-
-    def _step_request(self, entry: RouteStep, scope: _Scope) -> InferRequest:
-        step, outer, mark = entry.step, self._request, None
-        inputs: list[Tensor] = []
-        tensors, marks = scope.tensors, scope.marks
-        for name, source in step.input_map.items():
-            tensor = tensors.get(source)
-            if tensor is not None:
-                inputs.append(Tensor(name, tensor.datatype, tensor.shape, tensor.data))
-            if marks is not None and source in marks:
-                mark = marks[source]
-        request = InferRequest(
-            step.model_name,
-            inputs,
-            step.model_version,
-            outer.id,
-            entry.outputs,
-            outer.parameters,
-            outer.sequence_id,
-            outer.sequence_start,
-            outer.sequence_end,
-            outer.priority,
-            outer.timeout_us,
-            outer.deadline_ns,
-        )
-        request.caller = outer.caller
-        if mark is not None:
-            mark.put_on(request)
-        if outer.trace is not None:
-            request.trace = outer.trace.child()
-        return request
-
-    def _on_response(
-        self,
-        key: int,
-        entry: RouteStep,
-        scope: _Scope,
-        producer: _Producer | None,
-        response: InferResponse | None,
-        is_final: bool,
-    ) -> None:
-        if is_final:
-            self._inflight.pop(key, None)
-        if not self._is_over and response is not None:
-            if response.error is not None:
-                self._fail(response.error)
-            elif producer is None:
-                self._take_outputs(entry, scope, response)
-            else:
-                inner = _Scope(self, scope, producer)
-                scope.num_open += 1
-                inner.num_open += 1
-                producer.add(1, self._plan.max_inflight_requests)
-                self._take_outputs(entry, inner, response)
-                self._leave(inner)
-        if is_final:
-            self._leave(scope)
-            self._finish_if_done()
-
-    def _take_outputs(self, entry: RouteStep, scope: _Scope, response: InferResponse) -> None:
-        takes, tensors = entry.takes, scope.tensors
-        for tensor in response.outputs:
-            taken = takes.get(tensor.name)
-            if taken is not None:
-                name, is_shared = taken
-                tensors[name] = _read_only(tensor) if is_shared else tensor
-        if response.times is not None:
-            self._count_compute(response.times)
-        if response.parameters:
-            self._take_parameters(entry, scope, response.parameters)
-        scope.num_missing_outputs -= entry.num_outputs
-        missing = scope.missing
-        due: list[RouteStep] = []
-        for reader, count in entry.feeds:
-            left = missing[reader.number] = missing[reader.number] - count
-            if not left:
-                due.append(reader)
-        if due:
-            self._start_steps(due, scope)
-        if not scope.num_missing_outputs and not self._is_over:
-            self._respond(scope)
-
-    def _take_parameters(self, entry: RouteStep, scope: _Scope, parameters: dict[str, ParameterValue]) -> None:
-        """A step may say which sequence its outputs belong to; whatever else it says goes with the answer that it contributes to."""
-        mark = SequenceMark.of(parameters, self._request)
-        tensors = entry.step.output_map.values()
-        if mark is not None:
-            scope.marks = {**(scope.marks or {}), **dict.fromkeys(tensors, mark)}
-        if any(name in self.route.outputs for name in tensors):
-            scope.parameters = {**(scope.parameters or {}), **parameters}
-
-    def _count_compute(self, times: BatchTimes) -> None:
-        compute_ns = self._compute_ns
-        compute_ns[0] += times.compute_input_end_ns - times.compute_start_ns
-        compute_ns[1] += times.compute_output_start_ns - times.compute_input_end_ns
-        compute_ns[2] += times.compute_end_ns - times.compute_output_start_ns
-
-    def _leave(self, scope: _Scope) -> None:
-        """One thing less is going on in this scope; when nothing is, it closes, and so on outwards."""
-        inner: _Scope | None = scope
-        while inner is not None:
-            inner.num_open -= 1
-            if inner.num_open:
-                return
-            if inner.producer is not None:
-                inner.producer.add(-1, self._plan.max_inflight_requests)
-            inner = inner.parent
-
-    # Answers.
-
-    def _respond(self, scope: _Scope) -> None:
-        """Once per scope: no output of it is missing any more."""
-        tensors = scope.tensors
-        outputs = [
-            Tensor(name, tensor.datatype, tensor.shape, tensor.data)
-            for name in self.route.outputs
-            if (tensor := tensors.get(name)) is not None
-        ]
-        if self._plan.output_reshapes:
-            reshapes = self._plan.output_reshapes
-            outputs = [reshapes[tensor.name].apply(tensor) if tensor.name in reshapes else tensor for tensor in outputs]
-        request = self._request
-        parameters: dict[str, ParameterValue] = {
-            "sequence_id": request.sequence_id,
-            "sequence_start": request.sequence_start,
-            "sequence_end": request.sequence_end,
-            **(scope.parameters or {}),
-        }
-        response = InferResponse(self._plan.name, self._plan.version, request.id, outputs, parameters)
-        is_final = not self._plan.is_decoupled or self._is_done()
-        if is_final:
-            response.times = self._end(None)
-        self._stream.put(response, is_final)
-
-    def _is_done(self) -> bool:
-        """Nothing is on its way any more."""
-        return not self._inflight and not self._num_starting
-
-    def _finish_if_done(self) -> None:
-        if self._is_over or not self._is_done():
-            return
-        if self._plan.is_decoupled:
-            self._end(None)
-            self._stream.close()
-            return
-        message = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
-        self._fail(invalid_arg(f"[request id: {self._request.id or '<id_unknown>'}] {message}"))
-
-    def _fail(self, error: NaiadError) -> None:
-        """The first failure ends the request; the steps that still run are cancelled."""
-        if self._is_over:
-            return
-        failure = NaiadError(error.code, f"in ensemble '{self._plan.name}', {error.message}", error.retry_after_s)
-        self._end(failure)
-        for stream in list(self._inflight.values()):
-            stream.cancel()
-        self._stream.fail(failure, self._plan.name, self._plan.version, self._request.id)
-
-    def _end(self, error: NaiadError | None) -> BatchTimes:
-        self._is_over = True
-        start_ns = self._request.queue_start_ns
-        input_ns, infer_ns, output_ns = self._compute_ns
-        input_end_ns = start_ns + input_ns
-        output_start_ns = input_end_ns + infer_ns
-        times = BatchTimes(start_ns, input_end_ns, output_start_ns, output_start_ns + output_ns)
-        self._scheduler.on_end(self, self._request, times, error)
-        return times
-
-    def _cancel(self) -> None:
-        self._fail(NaiadError(Code.CANCELLED, "request was cancelled"))
-
-    def _set_paused(self, is_paused: bool) -> None:
-        for stream in list(self._inflight.values()):
-            stream.pause(is_paused)
-
-
-def _read_only(tensor: Tensor) -> Tensor:
-    """So that it is copied for each of its readers: a model may write to its inputs."""
-    if isinstance(tensor.data, memoryview) and not tensor.data.readonly:
-        return Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.toreadonly())
-    return tensor
-
-
 class EnsembleScheduler:
-    def __init__(self, plan: EnsemblePlan, infer: Infer, clock: Clock, statistics: ModelStatistics) -> None:
+    def __init__(self, plan: EnsemblePlan, infer: Infer, clock: Clock, statistics: ModelStatistics, find: Find | None = None) -> None:
+        """`find`: what a step's model is, for batches that go on as one; None where `infer` does more than to look it up."""
         self.plan = plan
+        self._find = find
         self.infer = infer
         self._clock = clock
         self._statistics = statistics
-        self._runs: set[_Run] = set()
+        self._runs: set[Run] = set()
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
 
@@ -312,7 +43,7 @@ class EnsembleScheduler:
             raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
         stream = request.stream = ResponseStream()
         request.queue_start_ns = self._clock.now_ns()
-        run = _Run(self, request, stream)
+        run = Run(self, request, stream)
         self._runs.add(run)
         run.start()
         return stream
@@ -326,9 +57,18 @@ class EnsembleScheduler:
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
 
-    def on_end(self, run: _Run, request: InferRequest, times: BatchTimes, error: NaiadError | None) -> None:
-        """`times` hold what the steps took together, as Triton counts it: more than the clock says when they ran side by side."""
-        now_ns, statistics = self._clock.now_ns(), self._statistics
+    def relay_of(self, entry: RouteStep, route: Route) -> Relay | None:
+        """What takes batches of this step's answers on, where they may go on as one."""
+        if entry.relay is None and self._find is not None:
+            if entry.is_last:
+                entry.relay = AnswerRelay(entry, self, route.outputs)
+            elif entry.heir is not None:
+                self.relay_of(entry.heir, route)
+                entry.relay = StepRelay(entry, entry.heir, self._find)
+        return entry.relay
+
+    def on_end(self, run: Run, times: BatchTimes, error: NaiadError | None) -> None:
+        now_ns, statistics, request = self._clock.now_ns(), self._statistics, run.request
         if error is not None:
             statistics.record_failure(request.start_ns, now_ns, failure_reason(error.code, is_from_backend=False))
         else:
@@ -336,5 +76,35 @@ class EnsembleScheduler:
             statistics.record_compute(1, times)
             statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, request.queue_start_ns, now_ns)
         self._runs.discard(run)
+        self._tell_if_stopped()
+
+    def finish(self, runs: list[Run], outputs: list[list[Tensor]]) -> None:
+        """Of runs whose last step was answered in one batch. Each counts as one execution, as if it had been answered by itself."""
+        now_ns, statistics = self._clock.now_ns(), self._statistics
+        totals: list[BatchTimes] = []
+        alike, count = runs[0], 0
+        for run in runs:
+            if run.times != alike.times or run.request.batch_size != alike.request.batch_size:
+                self._count(alike, count, totals)
+                alike, count = run, 0
+            count += 1
+            run.end_answered()
+        self._count(alike, count, totals)
+        statistics.record_unqueued([run.request for run in runs], now_ns)
+        self._runs.difference_update(runs)
+        self._tell_if_stopped()
+        for run, tensors, times in zip(runs, outputs, totals, strict=True):
+            response = run.response(tensors)
+            response.times = times
+            run.stream.put(response, True)
+
+    def _count(self, run: Run, count: int, totals: list[BatchTimes]) -> None:
+        """So many runs whose steps took the same time."""
+        times = run.total_times()
+        totals += [times] * count
+        self._statistics.record_execution(run.request.batch_size, times, count)
+        self._statistics.record_compute(count, times)
+
+    def _tell_if_stopped(self) -> None:
         if self._stopped is not None and not self._stopped.done() and not self._runs:
             self._stopped.set_result(None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from naiad.backends.tensor_array import reshaped
+from naiad.core.request import Relay
 from naiad.core.tensor import Tensor
 
 MAX_ROUTES = 256
@@ -40,6 +41,12 @@ class RouteStep(msgspec.Struct, eq=False):
     """Of the ensemble, that it makes."""
     feeds: list[tuple[RouteStep, int]] = []
     """Steps that wait for what it makes, and for how many tensors of it each."""
+    heir: RouteStep | None = None
+    """The one step that reads all that it makes, when that step reads nothing else."""
+    is_last: bool = False
+    """Makes every output of the ensemble, and nothing else."""
+    relay: Relay | None = None
+    """What takes a batch of its answers on, once there has been one."""
 
 
 class TensorReshape(msgspec.Struct, frozen=True):
@@ -61,6 +68,8 @@ class Route(msgspec.Struct, frozen=True):
     """Of `outputs`: those that a step makes. The others are inputs that are passed through."""
     shared: frozenset[str]
     """Tensors that more than one step or the answer reads."""
+    awaited: list[int]
+    """By step: how many tensors of others it waits for."""
 
 
 class EnsemblePlan:
@@ -117,7 +126,15 @@ class EnsemblePlan:
             entry.num_outputs = sum(tensor in outputs for tensor in output_map.values())
             taken = [(reader, len(set(output_map.values()).intersection(reader.step.input_map.values()))) for reader in steps]
             entry.feeds = [(reader, count) for reader, count in taken if count]
-        return Route(outputs, steps, len(made.intersection(outputs)), shared)
+        if not self.is_decoupled:
+            for entry in steps:
+                entry.heir = _heir(entry)
+                entry.is_last = self._is_last(entry, outputs)
+        return Route(outputs, steps, len(made.intersection(outputs)), shared, [entry.num_awaited for entry in steps])
+
+    def _is_last(self, entry: RouteStep, outputs: list[str]) -> bool:
+        made = list(entry.step.output_map.values())
+        return not entry.feeds and not self.output_reshapes and len(set(made)) == len(made) and sorted(made) == sorted(outputs)
 
     def _needed_steps(self, outputs: list[str]) -> list[int]:
         """Steps that contribute to these outputs; the others need not run."""
@@ -132,3 +149,10 @@ class EnsemblePlan:
                     wanted.update(step.input_map.values())
                     is_growing = True
         return sorted(needed)
+
+
+def _heir(entry: RouteStep) -> RouteStep | None:
+    if len(entry.feeds) != 1 or entry.num_outputs:
+        return None
+    (reader, count), made = entry.feeds[0], list(entry.step.output_map.values())
+    return reader if count == len(reader.step.input_map) and len(set(made)) == len(made) else None

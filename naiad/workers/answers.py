@@ -69,17 +69,20 @@ class Answers:
 
     def _deliver(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> None:
         """The only responses of plain requests."""
+        for response in responses:
+            for tensor in response.outputs:
+                if tensor.data.__class__ is REFERENCE:
+                    self._resolve(response.outputs)
+                    break
+        part = requests[0].part
+        if part is not None and part.relay is not None and part.relay.take(requests, responses, times):
+            return
         name, version = self._plan.model_name, self._plan.model_version
         for request, response in zip(requests, responses, strict=True):
             if request.trace is not None:
                 request.trace.computed(times)
-            outputs = response.outputs
-            for tensor in outputs:
-                if tensor.data.__class__ is REFERENCE:
-                    self._resolve(outputs)
-                    break
             assert request.stream is not None
-            request.stream.put(InferResponse(name, version, request.id, outputs, response.parameters, None, times), True)
+            request.stream.put(InferResponse(name, version, request.id, response.outputs, response.parameters, None, times), True)
 
     def _resolve(self, outputs: list[Tensor]) -> None:
         if self._instance.process is not None:

@@ -50,6 +50,8 @@ class Services(msgspec.Struct, frozen=True):
     control: Callable[[str, ControlOperation], Awaitable[bool]]
     """(instance whose model asks, operation); raises NaiadError."""
     busy_poll: BusyPoll | None = None
+    find: Callable[[str, str], Any] | None = None
+    """(model, version) -> what serves now; raises NaiadError. For ensembles (naiad.scheduling.ensemble_relay)."""
 
 
 class Calls:

@@ -1,0 +1,190 @@
+"""A whole batch of answers of one step of an ensemble -> the batch of the next step, or the answers of the ensemble's requests.
+
+In:  batches as their instance answers them (naiad.workers.answers). Out: the same requests, on their way to the next model as one batch.
+What one by one would be found out for each request again is looked at once: that the model serves, has an idle instance and nothing in
+its queue, and takes tensors of this form. Rule: whatever is out of the ordinary (a request that is cancelled, an answer of another form
+or with parameters, a model that is busy or schedules in another way) sends the batch the normal way, and nothing has happened yet then.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from naiad.core.request import InferRequest
+from naiad.core.statistics import BatchTimes
+from naiad.core.tensor import Tensor
+from naiad.core.work import WorkResponse
+from naiad.errors import NaiadError
+from naiad.scheduling.dynamic import DynamicScheduler
+from naiad.scheduling.ensemble_plan import RouteStep
+from naiad.scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from naiad.scheduling.ensemble import EnsembleScheduler
+    from naiad.scheduling.ensemble_run import Run, StepCall
+
+
+class Target(Protocol):
+    """What a relay needs of a model (naiad.repository.model.Model)."""
+
+    check: Callable[[InferRequest], None]
+    scheduler: Scheduler
+
+
+Find = Callable[[str, str], Target]
+"""(model, version) -> what serves now. Raises NaiadError."""
+
+
+class Form(msgspec.Struct, frozen=True):
+    """Answers that need no further look: they bear the same names, types, shapes and sizes as one that the next model has taken."""
+
+    tensors: list[tuple[str, str, list[int], int]]
+    names: list[str]
+    """What they are called from here on."""
+    picks: list[int] | None
+    """Which of the answer's tensors these are; None when they are all of them, in this order."""
+    batch_size: int
+
+    def fits(self, outputs: list[Tensor]) -> bool:
+        if len(outputs) != len(self.tensors):
+            return False
+        for tensor, (name, datatype, shape, size) in zip(outputs, self.tensors, strict=True):
+            if tensor.name != name or tensor.shape != shape or len(tensor.data) != size or tensor.datatype != datatype:
+                return False
+        return True
+
+    def take(self, outputs: list[Tensor]) -> list[Tensor]:
+        taken = outputs if self.picks is None else [outputs[at] for at in self.picks]
+        for name, tensor in zip(self.names, taken, strict=True):
+            tensor.name = name
+        return taken
+
+
+def made_form(outputs: list[Tensor], wanted: list[tuple[str, str]], batch_size: int) -> Form | None:
+    """`wanted`: (the tensor's name in the answer, its name from here on). None when one is missing or there twice."""
+    at = {tensor.name: number for number, tensor in enumerate(outputs)}
+    if len(at) != len(outputs) or any(name not in at for name, _ in wanted):
+        return None
+    picks = [at[name] for name, _ in wanted]
+    return Form(
+        [(tensor.name, tensor.datatype, tensor.shape.copy(), len(tensor.data)) for tensor in outputs],
+        [name for _, name in wanted],
+        None if picks == list(range(len(outputs))) else picks,
+        batch_size,
+    )
+
+
+class StepRelay:
+    """From one step to the next."""
+
+    def __init__(self, entry: RouteStep, heir: RouteStep, find: Find) -> None:
+        self._heir = heir
+        self._find = find
+        made_by = {tensor: name for name, tensor in entry.step.output_map.items()}
+        self._wanted = [(made_by[tensor], name) for name, tensor in heir.step.input_map.items()]
+        self._known: weakref.ref[DynamicScheduler] | None = None
+        """Who takes this form. Not kept alive: a copy of the model that is unloaded must go."""
+        self._form: Form | None = None
+
+    def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
+        calls = calls_of(self, requests, responses)
+        if calls is None:
+            return False
+        found = self._form_for(responses[0].outputs)
+        if found is None:
+            return False
+        scheduler, form = found
+        for response in responses:
+            if not form.fits(response.outputs):
+                return False
+        instance = scheduler.instance_for(len(requests), form.batch_size * len(requests))
+        if instance is None:
+            return False
+        heir, batch_size = self._heir, form.batch_size
+        step, outputs, relay = heir.step, heir.outputs, heir.relay
+        for request, response, call in zip(requests, responses, calls, strict=True):
+            request.inputs = form.take(response.outputs)
+            request.model_name = step.model_name
+            request.model_version = step.model_version
+            request.requested_outputs = outputs
+            request.batch_size = batch_size
+            call.entry = heir
+            call.relay = relay
+            call.run.times.append(times)
+        scheduler.start(instance, requests)
+        return True
+
+    def _form_for(self, outputs: list[Tensor]) -> tuple[DynamicScheduler, Form] | None:
+        """Who takes them now, and how."""
+        step = self._heir.step
+        try:
+            target = self._find(step.model_name, step.model_version)
+            scheduler = target.scheduler
+            if not isinstance(scheduler, DynamicScheduler):
+                return None
+            form = self._form
+            if form is None or self._known is None or self._known() is not scheduler or not form.fits(outputs):
+                form = self._form = self._learn(target, outputs)
+                self._known = weakref.ref(scheduler)
+        except NaiadError:
+            return None
+        return None if form is None else (scheduler, form)
+
+    def _learn(self, target: Target, outputs: list[Tensor]) -> Form | None:
+        """Raises NaiadError when the next model does not take it. Strings are checked one by one, so their form says nothing."""
+        if any(tensor.datatype == "BYTES" for tensor in outputs):
+            return None
+        found = made_form(outputs, self._wanted, 1)
+        if found is None:
+            return None
+        taken = outputs if found.picks is None else [outputs[at] for at in found.picks]
+        inputs = [Tensor(name, tensor.datatype, tensor.shape, tensor.data) for name, tensor in zip(found.names, taken, strict=True)]
+        request = InferRequest(self._heir.step.model_name, inputs, requested_outputs=self._heir.outputs)
+        target.check(request)
+        return msgspec.structs.replace(found, batch_size=request.batch_size)
+
+
+class AnswerRelay:
+    """From the last step to whoever asked the ensemble."""
+
+    def __init__(self, entry: RouteStep, ensemble: EnsembleScheduler, outputs: list[str]) -> None:
+        self._ensemble = ensemble
+        made_by = {tensor: name for name, tensor in entry.step.output_map.items()}
+        self._wanted = [(made_by[tensor], tensor) for tensor in outputs]
+        self._form: Form | None = None
+
+    def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
+        calls = calls_of(self, requests, responses)
+        if calls is None:
+            return False
+        form, first = self._form, responses[0].outputs
+        if form is None or not form.fits(first):
+            form = self._form = made_form(first, self._wanted, 1)
+        if form is None:
+            return False
+        for response in responses:
+            if not form.fits(response.outputs):
+                return False
+        runs: list[Run] = []
+        for request, call in zip(requests, calls, strict=True):
+            assert request.stream is not None
+            request.stream.is_closed = True
+            call.run.times.append(times)
+            runs.append(call.run)
+        self._ensemble.finish(runs, [form.take(response.outputs) for response in responses])
+        return True
+
+
+def calls_of(relay: object, requests: list[InferRequest], responses: list[WorkResponse]) -> list[StepCall] | None:
+    """Where all of them stand at this relay, and no answer says more than its tensors."""
+    calls: list[StepCall] = []
+    for request, response in zip(requests, responses, strict=True):
+        call: Any = request.part
+        if call is None or call.relay is not relay or response.parameters or call.run.is_over:
+            return None
+        calls.append(call)
+    return calls

@@ -1,0 +1,319 @@
+"""One request on its way through the steps of an ensemble, each started the moment its inputs are there.
+
+In:  InferRequest for the ensemble, answers of its steps. Out: step requests through `infer`, and the answer.
+A decoupled step answers many times: each answer opens a scope of its own, and the steps after it run once per scope. Configs that
+would mix tensors of different scopes are refused at load. An output that a step leaves out is absent: steps run without it (it may be
+optional to them), and so does the answer.
+Rule: the plan (ensemble_plan.py) knows who feeds whom; a run only fills tensors in and counts what is missing and in flight.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from naiad.core.request import InferRequest, ParameterValue, Relay
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.statistics import BatchTimes
+from naiad.core.tensor import Tensor
+from naiad.errors import Code, NaiadError, invalid_arg
+from naiad.scheduling.ensemble_plan import RouteStep
+from naiad.scheduling.sequence_mark import SequenceMark
+
+if TYPE_CHECKING:
+    from naiad.scheduling.ensemble import EnsembleScheduler
+
+
+MAX_TIMES = 64
+"""Of executions, that are kept apart: a decoupled step may have any number of answers."""
+
+
+class Producer:
+    """A decoupled step that runs: how many of its answers are still on their way through the steps after it."""
+
+    __slots__ = ("num_open", "stream")
+
+    def __init__(self, stream: ResponseStream) -> None:
+        self.stream = stream
+        self.num_open = 0
+
+    def add(self, change: int, limit: int) -> None:
+        self.num_open += change
+        self.stream.pause(self.num_open >= limit)
+
+
+class Scope:
+    """The tensors of one pass through the steps. Open while a step runs in it or in a scope that it has opened."""
+
+    __slots__ = ("marks", "missing", "num_missing_outputs", "num_open", "parameters", "parent", "producer", "tensors")
+
+    def __init__(self, run: Run, parent: Scope | None, producer: Producer | None) -> None:
+        self.parent = parent
+        self.producer = producer
+        self.num_open = 0
+        route = run.route
+        self.tensors: dict[str, Tensor] = {} if parent is None else parent.tensors.copy()
+        """By their names in the ensemble. Those that a step has made still bear the name that it has given them."""
+        self.missing: list[int] = route.awaited.copy() if parent is None else parent.missing.copy()
+        """By step of the route: tensors that it waits for."""
+        self.num_missing_outputs: int = route.num_made_outputs if parent is None else parent.num_missing_outputs
+        self.marks: dict[str, SequenceMark] | None = None
+        """Tensors whose maker said which sequence they belong to."""
+        self.parameters: dict[str, ParameterValue] | None = None
+
+
+class StepCall:
+    """A step of a run, from its request to its final answer; where a batch goes on as one, the same call is of each step in turn."""
+
+    __slots__ = ("entry", "key", "producer", "relay", "run", "scope")
+
+    def __init__(self, run: Run, key: int, entry: RouteStep, scope: Scope) -> None:
+        self.run = run
+        self.key = key
+        self.entry = entry
+        self.scope = scope
+        self.producer: Producer | None = None
+        self.relay: Relay | None = None
+
+    def take(self, response: InferResponse | None, is_final: bool) -> None:
+        self.run.on_response(self, response, is_final)
+
+
+class Run:
+    __slots__ = ("_inflight", "_last_key", "_num_starting", "_plan", "_scheduler", "is_over", "request", "route", "stream", "times")
+
+    def __init__(self, scheduler: EnsembleScheduler, request: InferRequest, stream: ResponseStream) -> None:
+        self._scheduler = scheduler
+        self._plan = scheduler.plan
+        self.request = request
+        self.stream = stream
+        self.route = self._plan.route(request.requested_outputs)
+        self._inflight: dict[int, ResponseStream] = {}
+        """By a number: a stream whose consumer refers to it would be left to the garbage collector."""
+        self._last_key = 0
+        self._num_starting = 0
+        """Above 0 while steps are being started: one that answers at once must not look like the last."""
+        self.is_over = False
+        self.times: list[BatchTimes] = []
+        """Of the executions that made the answers so far."""
+
+    def start(self) -> None:
+        root = Scope(self, None, None)
+        shared, reshapes = self.route.shared, self._plan.input_reshapes
+        for tensor in self.request.inputs:
+            if tensor.name in reshapes:
+                tensor = reshapes[tensor.name].apply(tensor)
+            root.tensors[tensor.name] = _read_only(tensor) if tensor.name in shared else tensor
+        self.stream.on_cancel(self._cancel)
+        if self._plan.is_decoupled:
+            self.stream.on_flow(self._set_paused)
+        self._start_steps([entry for entry in self.route.steps if not entry.num_awaited], root)
+        self._finish_if_done()
+
+    def _start_steps(self, entries: list[RouteStep], scope: Scope) -> None:
+        self._num_starting += 1
+        for entry in entries:
+            if not self.is_over:
+                self._start_step(entry, scope)
+        self._num_starting -= 1
+
+    def _start_step(self, entry: RouteStep, scope: Scope) -> None:
+        self._last_key = key = self._last_key + 1
+        call = StepCall(self, key, entry, scope)
+        try:
+            request = self._step_request(entry, scope)
+            request.part = call
+            stream = self._scheduler.infer(request)
+        except NaiadError as error:
+            self._fail(error)
+            return
+        self._inflight[key] = stream
+        scope.num_open += 1
+        if entry.step.is_decoupled:
+            call.producer = Producer(stream)
+        elif request.is_batched and stream is request.stream and scope.marks is None and request.caller is None:
+            call.relay = self._scheduler.relay_of(entry, self.route)
+        stream.deliver_to(call.take)
+
+    def _step_request(self, entry: RouteStep, scope: Scope) -> InferRequest:
+        step, outer, mark = entry.step, self.request, None
+        inputs: list[Tensor] = []
+        tensors, marks = scope.tensors, scope.marks
+        for name, source in step.input_map.items():
+            tensor = tensors.get(source)
+            if tensor is not None:
+                inputs.append(Tensor(name, tensor.datatype, tensor.shape, tensor.data))
+            if marks is not None and source in marks:
+                mark = marks[source]
+        request = InferRequest(
+            step.model_name,
+            inputs,
+            step.model_version,
+            outer.id,
+            entry.outputs,
+            outer.parameters,
+            outer.sequence_id,
+            outer.sequence_start,
+            outer.sequence_end,
+            outer.priority,
+            outer.timeout_us,
+            outer.deadline_ns,
+        )
+        request.caller = outer.caller
+        if mark is not None:
+            mark.put_on(request)
+        if outer.trace is not None:
+            request.trace = outer.trace.child()
+        return request
+
+    def on_response(self, call: StepCall, response: InferResponse | None, is_final: bool) -> None:
+        scope, producer = call.scope, call.producer
+        if is_final:
+            self._inflight.pop(call.key, None)
+        if not self.is_over and response is not None:
+            if response.error is not None:
+                self._fail(response.error)
+            elif producer is None:
+                self._take_outputs(call.entry, scope, response)
+            else:
+                inner = Scope(self, scope, producer)
+                scope.num_open += 1
+                inner.num_open += 1
+                producer.add(1, self._plan.max_inflight_requests)
+                self._take_outputs(call.entry, inner, response)
+                self._leave(inner)
+        if is_final:
+            self._leave(scope)
+            self._finish_if_done()
+
+    def _take_outputs(self, entry: RouteStep, scope: Scope, response: InferResponse) -> None:
+        takes, tensors = entry.takes, scope.tensors
+        for tensor in response.outputs:
+            taken = takes.get(tensor.name)
+            if taken is not None:
+                name, is_shared = taken
+                tensors[name] = _read_only(tensor) if is_shared else tensor
+        if response.times is not None:
+            self.times.append(response.times)
+            if len(self.times) > MAX_TIMES:
+                self.times = [self.total_times()]
+        if response.parameters:
+            self._take_parameters(entry, scope, response.parameters)
+        scope.num_missing_outputs -= entry.num_outputs
+        missing = scope.missing
+        due: list[RouteStep] = []
+        for reader, count in entry.feeds:
+            left = missing[reader.number] = missing[reader.number] - count
+            if not left:
+                due.append(reader)
+        if due:
+            self._start_steps(due, scope)
+        if not scope.num_missing_outputs and not self.is_over:
+            self._respond(scope)
+
+    def _take_parameters(self, entry: RouteStep, scope: Scope, parameters: dict[str, ParameterValue]) -> None:
+        """A step may say which sequence its outputs belong to; whatever else it says goes with the answer that it contributes to."""
+        mark = SequenceMark.of(parameters, self.request)
+        tensors = entry.step.output_map.values()
+        if mark is not None:
+            scope.marks = {**(scope.marks or {}), **dict.fromkeys(tensors, mark)}
+        if any(name in self.route.outputs for name in tensors):
+            scope.parameters = {**(scope.parameters or {}), **parameters}
+
+    def _leave(self, scope: Scope) -> None:
+        """One thing less is going on in this scope; when nothing is, it closes, and so on outwards."""
+        inner: Scope | None = scope
+        while inner is not None:
+            inner.num_open -= 1
+            if inner.num_open:
+                return
+            if inner.producer is not None:
+                inner.producer.add(-1, self._plan.max_inflight_requests)
+            inner = inner.parent
+
+    # Answers.
+
+    def _respond(self, scope: Scope) -> None:
+        """Once per scope: no output of it is missing any more."""
+        tensors = scope.tensors
+        outputs = [
+            Tensor(name, tensor.datatype, tensor.shape, tensor.data)
+            for name in self.route.outputs
+            if (tensor := tensors.get(name)) is not None
+        ]
+        if self._plan.output_reshapes:
+            reshapes = self._plan.output_reshapes
+            outputs = [reshapes[tensor.name].apply(tensor) if tensor.name in reshapes else tensor for tensor in outputs]
+        response = self.response(outputs)
+        if scope.parameters is not None:
+            response.parameters |= scope.parameters
+        is_final = not self._plan.is_decoupled or self._is_done()
+        if is_final:
+            response.times = self._end(None)
+        self.stream.put(response, is_final)
+
+    def response(self, outputs: list[Tensor]) -> InferResponse:
+        request, plan = self.request, self._plan
+        parameters: dict[str, ParameterValue] = {
+            "sequence_id": request.sequence_id,
+            "sequence_start": request.sequence_start,
+            "sequence_end": request.sequence_end,
+        }
+        return InferResponse(plan.name, plan.version, request.id, outputs, parameters)
+
+    def _is_done(self) -> bool:
+        """Nothing is on its way any more."""
+        return not self._inflight and not self._num_starting
+
+    def _finish_if_done(self) -> None:
+        if self.is_over or not self._is_done():
+            return
+        if self._plan.is_decoupled:
+            self._end(None)
+            self.stream.close()
+            return
+        message = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
+        self._fail(invalid_arg(f"[request id: {self.request.id or '<id_unknown>'}] {message}"))
+
+    def _fail(self, error: NaiadError) -> None:
+        """The first failure ends the request; the steps that still run are cancelled."""
+        if self.is_over:
+            return
+        failure = NaiadError(error.code, f"in ensemble '{self._plan.name}', {error.message}", error.retry_after_s)
+        self._end(failure)
+        for stream in list(self._inflight.values()):
+            stream.cancel()
+        self.stream.fail(failure, self._plan.name, self._plan.version, self.request.id)
+
+    def _end(self, error: NaiadError | None) -> BatchTimes:
+        self.is_over = True
+        times = self.total_times()
+        self._scheduler.on_end(self, times, error)
+        return times
+
+    def total_times(self) -> BatchTimes:
+        """What the steps took together, as Triton counts it: more than the clock says when they ran side by side."""
+        start_ns = input_end_ns = output_start_ns = end_ns = self.request.queue_start_ns
+        for times in self.times:
+            input_end_ns += times.compute_input_end_ns - times.compute_start_ns
+            output_start_ns += times.compute_output_start_ns - times.compute_start_ns
+            end_ns += times.compute_end_ns - times.compute_start_ns
+        return BatchTimes(start_ns, input_end_ns, output_start_ns, end_ns)
+
+    def end_answered(self) -> None:
+        """Its last step was answered in a batch, and so is it."""
+        self.is_over = True
+        self._inflight.clear()
+
+    def _cancel(self) -> None:
+        self._fail(NaiadError(Code.CANCELLED, "request was cancelled"))
+
+    def _set_paused(self, is_paused: bool) -> None:
+        for stream in list(self._inflight.values()):
+            stream.pause(is_paused)
+
+
+def _read_only(tensor: Tensor) -> Tensor:
+    """So that it is copied for each of its readers: a model may write to its inputs."""
+    if isinstance(tensor.data, memoryview) and not tensor.data.readonly:
+        return Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.toreadonly())
+    return tensor
