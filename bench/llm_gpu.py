@@ -13,6 +13,7 @@ Hugging Face pipeline in model.py (llm_falcon.py). Figures are printed as they c
 from __future__ import annotations
 
 import argparse
+import gc
 import tempfile
 import time
 import traceback
@@ -104,6 +105,8 @@ def measure_offline(session: Session, model: str) -> None:
         session.step(40, "nano-vllm", bench.nano)
     if torch.cuda.is_available():
         del bench
+        gc.unfreeze()
+        gc.collect()
         torch.cuda.empty_cache()
 
 

@@ -7,6 +7,7 @@ floating-point operations at 790 TFLOP/s, over the time taken.
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 
@@ -58,6 +59,8 @@ class OfflineBench:
         weights_s = time.monotonic() - started
         self.engine = build_engine(self.config, weights, None, [], settings)
         synchronize()
+        gc.collect()
+        gc.freeze()  # as a worker does when its model is loaded
         memory = torch.cuda.memory_allocated() / 1e9 if device.type == "cuda" else 0.0
         print(
             f"{model}: weights {weights_s:.1f} s, engine {time.monotonic() - started - weights_s:.1f} s, "
