@@ -21,6 +21,7 @@ from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries
 from naiad.repository.config import ConfigOptions
+from naiad.repository.gpu_limit import GpuLimits
 from naiad.repository.host_policies import HostPolicies
 from naiad.repository.loader import Loader, LoadOptions
 from naiad.repository.model import Model
@@ -118,6 +119,7 @@ def load_options(settings: Settings) -> LoadOptions:
         restarts=RestartPolicy(max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs),
         latency=latency_metrics(settings.metrics_config),
         host_policies=HostPolicies(settings.host_policy),
+        gpu_limits=GpuLimits(settings.model_load_gpu_limit),
         environments=python_environments(settings),
     )
 

@@ -23,6 +23,7 @@ from naiad.metrics.summary import build_statistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config_json import config_to_json
 from naiad.repository.ensemble_fit import is_decoupled_ensemble, validate_ensemble
+from naiad.repository.gpu_limit import GpuLimits
 from naiad.repository.host_policies import HostPolicies
 from naiad.repository.model import Model, build_spec
 from naiad.repository.problem import InvalidConfigError
@@ -58,6 +59,7 @@ class LoadOptions(msgspec.Struct, frozen=True):
     restarts: RestartPolicy = RestartPolicy()
     latency: LatencyMetrics = LatencyMetrics()
     host_policies: HostPolicies = HostPolicies()
+    gpu_limits: GpuLimits = GpuLimits()
     environments: PythonEnvironments | None = None
     """None: every model runs on the server's own interpreter."""
 
@@ -154,7 +156,7 @@ class Loader:
                 instances.append(Instance(self._clock, templates, plan, place.arguments, arena, statistics, self._services, permit))
             scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
             process = configured.process if configured is not None else None
-            await _all_or_none([instance.load(process if at == 0 else None) for at, instance in enumerate(instances)])
+            await _all_or_none([self._start(instance, process if at == 0 else None) for at, instance in enumerate(instances)])
         except BaseException:
             await asyncio.gather(*(instance.stop(0.0) for instance in instances))
             arena.close()
@@ -217,7 +219,7 @@ class Loader:
                 arguments = msgspec.structs.replace(wanted[at].arguments, instance_name=name)
                 permit = self._permit(wanted[at])
                 new.append(Instance(self._clock, templates, plan, arguments, model.arena, model.statistics, self._services, permit))
-            await _all_or_none([instance.load() for instance in new])
+            await _all_or_none([self._start(instance, None) for instance in new])
         except BaseException:
             await asyncio.gather(*(instance.stop(0.0) for instance in new))
             raise
@@ -228,6 +230,11 @@ class Loader:
         gone = [instance for instance in model.instances if instance.name in change.go]
         model.set_instances([instance for instance in model.instances if instance not in gone] + new, config)
         return gone
+
+    async def _start(self, instance: Instance, process: WorkerProcess | None) -> None:
+        """Raises NaiadError. `process` is one that has configured the model."""
+        await instance.load(process)
+        await self._options.gpu_limits.check(instance.arguments)
 
     def _spec(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:
         try:

@@ -187,6 +187,8 @@ def device_bytes(text: str) -> DeviceBytes:
 def model_load_gpu_limit(text: str) -> DeviceFraction:
     first, second = _pair(text, ":")
     device, fraction = integer(first), real(second)
+    if device < 0:
+        raise ValueError(f"expects device ID >= 0, got {device}")
     if not 0 <= fraction <= 1:
         raise ValueError(f"expects limit fraction to be in range [0.0, 1.0], got {fraction:f}")
     return DeviceFraction(device, fraction)

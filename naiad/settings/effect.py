@@ -21,7 +21,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "vertex-ai-default-model": LATER,
     "repoagent-directory": LATER,
     "min-supported-compute-capability": LATER,
-    "model-load-gpu-limit": LATER,
     # What has no counterpart here.
     "enable-peer-access": ": each model's process manages its own GPU memory",
     "http-thread-count": ": one event loop serves all connections",

@@ -399,7 +399,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_load_gpu_limit: Annotated[
         tuple[DeviceFraction, ...],
         MEMORY(
-            "Refuse to load a model while more than this fraction of the GPU's memory is in use. May be repeated.",
+            "Refuse a model with instances on this GPU when, once it is loaded, more than this fraction of the GPU's memory is in use. "
+            "Needs naiad[gpu]. May be repeated.",
             parse=compound.model_load_gpu_limit,
             metavar="GPU:FRACTION",
         ),

@@ -80,7 +80,7 @@ class Instance:
             permit.offer = self._on_offer
         self._templates = templates
         self._plan = plan
-        self._arguments = arguments
+        self.arguments = arguments
         self._arena = arena
         self._statistics = statistics
         self._services = services
@@ -170,7 +170,7 @@ class Instance:
         self.calls = Calls(process.channel, self._services, self.name, self._work.find_trace, self)
         process.on_message = self._take
         process.on_end = self._on_process_end
-        loaded = await process.load(self._arguments)
+        loaded = await process.load(self.arguments)
         self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1
         self._heartbeat.begin(has_ready_hook=loaded.has_ready_hook)
         for sample in self._plan.warmup:

@@ -97,6 +97,7 @@ API = "--http-restricted-api option format is '<config name>:<setting>=<value>'.
         (compound.device_bytes, "5", PAIR + "<first>:<second>. Found: 5"),
         (compound.device_bytes, "0:x", "Invalid option value. Got x"),
         (compound.model_load_gpu_limit, "0", PAIR + "<first>:<second>. Found: 0"),
+        (compound.model_load_gpu_limit, "-1:0.6", "expects device ID >= 0, got -1"),
         (compound.model_load_gpu_limit, "0:1.5", "expects limit fraction to be in range [0.0, 1.0], got 1.500000"),
         (compound.port_range, "5", PAIR + "<first>-<second>. Found: 5"),
         (compound.port_range, "a-b", "Invalid option value. Got a"),
