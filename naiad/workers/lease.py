@@ -2,7 +2,8 @@
 
 The server lends (`Calls`) when a model has made blocking calls of one form often enough and nobody else waits for the instance, and
 recalls it the moment somebody does. While it is lent, the instance counts as busy. From the recall on no call can be sent this way; the
-lender's worker finishes what had been sent, and says so.
+lender's worker finishes what had been sent, and says so. Until then those who want it wait, as they would for any busy instance: a worker
+that was stopped in the midst of a call is no different. A model with a limit on execution time is never lent, so the limit holds there.
 Invariant: what lends does not borrow, and what borrows does not lend, so no circle of calls is hidden from the server.
 """
 

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from naiad.errors import NaiadError
+from naiad.workers.template_process import Templates
+from tests.unit.workers.identity_instance import infer, make_instance, request
+
+
+async def test_small_and_large_tensors_come_back_as_they_went(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    for size in (0, 1, 8191, 8192, 8193, 300_000, 5_000_000):
+        array = np.random.default_rng(size).random(size, dtype=np.float32)
+        for _ in range(3):
+            (result,) = await infer(instance, request(array))
+            assert np.array_equal(result, array)
+    await instance.stop(5)
+
+
+async def test_a_batch_keeps_its_requests_apart(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    arrays = [np.full(10 ** (number % 6), number, np.float32) for number in range(32)]
+    results = await infer(instance, *(request(array) for array in arrays))
+    assert all(np.array_equal(result, array) for result, array in zip(results, arrays, strict=True))
+    await instance.stop(5)
+
+
+async def test_memory_of_the_arena_is_passed_and_returned_without_a_copy(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    view = instance._arena.allocate(4_000_000)
+    array = np.frombuffer(view, np.float32)
+    array[:] = np.arange(1_000_000)
+    (result,) = await infer(instance, request(array, view))
+    assert result.__array_interface__["data"][0] == array.__array_interface__["data"][0]
+    await instance.stop(5)
+
+
+async def test_slots_are_reused_so_memory_does_not_grow(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    array = np.zeros(500_000, np.float32)
+    for _ in range(50):
+        await infer(instance, request(array))
+    assert instance._arena.committed_bytes <= 3 * 2_500_000
+    await instance.stop(5)
+
+
+async def test_an_execution_past_its_limit_is_killed(templates: Templates) -> None:
+    instance = make_instance(templates, execution_timeout_ns=50_000_000, execute_delay_ms="60000")
+    await instance.load()
+    pending = request(np.ones(4, np.float32))
+    instance.execute([pending])
+    assert pending.stream is not None
+    with pytest.raises(NaiadError, match="its worker process ended"):
+        await pending.stream.single()
+    await instance.stop(0)
