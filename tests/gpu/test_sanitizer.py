@@ -28,7 +28,7 @@ def test_it_finds_nothing(file: str, tool: str, device: object) -> None:
     if sanitizer is None:
         pytest.skip("needs compute-sanitizer, which comes with CUDA")
     command = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND_SOMETHING), "--target-processes", "all", "--print-limit", "5"]
-    tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/gpu/{file}"]
+    tests = [sys.executable, "-m", "pytest", "--verbosity=0", "-x", "-p", "no:cacheprovider", f"tests/gpu/{file}"]
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "NAIAD_SANITIZED": "1"}
     done = subprocess.run([*command, *tests], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
