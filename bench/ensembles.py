@@ -2,6 +2,7 @@
 
     python -m bench.ensembles                       everything; prints markdown for RESULTS.md
     python -m bench.ensembles cost throughput wrk large --rounds 3
+    python -m bench.ensembles throughput --only chain
 
 cost        A request through an ensemble of three steps against three requests, one to each step, on our server alone:
             `cpu`    CPU of the whole process tree per ensemble request / the sum of the CPU per request to each step (c=16);
@@ -32,12 +33,13 @@ from tests.server.harness import Server
 
 REPOSITORY = str(Path(__file__).parent / "pipelines")
 STEPS = ("step_1", "step_2", "step_3")
+MODELS = ("chain", "bls_chain", "bls_together")
 GOAL = 1.3
 
 
 def check_alike(servers: Pair) -> None:
     body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 16], "data": [k / 3 for k in range(16)]}]}
-    for model in ("chain", "bls_chain", "bls_together"):
+    for model in MODELS:
         answers = {name: json.loads(server.post(f"/v2/models/{model}/infer", body)[1]) for name, server in servers.items()}
         data = {name: answer.get("outputs", [{}])[0].get("data") for name, answer in answers.items()}
         if data["triton"] != data["naiad"] or not data["naiad"]:
@@ -82,27 +84,27 @@ def measure_cost(server: Server, rounds: int) -> list[str]:
     return lines
 
 
-def measure_throughput(servers: Pair, rounds: int) -> list[Row]:
+def measure_throughput(servers: Pair, rounds: int, models: Sequence[str]) -> list[Row]:
     made: list[Row] = []
-    for model in ("chain", "bls_chain", "bls_together"):
+    for model in models:
         for protocol in ("http", "grpc"):
             found = take_turns(servers, lambda server, m=model, p=protocol: perf_analyzer(server, m, p, 16, []), rounds)  # type: ignore[misc]
             made += rows(f"{model} {protocol} c=16", found, {"infer_per_s": ">= 2"})
     return made
 
 
-def measure_wrk(servers: Pair, rounds: int) -> list[Row]:
+def measure_wrk(servers: Pair, rounds: int, models: Sequence[str]) -> list[Row]:
     if not has_wrk():
         print("wrk is not installed (package wrk): JSON under wrk is not measured", file=sys.stderr)
         return []
     made: list[Row] = []
-    for model in ("chain", "bls_chain", "bls_together"):
+    for model in models:
         found = take_turns(servers, lambda server, m=model: wrk(server, 64, 4, m), rounds)  # type: ignore[misc]
         made += rows(f"{model} JSON wrk 64 connections", found, {"infer_per_s": ">= 2"})
     return made
 
 
-def measure_large(servers: Pair, rounds: int) -> list[Row]:
+def measure_large(servers: Pair, rounds: int, models: Sequence[str]) -> list[Row]:
     made: list[Row] = []
     for mebibytes in (1, 4):
         shape = ["--shape", f"X:{mebibytes << 18}"]
@@ -118,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help="cost, throughput, wrk, large; all when none is named")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", action="append", choices=MODELS, help="of throughput and wrk; may be given several times")
     chosen = parser.parse_args(arguments)
     parts = chosen.parts or ["cost", *PARTS]
     oracle.install()
@@ -129,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             cost = measure_cost(servers["naiad"], chosen.rounds)
         for part in PARTS:
             if part in parts:
-                made += PARTS[part](servers, chosen.rounds)
+                made += PARTS[part](servers, chosen.rounds, chosen.only or MODELS)
     command = f"python -m bench.ensembles {' '.join(parts)} --rounds {chosen.rounds}"
     print(f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n")
     print("\n".join([*cost, "", markdown(made)] if made else cost))

@@ -27,6 +27,8 @@ class FakeClock:
         self._timers: list[tuple[int, int, FakeTimer, Callable[[], None]]] = []
         self._soon: list[Callable[[], None]] = []
         self._order = itertools.count()
+        self.num_yields = 0
+        self.on_yield: Callable[[], None] = lambda: None
 
     def now_ns(self) -> int:
         return self._now_ns
@@ -39,6 +41,10 @@ class FakeClock:
     def call_soon(self, callback: Callable[[], None]) -> object:
         self._soon.append(callback)
         return None
+
+    def yield_cpu(self) -> None:
+        self.num_yields += 1
+        self.on_yield()
 
     def turn(self) -> None:
         """One turn of the loop: what was asked for soon."""

@@ -54,6 +54,16 @@ class RequestForm(msgspec.Struct):
     batch_size: int = 1
     answer: Any = None
     """What the encoder of the answers keeps of the last one."""
+    steps: dict[int, RequestForm] | None = None
+    """By number: forms of the requests that an ensemble makes of one of this form."""
+
+    def step(self, number: int) -> RequestForm:
+        if self.steps is None:
+            self.steps = {}
+        form = self.steps.get(number)
+        if form is None:
+            form = self.steps[number] = RequestForm()
+        return form
 
 
 class InferRequest(msgspec.Struct, eq=False):

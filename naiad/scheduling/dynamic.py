@@ -23,6 +23,10 @@ from naiad.scheduling.scheduler import Executor
 
 MAX_TURNS = 8
 """Of the event loop, that a batch may grow before it leaves."""
+FULL_CONVOY = 8
+"""Requests of an ensemble that do not wait for more to go with them through all of its steps."""
+MAX_YIELDS = 2
+"""Of the CPU, that bring no further request."""
 ENOUGH = 32
 """Requests that share the price of a batch so well that an idle worker need not wait for more."""
 
@@ -49,6 +53,7 @@ class DynamicScheduler:
         """Batches are made by size alone, and no request of one waits or is refused."""
         self._rule = rule
         self._clock = clock
+        self.now_ns = clock.now_ns
         self._statistics = statistics
         policies = (default_policy, *(priority_queue_policy or {}).values())
         self._may_start = self._may_start and not any(policy.max_queue_size for policy in policies)
@@ -57,6 +62,8 @@ class DynamicScheduler:
         self._is_dispatch_due = False
         self._seen_size = 0
         self._num_turns = 0
+        self._yielded_size = 0
+        self._num_yields = 0
         self._last_count = 0
         self._enough = min(ENOUGH, rule.max_batch_size)
         self._delay_timer: Timer | None = None
@@ -101,10 +108,8 @@ class DynamicScheduler:
         return self._free_instance()
 
     def start(self, instance: Executor, requests: list[InferRequest]) -> None:
-        """That batch."""
-        now_ns, self._last_count = self._clock.now_ns(), len(requests)
-        for request in requests:
-            request.start_ns = request.queue_start_ns = now_ns
+        """That batch: its requests say that they have come now."""
+        self._last_count = len(requests)
         instance.execute(requests)
 
     def inflight(self) -> int:
@@ -185,8 +190,21 @@ class DynamicScheduler:
             self._seen_size = size
             self._num_turns += 1
             return True
-        self._seen_size = self._num_turns = 0
+        if size > self._yielded_size:
+            self._num_yields = 0
+        if self._num_yields < MAX_YIELDS and size < FULL_CONVOY and self._last_count > 1 and self._is_convoy():
+            self._yielded_size = size
+            self._num_yields += 1
+            self._clock.yield_cpu()
+            return True
+        self._seen_size = self._num_turns = self._yielded_size = 0
         return False
+
+    def _is_convoy(self) -> bool:
+        """The price of this batch is paid at every step of an ensemble. So clients that wait for a CPU, on this machine, are let go
+        first, as long as that brings requests."""
+        first = self._queue.first()
+        return first is not None and first.part is not None and first.part.relay is not None
 
     def _free_instance(self) -> Executor | None:
         """The one with the least to do; instances take turns only by that."""

@@ -68,6 +68,8 @@ class Route(msgspec.Struct, frozen=True):
     """Of `outputs`: those that a step makes. The others are inputs that are passed through."""
     shared: frozenset[str]
     """Tensors that more than one step or the answer reads."""
+    first: list[RouteStep]
+    """Those that wait for no other."""
     awaited: list[int]
     """By step: how many tensors of others it waits for."""
 
@@ -130,7 +132,8 @@ class EnsemblePlan:
             for entry in steps:
                 entry.heir = _heir(entry)
                 entry.is_last = self._is_last(entry, outputs)
-        return Route(outputs, steps, len(made.intersection(outputs)), shared, [entry.num_awaited for entry in steps])
+        first = [entry for entry in steps if not entry.num_awaited]
+        return Route(outputs, steps, len(made.intersection(outputs)), shared, first, [entry.num_awaited for entry in steps])
 
     def _is_last(self, entry: RouteStep, outputs: list[str]) -> bool:
         made = list(entry.step.output_map.values())

@@ -59,7 +59,7 @@ class Form(msgspec.Struct, frozen=True):
 
     def take(self, outputs: list[Tensor]) -> list[Tensor]:
         taken = outputs if self.picks is None else [outputs[at] for at in self.picks]
-        for name, tensor in zip(self.names, taken, strict=True):
+        for tensor, name in zip(taken, self.names, strict=True):
             tensor.name = name
         return taken
 
@@ -91,27 +91,26 @@ class StepRelay:
         self._form: Form | None = None
 
     def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
-        calls = calls_of(self, requests, responses)
-        if calls is None:
-            return False
         found = self._form_for(responses[0].outputs)
         if found is None:
             return False
         scheduler, form = found
-        for response in responses:
-            if not form.fits(response.outputs):
-                return False
+        calls = calls_of(self, requests, responses, form)
+        if calls is None:
+            return False
         instance = scheduler.instance_for(len(requests), form.batch_size * len(requests))
         if instance is None:
             return False
-        heir, batch_size = self._heir, form.batch_size
-        step, outputs, relay = heir.step, heir.outputs, heir.relay
+        heir, batch_size, take = self._heir, form.batch_size, form.take
+        model_name, model_version, outputs, relay = heir.step.model_name, heir.step.model_version, heir.outputs, heir.relay
+        now_ns = scheduler.now_ns()
         for request, response, call in zip(requests, responses, calls, strict=True):
-            request.inputs = form.take(response.outputs)
-            request.model_name = step.model_name
-            request.model_version = step.model_version
+            request.inputs = take(response.outputs)
+            request.model_name = model_name
+            request.model_version = model_version
             request.requested_outputs = outputs
             request.batch_size = batch_size
+            request.start_ns = request.queue_start_ns = now_ns
             call.entry = heir
             call.relay = relay
             call.run.times.append(times)
@@ -158,17 +157,12 @@ class AnswerRelay:
         self._form: Form | None = None
 
     def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
-        calls = calls_of(self, requests, responses)
-        if calls is None:
-            return False
         form, first = self._form, responses[0].outputs
         if form is None or not form.fits(first):
             form = self._form = made_form(first, self._wanted, 1)
-        if form is None:
+        calls = calls_of(self, requests, responses, form) if form is not None else None
+        if form is None or calls is None:
             return False
-        for response in responses:
-            if not form.fits(response.outputs):
-                return False
         runs: list[Run] = []
         for request, call in zip(requests, calls, strict=True):
             assert request.stream is not None
@@ -179,12 +173,21 @@ class AnswerRelay:
         return True
 
 
-def calls_of(relay: object, requests: list[InferRequest], responses: list[WorkResponse]) -> list[StepCall] | None:
-    """Where all of them stand at this relay, and no answer says more than its tensors."""
+def calls_of(relay: object, requests: list[InferRequest], responses: list[WorkResponse], form: Form) -> list[StepCall] | None:
+    """Where all of them stand at this relay, all answers are of this form (the first is), and none says more than its tensors."""
     calls: list[StepCall] = []
+    fits, alone = form.fits, form.tensors[0] if len(form.tensors) == 1 else None
     for request, response in zip(requests, responses, strict=True):
         call: Any = request.part
         if call is None or call.relay is not relay or response.parameters or call.run.is_over:
             return None
+        outputs = response.outputs
+        if alone is None or len(outputs) != 1:
+            if not fits(outputs):
+                return None
+        else:
+            (tensor,), (name, datatype, shape, size) = outputs, alone
+            if tensor.name != name or tensor.shape != shape or len(tensor.data) != size or tensor.datatype != datatype:
+                return None
         calls.append(call)
     return calls

@@ -98,15 +98,16 @@ class Run:
 
     def start(self) -> None:
         root = Scope(self, None, None)
-        shared, reshapes = self.route.shared, self._plan.input_reshapes
+        shared, reshapes, tensors = self.route.shared, self._plan.input_reshapes, root.tensors
         for tensor in self.request.inputs:
-            if tensor.name in reshapes:
-                tensor = reshapes[tensor.name].apply(tensor)
-            root.tensors[tensor.name] = _read_only(tensor) if tensor.name in shared else tensor
+            name = tensor.name
+            if name in reshapes:
+                tensor = reshapes[name].apply(tensor)
+            tensors[name] = _read_only(tensor) if name in shared else tensor
         self.stream.on_cancel(self._cancel)
         if self._plan.is_decoupled:
             self.stream.on_flow(self._set_paused)
-        self._start_steps([entry for entry in self.route.steps if not entry.num_awaited], root)
+        self._start_steps(self.route.first, root)
         self._finish_if_done()
 
     def _start_steps(self, entries: list[RouteStep], scope: Scope) -> None:
@@ -159,6 +160,8 @@ class Run:
             outer.deadline_ns,
         )
         request.caller = outer.caller
+        if not entry.num_awaited and outer.form is not None:
+            request.form = outer.form.step(entry.number)
         if mark is not None:
             mark.put_on(request)
         if outer.trace is not None:

@@ -440,6 +440,41 @@ def test_a_step_of_two_outputs_in_another_order_feeds_the_right_inputs() -> None
     assert chain.data("2") == b"\3\3"
 
 
+def test_under_load_other_processes_go_first_while_that_brings_requests() -> None:
+    chain = Chain()
+    chain.start("1", "2")
+    assert chain.clock.num_yields == 0  # nobody knows of a load yet
+    for name in "abc":
+        chain.reply(name)
+    late = iter("56")
+    chain.clock.on_yield = lambda: [chain.send(id) for id in next(late, "")].clear()
+    chain.start("3", "4")
+    assert chain.running("a") == [["3", "4", "5", "6"]]
+    assert chain.clock.num_yields == 4  # two of them in vain
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_full_convoy_and_a_lone_request_do_not_wait_for_others(is_alone: bool) -> None:
+    chain = Chain()
+    chain.start("1", *([] if is_alone else ["2"]))
+    for name in "abc":
+        chain.reply(name)
+    chain.start(*(["3"] if is_alone else "abcdefgh"))
+    assert len(chain.running("a")) == 1
+    assert chain.clock.num_yields == 0
+
+
+def test_requests_of_clients_do_not_wait_for_others() -> None:
+    chain = Chain()
+    for _ in range(2):
+        for _ in range(3):
+            chain.infer(InferRequest("a", [Tensor("x", "UINT8", [1, 2], b"\1\2")]))
+        chain.turn()
+        chain.reply("a")
+    assert chain.clock.num_yields == 0
+    assert len(chain.worker("a").batches) == 2
+
+
 async def test_stopping_waits_for_what_is_relayed() -> None:
     chain = Chain()
     chain.start("1")
