@@ -25,6 +25,7 @@ from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, com
 from naiad.protocol.output_form import AnswerHead, OutputForms
 from naiad.protocol.triton_json import parse
 from naiad.protocol.v2_json_checked import MissingInputsError
+from naiad.protocol.v2_json_template import Template, recall, without_id
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import Head
 from naiad.transport.http1_response import render_head
@@ -72,7 +73,7 @@ class InferRoute:
         self._model_version = model_version
         self._max_bytes = max_bytes
         self._header_length: int | None = None
-        self._template: v2_json.Template | None = None
+        self._template: Template | None = None
         """Of the last request with this head: clients repeat themselves."""
         self._forward: dict[str, ParameterValue] | None = None
         self._head_error: NaiadError | None = None
@@ -146,11 +147,11 @@ class InferRoute:
 
     def _decode(self, body: Buffer, spec: ModelSpec) -> tuple[InferRequest, OutputForms]:
         template = self._template
-        if template is not None and body.__class__ is bytes:
-            request = template.fill_body(body, self._model_name, self._model_version)
+        length = self._header_length
+        if template is not None and length is not None and body.__class__ is bytes:
+            request = template.fill_body(body, length, self._model_name, self._model_version)
             if request is not None:
                 return request, template.forms
-        length = self._header_length
         if length is None:
             if len(body):
                 return v2_json.decode_request(body, None, self._model_name, self._model_version, self._max_bytes)
@@ -159,7 +160,7 @@ class InferRoute:
                 raise invalid_arg(f"inference header size should be in range (0, {len(body)}), got: {length}")
             request, forms = v2_json.decode_request(body, length, self._model_name, self._model_version, self._max_bytes)
             if request.form is not None:
-                self._template = v2_json.recall(self._model_name, bytes(memoryview(body)[:length]))
+                self._template = recall(self._model_name, without_id(bytes(memoryview(body)[:length]))[0])
             return request, forms
         return raw_request.decode_request(body, spec, self._model_version, self._max_bytes)
 
@@ -251,9 +252,10 @@ class _InferAnswer:
         if not is_final:
             self._response = response
             return
-        last = self._forms.last_answer
-        if last is not None and response is not None and response.error is None and self._answer_again(response, last):
-            return
+        if response is not None and response.error is None:
+            last = self._forms.answers.get(len(response.id))
+            if last is not None and self._answer_again(response, last):
+                return
         try:
             if response is None:
                 raise internal("the model ended the request without a response")
@@ -272,8 +274,11 @@ class _InferAnswer:
         if self._encoding != IDENTITY or last.size > _MAX_AGAIN_BYTES or not v2_json.is_repeated(response, last):
             return False
         if not last.start:
-            last.start = render_head(200, last.headers, last.size) + last.text
-        return self._exchange.respond_again(last.start, [tensor.data for tensor in response.outputs])
+            last.start = render_head(200, last.headers, last.size) + (b'{"id":"' if last.id_bytes else last.text)
+        data = [tensor.data for tensor in response.outputs]
+        if last.id_bytes:
+            data = [response.id.encode(), last.text, *data]
+        return self._exchange.respond_again(last.start, data)
 
     def _compress(self, encoded: v2_json.EncodedResponse) -> None:
         headers = b"%bContent-Encoding: %b\r\n" % (encoded.headers, self._encoding.encode())

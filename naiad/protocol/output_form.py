@@ -30,9 +30,13 @@ class AnswerHead(msgspec.Struct):
     """(name, datatype, shape, bytes)"""
     headers: bytes
     text: bytes
+    """All of the JSON, or what follows the id in it."""
     size: int
+    id_bytes: int = 0
+    """How long the id is: lengths in the head depend on it."""
     start: bytes = b""
-    """All of the answer that precedes the tensors' data, in the terms of its transport: rendered by the frontend when it comes again."""
+    """All of the answer that precedes the id or else the tensors' data, in the terms of its transport: rendered by the frontend when it
+    comes again."""
 
 
 class OutputForms(msgspec.Struct):
@@ -40,8 +44,8 @@ class OutputForms(msgspec.Struct):
 
     default: OutputForm = JSON_FORM
     by_name: dict[str, OutputForm] | None = None
-    last_answer: AnswerHead | None = None
-    """Of the last answer in these forms, when all of it but the tensors' data may come again."""
+    answers: dict[int, AnswerHead] = {}
+    """Of the last answers in these forms of which all but the id and the tensors' data may come again, by the length of the id."""
 
 
 ALL_JSON = OutputForms()

@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelSpec
 from naiad.core.region_slice import RegionSlice, RegionUse
-from naiad.core.request import InferRequest, ParameterValue, RequestForm
+from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError, invalid_arg
@@ -27,6 +27,7 @@ from naiad.protocol.json_tensor import json_values, pack_json
 from naiad.protocol.output_form import ALL_JSON, BINARY_FORM, JSON_FORM, SHARED_FORM, AnswerHead, OutputForm, OutputForms
 from naiad.protocol.request_parameters import apply_parameters
 from naiad.protocol.v2_json_checked import check_shared_output, repeated_output, unexpected_data, unexpected_size
+from naiad.protocol.v2_json_template import MAX_TEMPLATE_BYTES, is_plain_id, is_sure_of_id, recall, remember, without_id
 
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -68,65 +69,8 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 _DECODER = msgspec.json.Decoder(_Request)
 _NO_BINARY = memoryview(b"")
-
-
-class Template(msgspec.Struct, frozen=True):
-    """A header whose tensors are all binary or in shared memory: serves any number of requests that repeat it."""
-
-    text: bytes
-
-    inputs: list[tuple[str, str, list[int], int]]
-    """(name, datatype, shape, bytes)"""
-    binary_bytes: int
-    requested_outputs: list[str]
-    forms: OutputForms
-    form: RequestForm
-    regions: RegionUse | None
-
-    def fill_body(self, body: bytes, model_name: str, model_version: str) -> InferRequest | None:
-        """From a whole body that has come in one piece; None when it does not repeat the header, or not with as much data."""
-        at = len(self.text)
-        if len(body) != at + self.binary_bytes or not body.startswith(self.text):
-            return None
-        if self.binary_bytes > _MAX_COPIED_BYTES:
-            return self.fill(memoryview(body)[at:], model_name, model_version)
-        tensors: list[Tensor] = []
-        for name, datatype, shape, size in self.inputs:
-            tensors.append(Tensor(name, datatype, shape, body[at : at + size]))
-            at += size
-        return InferRequest(model_name, tensors, model_version, "", self.requested_outputs, form=self.form, regions=self.regions)
-
-    def fill(self, binary: memoryview, model_name: str, model_version: str) -> InferRequest:
-        tensors: list[Tensor] = []
-        at = 0
-        for name, datatype, shape, size in self.inputs:
-            tensors.append(Tensor(name, datatype, shape, binary[at : at + size]))
-            at += size
-        return InferRequest(model_name, tensors, model_version, "", self.requested_outputs, form=self.form, regions=self.regions)
-
-
 _REPEATABLE = frozenset({"binary_data_output"})
 """Parameters that say nothing but the form of the answer."""
-_MAX_TEMPLATES = 1024
-_MAX_TEMPLATE_BYTES = 4096
-_MAX_COPIED_BYTES = 4096
-"""Up to here copies of the tensors are cheaper than views."""
-_templates: dict[tuple[str, bytes], Template] = {}
-"""By model and header: a client sends the same header again and again, only the tensors behind it differ."""
-
-
-def _remember(key: tuple[str, bytes], request: InferRequest, forms: OutputForms) -> None:
-    if len(_templates) >= _MAX_TEMPLATES:
-        _templates.clear()
-    inputs = [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.inputs]
-    request.form = RequestForm()
-    num_bytes = sum(row[3] for row in inputs)
-    _templates[key] = Template(key[1], inputs, num_bytes, request.requested_outputs, forms, request.form, request.regions)
-
-
-def recall(model_name: str, text: bytes) -> Template | None:
-    """What a request with this header was decoded with."""
-    return _templates.get((model_name, text))
 
 
 def decode_request(
@@ -137,12 +81,12 @@ def decode_request(
     if len(text) > max_bytes:
         raise invalid_arg(oversize_message(len(text), max_bytes))
     binary = _NO_BINARY if header_length is None else memoryview(body)[header_length:]
-    key = None
-    if len(text) <= _MAX_TEMPLATE_BYTES and (header_length is not None or _is_in_shared_memory(text)):
-        key = (model_name, bytes(text))
-        template = _templates.get(key)
-        if template is not None and template.binary_bytes == len(binary):
-            return template.fill(binary, model_name, model_version), template.forms
+    rest = None
+    if len(text) <= MAX_TEMPLATE_BYTES and (header_length is not None or _is_in_shared_memory(text)):
+        rest, id = without_id(bytes(text))
+        template = recall(model_name, rest)
+        if template is not None and template.binary_bytes == len(binary) and template.has_id == bool(id):
+            return template.fill(binary, id, model_name, model_version), template.forms
     try:
         header = _DECODER.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -161,9 +105,13 @@ def decode_request(
         forms = OutputForms(BINARY_FORM)
     else:
         forms = ALL_JSON
-    # A header with an id of its own is not worth keeping: the next one will be another.
-    if key is not None and not header.id and header.parameters.keys() <= _REPEATABLE and all(i.data is UNSET for i in header.inputs):
-        _remember(key, request, forms)
+    if (
+        rest is not None
+        and header.parameters.keys() <= _REPEATABLE
+        and all(i.data is UNSET for i in header.inputs)
+        and is_sure_of_id(id, header.id, rest)
+    ):
+        remember(rest, request, forms)
     return request, forms
 
 
@@ -286,9 +234,10 @@ _JSON_HEADERS = b"Content-Type: application/json\r\n"
 
 def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec) -> EncodedResponse:
     """Raises NaiadError when an output cannot be given in the form that was asked for."""
-    last = forms.last_answer
+    last = forms.answers.get(len(response.id))
     if last is not None and is_repeated(response, last):
-        return EncodedResponse(last.headers, [last.text, *(tensor.data for tensor in response.outputs)], last.size, len(last.text))
+        text = b'{"id":"%b%b' % (response.id.encode(), last.text) if last.id_bytes else last.text
+        return EncodedResponse(last.headers, [text, *(tensor.data for tensor in response.outputs)], last.size, len(text))
     outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor] = []
     binary: list[Buffer] = []
     binary_bytes = 0
@@ -312,9 +261,13 @@ def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec
     if not binary_bytes:
         return EncodedResponse(_JSON_HEADERS, [text], len(text), 0)
     headers = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % len(text)
-    if len(binary) == len(response.outputs) and not response.id and not response.parameters and not _has_classes(forms):
-        rows = [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in response.outputs]
-        forms.last_answer = AnswerHead(response.model_name, response.model_version, rows, headers, text, len(text) + binary_bytes)
+    if len(binary) == len(response.outputs) and not response.parameters and not _has_classes(forms):
+        rest, id = without_id(text)
+        if id == response.id:
+            rows = [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in response.outputs]
+            size = len(text) + binary_bytes
+            rest = text if not id else b'"' + rest
+            forms.answers[len(id)] = AnswerHead(response.model_name, response.model_version, rows, headers, rest, size, len(id))
     return EncodedResponse(headers, [text, *binary], len(text) + binary_bytes, len(text))
 
 
@@ -323,10 +276,13 @@ def _has_classes(forms: OutputForms) -> bool:
 
 
 def is_repeated(response: InferResponse, last: AnswerHead) -> bool:
-    """Nothing but the data of the tensors is new. Only binary outputs without classes come here, so their count tells the forms."""
+    """Nothing but the data of the tensors and the id, as long as the last one, is new. Only binary outputs without classes come here,
+    so their count tells the forms."""
+    id = response.id
     return (
         [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in response.outputs] == last.outputs
-        and not response.id
+        and len(id) == last.id_bytes
+        and (not id or is_plain_id(id) is not None)
         and not response.parameters
         and response.model_version == last.model_version
         and response.model_name == last.model_name

@@ -64,6 +64,21 @@ async def test_binary_in_and_out() -> None:
 
 
 @on_uvloop
+async def test_each_answer_has_the_id_of_its_request() -> None:
+    inputs = [{"name": "IN", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}]
+    outputs = [{"name": "OUT", "parameters": {"binary_data": True}}]
+    async with serving() as server:
+        client = await Client.connect(server.port)
+        for n, id in enumerate(["1", "2", "30", "4", "50", 'a"b', "ü", "x" * 200, "6", None, "7", None]):
+            document = ({} if id is None else {"id": id}) | {"inputs": inputs, "outputs": outputs}
+            text, data = json.dumps(document, separators=(",", ":")).encode(), struct.pack("<2f", n, 2)
+            reply = await client.call("POST", INFER.format("id_fp32"), text + data, {LENGTH: str(len(text))})
+            length = int(reply.headers[LENGTH])
+            assert (json.loads(reply.body[:length]).get("id"), reply.body[length:]) == (id, data)
+        await client.close()
+
+
+@on_uvloop
 async def test_a_large_body_reaches_the_model_in_the_memory_of_the_core() -> None:
     core = FakeCore()
     core.gives_buffers = True
