@@ -49,14 +49,18 @@ class DynamicScheduler:
         """`may_lend`: a call by a model may go past here to an instance that nobody else waits for."""
         self._instances = list(instances)
         self._may_lend = may_lend and not preserve_ordering and not rule.max_queue_delay_ns
-        self._may_start = not preserve_ordering and not rule.max_queue_delay_ns and not rule.preferred_batch_sizes - {rule.max_batch_size}
-        """Batches are made by size alone, and no request of one waits or is refused."""
+        policies = (default_policy, *(priority_queue_policy or {}).values())
+        self.takes_batches = not (
+            preserve_ordering
+            or rule.max_queue_delay_ns
+            or rule.preferred_batch_sizes - {rule.max_batch_size}
+            or any(policy.max_queue_size for policy in policies)
+        )
+        """A batch is made by its size alone, and no request of it is refused."""
         self._rule = rule
         self._clock = clock
         self.now_ns = clock.now_ns
         self._statistics = statistics
-        policies = (default_policy, *(priority_queue_policy or {}).values())
-        self._may_start = self._may_start and not any(policy.max_queue_size for policy in policies)
         self._queue = RequestQueue(clock, self._refuse, default_policy, priority_levels, default_priority_level, priority_queue_policy)
         self._ordering = Ordering() if preserve_ordering else None
         self._is_dispatch_due = False
@@ -100,17 +104,19 @@ class DynamicScheduler:
             self._dispatch_enough()
         return outer
 
-    def instance_for(self, num_requests: int, batch_size: int) -> Executor | None:
-        """The one that a batch, which has come about elsewhere, may be handed to as it is: it would leave like this if it came through
-        the queue. None: it has to."""
-        if self._queue or not self._may_start or (num_requests > 1 and batch_size > self._rule.max_batch_size):
-            return None
-        return self._free_instance()
-
-    def start(self, instance: Executor, requests: list[InferRequest]) -> None:
-        """That batch: its requests say that they have come now."""
-        self._last_count = len(requests)
-        instance.execute(requests)
+    def take_batch(self, requests: list[InferRequest], batch_size: int) -> None:
+        """One that has come about elsewhere (only where `takes_batches`): as a whole, when it would leave like this if its requests came
+        one by one; else through the queue. Their streams go on."""
+        fits = len(requests) == 1 or batch_size <= self._rule.max_batch_size
+        instance = self._free_instance() if fits and not self._queue else None
+        if instance is not None:
+            self._last_count = len(requests)
+            instance.execute(requests)
+            return
+        for request in requests:
+            self._queue.push(request)
+        self._statistics.pending_request_count += len(requests)
+        self._dispatch_soon()
 
     def inflight(self) -> int:
         return len(self._queue) + sum(instance.inflight for instance in (*self._instances, *self._leaving))

@@ -1,9 +1,9 @@
 """A whole batch of answers of one step of an ensemble -> the batch of the next step, or the answers of the ensemble's requests.
 
 In:  batches as their instance answers them (naiad.workers.answers). Out: the same requests, on their way to the next model as one batch.
-What one by one would be found out for each request again is looked at once: that the model serves, has an idle instance and nothing in
-its queue, and takes tensors of this form. Rule: whatever is out of the ordinary (a request that is cancelled, an answer of another form
-or with parameters, a model that is busy or schedules in another way) sends the batch the normal way, and nothing has happened yet then.
+What one by one would be found out for each request again is looked at once: that the model serves and takes tensors of this form.
+Requests and their streams stay the same. Rule: whatever is out of the ordinary (a request that is cancelled, an answer of another form
+or with parameters, a model that schedules in another way) sends the batch the normal way, and nothing has happened yet then.
 """
 
 from __future__ import annotations
@@ -98,9 +98,6 @@ class StepRelay:
         calls = calls_of(self, requests, responses, form)
         if calls is None:
             return False
-        instance = scheduler.instance_for(len(requests), form.batch_size * len(requests))
-        if instance is None:
-            return False
         heir, batch_size, take = self._heir, form.batch_size, form.take
         model_name, model_version, outputs, relay = heir.step.model_name, heir.step.model_version, heir.outputs, heir.relay
         now_ns = scheduler.now_ns()
@@ -114,7 +111,7 @@ class StepRelay:
             call.entry = heir
             call.relay = relay
             call.run.times.append(times)
-        scheduler.start(instance, requests)
+        scheduler.take_batch(requests, batch_size * len(requests))
         return True
 
     def _form_for(self, outputs: list[Tensor]) -> tuple[DynamicScheduler, Form] | None:
@@ -123,7 +120,7 @@ class StepRelay:
         try:
             target = self._find(step.model_name, step.model_version)
             scheduler = target.scheduler
-            if not isinstance(scheduler, DynamicScheduler):
+            if not isinstance(scheduler, DynamicScheduler) or not scheduler.takes_batches:
                 return None
             form = self._form
             if form is None or self._known is None or self._known() is not scheduler or not form.fits(outputs):

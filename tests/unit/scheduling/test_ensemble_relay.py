@@ -268,6 +268,33 @@ def test_a_busy_model_takes_the_batch_through_its_queue() -> None:
     assert chain.models["b"].statistics.pending_request_count == 2
     chain.reply("b")
     assert chain.running("b") == [["3", "4"]]
+    assert chain.models["b"].statistics.pending_request_count == 0
+    assert chain.num_infers == 4
+
+
+def test_who_is_cancelled_in_the_queue_of_a_busy_model_leaves_it() -> None:
+    chain = Chain()
+    chain.start("1")
+    chain.reply("a")
+    streams = [chain.send(id) for id in "23"]
+    chain.turn()
+    chain.reply("a")
+    streams[0].cancel()
+    assert chain.error("2") == "in ensemble 'e', request was cancelled"
+    assert chain.models["b"].statistics.pending_request_count == 1
+    chain.reply("b")
+    assert chain.running("b") == [["3"]]
+
+
+def test_time_outs_hold_in_the_queue_of_a_busy_model() -> None:
+    chain = Chain()
+    chain.models["b"] = Model(chain.clock, "b", default_policy=QueuePolicy(default_timeout_us=50))
+    chain.start("1")
+    chain.reply("a")
+    chain.start("2")
+    chain.reply("a")
+    chain.clock.advance(60_000)
+    assert chain.error("2") == "in ensemble 'e', Request timeout expired"
 
 
 def test_who_waits_already_goes_first() -> None:
@@ -282,22 +309,22 @@ def test_who_waits_already_goes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "batches"),
+    ("options", "batches", "is_relayed"),
     [
-        ({"max_batch_size": 2}, [["1", "2"]]),
-        ({"rule": BatchRule(8, frozenset({2}))}, [["1", "2"]]),
-        ({"rule": BatchRule(8, max_queue_delay_ns=10**9)}, []),
-        ({"rule": BatchRule(1)}, [["1"]]),
-        ({"preserve_ordering": True}, [["1", "2", "3"]]),
+        ({"max_batch_size": 2}, [["1", "2"]], True),
+        ({"rule": BatchRule(8, frozenset({2}))}, [["1", "2"]], False),
+        ({"rule": BatchRule(8, max_queue_delay_ns=10**9)}, [], False),
+        ({"rule": BatchRule(1)}, [["1"]], True),
+        ({"preserve_ordering": True}, [["1", "2", "3"]], False),
     ],
 )
-def test_where_a_model_batches_in_its_own_way_it_still_does(options: dict[str, Any], batches: list[list[str]]) -> None:
+def test_where_a_model_batches_in_its_own_way_it_still_does(options: dict[str, Any], batches: list[list[str]], is_relayed: bool) -> None:
     chain = Chain()
     chain.models["b"] = Model(chain.clock, "b", **options)
     chain.start("1", "2", "3")
     chain.reply("a")
     assert chain.running("b") == batches
-    assert chain.num_infers == 6
+    assert chain.num_infers == (3 if is_relayed else 6)
 
 
 def test_a_queue_that_is_too_short_refuses_as_ever() -> None:
