@@ -20,7 +20,7 @@ from bench import oracle
 from bench.process_tree import cpu_seconds
 from tests.server.harness import Server
 
-TIMEOUT_S = 90
+TIMEOUT_S = 45
 
 
 @dataclass(frozen=True)
