@@ -28,10 +28,11 @@ WORTH_CAPTURING = 4.2e12
 
 
 def prompt_ladder(max_tokens: int, num_parameters: int) -> tuple[int, ...]:
-    """Sizes of the graphs. The last one may be above what a step may have, so that the fullest step fits too."""
-    limit = min(max_tokens, max(SIZES[0], int(WORTH_CAPTURING / num_parameters)))
+    """Sizes of the graphs. The last one may be above what a step may have, so that the fullest step fits too (padded_size)."""
+    fullest = max_tokens + 1
+    limit = min(fullest, max(SIZES[0], int(WORTH_CAPTURING / num_parameters)))
     below = [size for size in SIZES if size < limit]
-    return SIZES[: len(below) + (limit == max_tokens or limit in SIZES)]
+    return SIZES[: len(below) + (limit == fullest or limit in SIZES)]
 
 
 class PromptGraphs:

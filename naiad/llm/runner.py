@@ -105,10 +105,13 @@ class Runner:
         wanted = [(i, row.sequence.request.parameters.logprobs) for i, row in enumerate(sampled_rows)]
         asked = [(i, count) for i, count in wanted if count is not None]
         logprobs = compute_logprobs(logits, sampled, [i for i, _ in asked], [c for _, c in asked]) if asked else None
-        if sampled.device.type == "cpu":
+        if self.device.type == "cpu":
             return LaunchedStep(plan, sampled, None, logprobs, failures)
-        host = torch.empty(len(sampled_rows), dtype=torch.int32, pin_memory=True)
-        host.copy_(sampled[: len(sampled_rows)], non_blocking=True)
+        host = sampled
+        if sampled_rows:
+            host = torch.empty(len(sampled_rows), dtype=torch.int32, pin_memory=True)
+            host.copy_(sampled[: len(sampled_rows)], non_blocking=True)
+        # Waited for even when nothing was sampled: the staging buffers of a step are free when it is over (packed_staging.py).
         event = torch.cuda.Event()
         event.record()
         return LaunchedStep(plan, host, event, logprobs, failures)

@@ -1,6 +1,6 @@
 """What one step reads on the device: views into the packed staging buffer, and the few numbers that launches need on the host.
 
-In:  filled by staging.py from a StepPlan. Out: read by the decoder's operations and by the sampler.
+In:  filled by step_stager.py from a StepPlan. Out: read by the decoder's operations and by the sampler.
 Rows 0..num_single-1 are one-token rows, each its own sequence; the other tokens belong to prompt segments.
 """
 

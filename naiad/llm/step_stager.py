@@ -160,9 +160,13 @@ class StepStager:
 
 
 def padded_size(plan: StepPlan) -> int:
-    """The least size that has room for the plan's tokens and tiles."""
+    """The least size that has room for the plan's tokens and tiles, and for one row of padding when it has prompts only.
+
+    A captured step launches the attention of one-token rows in any case. If it had none, no program of that kernel would wait for the
+    kernel before (kernels/launch.py), and the prompts' attention after it could begin before their keys are stored.
+    """
     num_tiles = sum(-(-row.count // TILE_TOKENS) for row in plan.rows[plan.num_single :])
-    return max(plan.num_tokens, num_tiles * TOKENS_PER_TILE)
+    return max(plan.num_tokens + (plan.num_single == 0), num_tiles * TOKENS_PER_TILE)
 
 
 def _stage_sampled(packed: PackedStaging, step: StepInput, plan: StepPlan, mask_rows: dict[int, int], num_padding: int = 0) -> None:

@@ -11,8 +11,9 @@ from naiad.llm.engine_statistics import EngineStatistics
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.parameters import SamplingParameters
 
-PROMPT_TOKENS = (200, 5, 40, 100, 1100)
-"""One alone, then one beside every size of products (gemm_plan.py), then one with attention's larger tiles (prompt_attention.py)."""
+PROMPT_TOKENS = (200, 5, 40, 100, 1100, 2100)
+"""One alone, then one beside every size of products (gemm_plan.py), then two with attention's larger tiles (prompt_attention.py): small
+models have captured steps of up to 2048 tokens (prompt_graphs.py), whose tiles are the smaller ones."""
 NUM_OUT = 2 * len(PROMPT_TOKENS)
 """So that the first ones still generate when the last one comes."""
 

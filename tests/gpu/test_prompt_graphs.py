@@ -97,7 +97,7 @@ def test_graphs_give_the_tokens_of_single_launches(device: torch.device) -> None
 
 @pytest.mark.parametrize(
     ("max_tokens", "num_parameters", "last"),
-    [(8192, 8_030_000_000, 512), (8192, 600_000_000, 2048), (96, 1, 96), (100, 1, 128), (7, 1, 16), (9999, 1, 2048)],
+    [(8192, 8_030_000_000, 512), (8192, 600_000_000, 2048), (95, 1, 96), (96, 1, 128), (100, 1, 128), (7, 1, 16), (9999, 1, 2048)],
 )
 def test_the_ladder_ends_where_the_device_is_slower_than_the_host(max_tokens: int, num_parameters: int, last: int) -> None:
     sizes = prompt_ladder(max_tokens, num_parameters)
