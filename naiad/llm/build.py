@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from naiad.llm.batch_ladder import ladder
 from naiad.llm.block_pool import BlockPool
 from naiad.llm.chunk_plan import ChunkPlanner
 from naiad.llm.engine import Engine
@@ -107,7 +108,7 @@ def _assemble(
         stager = StepStager(num_tokens, settings.max_num_seqs, planner, device, max(sizes, default=0))
         runner = Runner(model, cache, table, cuda_parts.build_sampler(table), stager)
         if captured is not None:
-            single = cuda_graphs.GraphLadder(captured, runner.sampler, cache, stager, cuda_graphs.ladder(settings.max_num_seqs))
+            single = cuda_graphs.GraphLadder(captured, runner.sampler, cache, stager, ladder(settings.max_num_seqs))
             runner.graphs = [single, prompt_graphs.PromptGraphs(captured, runner.sampler, cache, stager, sizes, single.pool)]
     else:
         stager = StepStager(num_tokens, settings.max_num_seqs, None, device)

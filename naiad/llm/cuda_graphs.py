@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from naiad.llm.kernels.decode_attention import MAX_ROWS_ONE_WAY
+from naiad.llm.batch_ladder import MAX_ROWS_ONE_WAY, kinds
 from naiad.llm.kv_cache import KvCache
 from naiad.llm.runner import Model, Sampler, sample_step
 from naiad.llm.step_input import StepInput
@@ -23,12 +23,6 @@ from naiad.llm.step_stager import StepStager
 from naiad.llm.token_scheduler import StepPlan
 
 Result = TypeVar("Result")
-
-
-def ladder(max_num_seqs: int) -> list[int]:
-    """Fine where a padded row costs most."""
-    sizes = [1, 2, 4, 8, *range(16, 64, 8), *range(64, 256, 16), *range(256, max_num_seqs, 32)]
-    return [size for size in sizes if size < max_num_seqs] + [max_num_seqs]
 
 
 class GraphLadder:
@@ -40,8 +34,7 @@ class GraphLadder:
         """By size, and whether the sequences are short."""
         self.pool: Any = None
         for size in reversed(sizes):
-            kinds = (True, False) if size > MAX_ROWS_ONE_WAY else (True,)
-            for is_short in kinds:
+            for is_short in kinds(size):
                 step = stager.single_step(size)
                 step.is_short = is_short
                 graph, (logits, sampled) = capture(partial(_forward, model, sampler, cache, step), self.pool)

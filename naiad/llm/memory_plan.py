@@ -8,18 +8,27 @@ from __future__ import annotations
 import torch
 
 from naiad.errors import unavailable
+from naiad.llm.batch_ladder import num_kept_rows
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.kv_cache import block_bytes
 from naiad.llm.models.description import ModelDescription
 
 DEFAULT_CPU_BYTES = 1 << 30
 GRAPH_BYTES = 1 << 30
-"""Left for captured graphs, library workspaces and fragmentation."""
+"""Left for what captured graphs use in turn, library workspaces and fragmentation."""
 
 
 def activation_bytes(description: ModelDescription, num_tokens: int, max_num_seqs: int, dtype: torch.dtype) -> int:
     """The largest step: its widest projections are alive at once; logits of all sequences, once as they are and once widened."""
     return num_tokens * description.activation_width * dtype.itemsize + max_num_seqs * description.vocab_size * (dtype.itemsize + 4)
+
+
+def graph_bytes(description: ModelDescription, settings: EngineSettings, dtype: torch.dtype) -> int:
+    """What is captured keeps its logits, a size beside the other: gigabytes where vocabulary and batch are large."""
+    if not description.is_captured or not settings.use_cuda_graphs:
+        return GRAPH_BYTES
+    logit_bytes = 4 if description.has_wide_logits else dtype.itemsize
+    return GRAPH_BYTES + num_kept_rows(settings.max_num_seqs) * description.vocab_size * logit_bytes
 
 
 def num_kv_blocks(
@@ -41,7 +50,7 @@ def num_kv_blocks(
 def _free_bytes(description: ModelDescription, settings: EngineSettings, num_tokens: int, device: torch.device, dtype: torch.dtype) -> int:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    reserve = GRAPH_BYTES + activation_bytes(description, num_tokens, settings.max_num_seqs, dtype)
+    reserve = graph_bytes(description, settings, dtype) + activation_bytes(description, num_tokens, settings.max_num_seqs, dtype)
     if settings.kv_cache_free_gpu_mem_fraction is not None:
         return int((free - reserve) * settings.kv_cache_free_gpu_mem_fraction)
     return int(free - total * (1.0 - settings.gpu_memory_utilization)) - reserve

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from naiad.llm.batch_ladder import MAX_ROWS_ONE_WAY
 from naiad.llm.kernels.launch import Kernel, next_power_of_2, padded_head_dim, wait_for_inputs
 
 
@@ -132,9 +133,6 @@ def _combine(
     out_at = (row.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads)[:, None] * HEAD_DIM + dims[None, :]
     tl.store(out_ptr + out_at, out.to(out_ptr.dtype.element_ty), mask=mask)
 
-
-MAX_ROWS_ONE_WAY = 80
-"""With more rows, how long they are decides about the tile."""
 
 _launch_decode_attention = Kernel(_decode_attention_kernel)
 

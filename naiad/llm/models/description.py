@@ -21,6 +21,10 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Per layer."""
     activation_width: int
     """Values per token that the largest layer keeps at once."""
+    is_captured: bool = False
+    """Its steps may be captured in CUDA graphs."""
+    has_wide_logits: bool = False
+    """They are float32, whatever the weights are."""
 
     def kv_values_per_token(self) -> int:
         return sum(2 * shape.num_kv_heads * shape.head_dim for shape in self.kv_shapes)
@@ -33,4 +37,6 @@ def describe(config: DecoderConfig) -> ModelDescription:
         max_position_embeddings=config.max_position_embeddings,
         kv_shapes=[KvShape(config.num_kv_heads, config.head_dim)] * config.num_layers,
         activation_width=width,
+        is_captured=True,
+        has_wide_logits=bool(config.logits_softcap),
     )
