@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
-from naiad.core.tensor import REFERENCE, Tensor
+from naiad.core.tensor import REFERENCE
 from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.workers.execution import Execution
@@ -45,6 +45,13 @@ class Answers:
             self._tell_executed(batch, batch.on_executed, message)
         # The next batch goes out first: the worker works on it while the answers of this one are written.
         instance.on_free(instance)
+        # While they are still open: a reference that is wrong ends the worker, and with it all that is open is failed.
+        for response in message.responses:
+            if response is not None:
+                for tensor in response.outputs:
+                    if tensor.data.__class__ is REFERENCE:
+                        self._resolve(response)
+                        break
         times = BatchTimes(batch.compute_start_ns, message.compute_input_end_ns, message.compute_output_start_ns, time.monotonic_ns())
         batch.times = times
         self._statistics.record_execution(batch.batch_size, times)
@@ -69,11 +76,6 @@ class Answers:
 
     def _deliver(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> None:
         """The only responses of plain requests."""
-        for response in responses:
-            for tensor in response.outputs:
-                if tensor.data.__class__ is REFERENCE:
-                    self._resolve(response.outputs)
-                    break
         part = requests[0].part
         if part is not None and part.relay is not None and part.relay.take(requests, responses, times):
             return
@@ -84,9 +86,10 @@ class Answers:
             assert request.stream is not None
             request.stream.put(InferResponse(name, version, request.id, response.outputs, response.parameters, None, times), True)
 
-    def _resolve(self, outputs: list[Tensor]) -> None:
+    def _resolve(self, response: WorkResponse) -> None:
+        """Raises BrokenLinkError."""
         if self._instance.process is not None:
-            self._instance.process.channel.link.resolve(outputs)
+            self._instance.process.channel.link.resolve(response.outputs)
 
     def _tell_executed(self, batch: Batch, on_executed: OnExecuted, message: Executed) -> None:
         """A request that is to be seen again counts as executed each time, as under Triton; a null request ends here, whatever comes."""
@@ -121,10 +124,13 @@ class Answers:
     # Of a response sender.
 
     def on_response(self, message: Response) -> None:
+        response = message.response
+        if response is not None:
+            self._resolve(response)
         entry = self._work.pop(message.handle) if message.is_final else self._open.get(message.handle)
         if entry is None or entry.request.is_null:
             return
-        request, response = entry.request, message.response
+        request = entry.request
         now_ns = time.monotonic_ns()
         is_first = entry.num_responses == 0
         error = None
@@ -177,7 +183,4 @@ class Answers:
         return BatchTimes(start_ns, batch.times.compute_input_end_ns if batch.times is not None else start_ns, now_ns, now_ns)
 
     def _to_response(self, request: InferRequest, response: WorkResponse, error: NaiadError | None) -> InferResponse:
-        process = self._instance.process
-        if process is not None and response.outputs:
-            process.channel.link.resolve(response.outputs)
         return InferResponse(self._plan.model_name, self._plan.model_version, request.id, response.outputs, response.parameters, error)

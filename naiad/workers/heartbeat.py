@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from naiad import log
-from naiad.core.clock import Clock
+from naiad.core.clock import Clock, Timer
 from naiad.workers.messages import Ping, Pong
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Heartbeat:
         self._is_responsive = True
         self._says_ready = True
         self._ready_askers: list[Callable[[bool], None]] = []
+        self._ready_deadline: Timer | None = None
+        """Of the first of them."""
 
     @property
     def is_good(self) -> bool:
@@ -82,13 +84,17 @@ class Heartbeat:
             answer(instance.is_healthy)
             return
         self._ready_askers.append(answer)
-        self._clock.call_at(self._clock.now_ns() + READY_HOOK_NS, lambda: self.settle(False))
+        if self._ready_deadline is None:
+            self._ready_deadline = self._clock.call_at(self._clock.now_ns() + READY_HOOK_NS, lambda: self.settle(False))
         self._ping += 1
         self._ping_sent_ns = self._clock.now_ns()
         instance.process.channel.send(Ping(self._ping))
 
     def settle(self, is_ready: bool) -> None:
         """The answer to all who have asked."""
+        if self._ready_deadline is not None:
+            self._ready_deadline.cancel()
+            self._ready_deadline = None
         askers, self._ready_askers = self._ready_askers, []
         for answer in askers:
             answer(is_ready)

@@ -218,7 +218,7 @@ class Instance:
 
     async def _restart(self, ended: WorkerProcess) -> None:
         """Until it serves again. Each attempt waits longer; a crash loop is tried only now and then."""
-        reason = describe_status(await ended.exited) if ended.pid else "ended"
+        reason = describe_status(await asyncio.shield(ended.exited)) if ended.pid else "ended"
         while self.state is State.DOWN:
             delay_s = self._restarts.next_delay_s(self._clock.now_ns())
             self.last_end = reason

@@ -60,9 +60,15 @@ class WorkerProcess:
         return self.channel.is_closed
 
     async def start(self, template: TemplateProcess) -> None:
+        """Nothing is left of it when it raises, or is cancelled: a worker that finds its channel closed ends."""
         self._answer = self._loop.create_future()
-        await template.fork(self.name, self._theirs, self._on_exit)
-        await self._answer
+        try:
+            await template.fork(self.name, self._theirs, self._on_exit)
+            await self._answer
+        except BaseException:
+            self._answer.cancel()
+            self._close("it did not start")
+            raise
 
     async def configure(self, arguments: LoadArguments) -> bytes:
         answer = await self._ask(Configure(arguments))
@@ -103,7 +109,7 @@ class WorkerProcess:
         """Returns when the process is gone and everything it held is free."""
         self._signal(signal.SIGKILL)
         if self.pid:
-            await self.exited
+            await asyncio.shield(self.exited)
         self._close("killed")
 
     def kill_now(self) -> None:

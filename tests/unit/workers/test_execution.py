@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
+from naiad.core.tensor import SlotRef
+from naiad.core.work import WorkResponse
 from naiad.errors import NaiadError
+from naiad.workers.messages import Executed, Response, ToServer
 from naiad.workers.template_process import Templates
 from tests.unit.workers.identity_instance import infer, make_instance, request
 
@@ -58,3 +63,30 @@ async def test_an_execution_past_its_limit_is_killed(templates: Templates) -> No
     with pytest.raises(NaiadError, match="its worker process ended"):
         await pending.stream.single()
     await instance.stop(0)
+
+
+@pytest.mark.parametrize("is_sender", [False, True])
+async def test_a_wrong_reference_in_an_answer_fails_all_that_its_worker_had(templates: Templates, is_sender: bool) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    assert instance.process is not None
+    channel = instance.process.channel
+    take = channel._on_message
+
+    def spoil(message: ToServer) -> None:
+        if isinstance(message, Executed):
+            answers = [response for response in message.responses if response is not None]
+            answers[1].outputs[0].data = SlotRef(12345, 0, 16)  # type: ignore[assignment]
+            if is_sender:
+                take(Response(2, WorkResponse(answers[1].outputs), True))
+        take(message)
+
+    channel._on_message = spoil
+    given = [request(np.ones(4, np.float32)) for _ in range(3)]
+    instance.execute(given)
+    for one in given:
+        assert one.stream is not None
+        with pytest.raises(NaiadError, match="its worker process ended"):
+            await asyncio.wait_for(one.stream.single(), 60)
+    assert instance.inflight == 0
+    await instance.stop(5)

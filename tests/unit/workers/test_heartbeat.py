@@ -3,9 +3,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import Any
 
+from naiad.workers.heartbeat import READY_HOOK_NS, Heartbeat
 from naiad.workers.lease import Lease
+from naiad.workers.messages import Ping, Pong
 from naiad.workers.template_process import Templates
+from tests.fakes import FakeClock
 from tests.unit.workers.identity_instance import make_instance
 
 
@@ -52,3 +56,37 @@ async def test_a_stopped_worker_that_is_lent_is_unhealthy_when_its_borrower_rest
     lent[1].close()
     await instance.stop(5)
     assert over == [lent[0]]
+
+
+class IdleInstance:
+    """Serves, and notes what is sent to its worker."""
+
+    is_serving = is_healthy = True
+    num_batches = 0
+    lease = None
+
+    def __init__(self) -> None:
+        self.sent: list[Ping] = []
+        self.process = self.channel = self
+
+    def send(self, message: Ping) -> None:
+        self.sent.append(message)
+
+
+def test_an_answer_in_time_ends_its_deadline_and_spares_who_asks_later() -> None:
+    clock, instance = FakeClock(), IdleInstance()
+    like: Any = instance
+    heartbeat = Heartbeat(like, clock)
+    heartbeat.begin(has_ready_hook=True)
+    answers: list[tuple[str, bool]] = []
+    heartbeat.ask_ready(lambda is_ready: answers.append(("first", is_ready)))
+    heartbeat.on_pong(Pong(instance.sent[-1].number, True))
+    clock.advance(READY_HOOK_NS - 1)
+    heartbeat.ask_ready(lambda is_ready: answers.append(("second", is_ready)))
+    clock.advance(1)
+    assert answers == [("first", True)]
+    heartbeat.on_pong(Pong(instance.sent[-1].number, True))
+    assert answers == [("first", True), ("second", True)]
+    heartbeat.ask_ready(lambda is_ready: answers.append(("third", is_ready)))
+    clock.advance(READY_HOOK_NS)
+    assert answers[-1] == ("third", False)

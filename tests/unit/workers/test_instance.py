@@ -11,7 +11,8 @@ import pytest
 
 from naiad.errors import Code, NaiadError
 from naiad.workers.instance import State
-from naiad.workers.template_process import Templates
+from naiad.workers.template_process import TemplateProcess, Templates
+from naiad.workers.worker_process import WorkerProcess
 from tests.unit.workers.identity_instance import make_instance, request
 
 
@@ -62,6 +63,23 @@ async def test_a_load_that_never_returns_can_be_given_up(templates: Templates) -
         await loading
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_unloading_while_its_worker_comes_back_leaves_no_process(templates: Templates, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    starting: asyncio.Queue[WorkerProcess] = asyncio.Queue()
+    start = WorkerProcess.start
+
+    async def note(process: WorkerProcess, template: TemplateProcess) -> None:
+        starting.put_nowait(process)
+        await start(process, template)
+
+    monkeypatch.setattr(WorkerProcess, "start", note)
+    os.kill(instance.pid, signal.SIGKILL)
+    process = await starting.get()
+    await instance.stop(5)
+    await asyncio.wait_for(process.exited, 60)
 
 
 async def test_workers_die_with_their_template(templates: Templates) -> None:
