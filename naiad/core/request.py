@@ -109,3 +109,5 @@ class InferRequest(msgspec.Struct, eq=False):
     """Of a step of an ensemble: answers of a whole batch of them go on together."""
     is_batched: bool = False
     """Its scheduler keeps nothing of it once an instance has it."""
+    waits_in: Any = None
+    """The level of a queue that it is in, or was in last: a request of an ensemble comes from one queue into the next."""

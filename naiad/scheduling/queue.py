@@ -85,6 +85,7 @@ class RequestQueue:
         level.size += 1
         self._size += 1
         request.is_waiting = True
+        request.waits_in = level
         assert request.stream is not None
         request.stream.on_cancel(self._cancel, level, request)
         if level.has_timeouts:
@@ -160,10 +161,15 @@ class RequestQueue:
         expiries = self._expiries
         while expiries and (not expiries[0][3].is_waiting or expiries[0][0] <= now_ns):
             _, _, level, request = heapq.heappop(expiries)
-            if request.is_waiting:
+            # It may have been taken and be waiting again, here or elsewhere: that time is not this one's.
+            if request.is_waiting and request.waits_in is level and self._expiry_ns(level, request) <= now_ns:
                 self._expire(level, request)
         if expiries:
             self._set_timer(expiries[0][0])
+
+    @staticmethod
+    def _expiry_ns(level: _Level, request: InferRequest) -> int:
+        return request.queue_start_ns + level.policy.timeout_us(request) * 1000
 
     def _expire(self, level: _Level, request: InferRequest) -> None:
         if level.policy.is_delay:
