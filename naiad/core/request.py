@@ -54,16 +54,17 @@ class RequestForm(msgspec.Struct):
     batch_size: int = 1
     answer: Any = None
     """What the encoder of the answers keeps of the last one."""
-    steps: dict[int, RequestForm] | None = None
-    """By number: forms of the requests that an ensemble makes of one of this form."""
+    steps: dict[int, tuple[object, RequestForm]] | None = None
+    """By number: forms of the requests that an ensemble makes of one of this form, and the step that it was."""
 
-    def step(self, number: int) -> RequestForm:
+    def step(self, number: int, step: object) -> RequestForm:
+        """A form outlives the ensemble: of another copy of it, nothing is known yet."""
         if self.steps is None:
             self.steps = {}
-        form = self.steps.get(number)
-        if form is None:
-            form = self.steps[number] = RequestForm()
-        return form
+        found = self.steps.get(number)
+        if found is None or found[0] is not step:
+            found = self.steps[number] = (step, RequestForm())
+        return found[1]
 
 
 class InferRequest(msgspec.Struct, eq=False):

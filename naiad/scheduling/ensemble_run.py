@@ -161,7 +161,7 @@ class Run:
         )
         request.caller = outer.caller
         if not entry.num_awaited and outer.form is not None:
-            request.form = outer.form.step(entry.number)
+            request.form = outer.form.step(entry.number, step)
         if mark is not None:
             mark.put_on(request)
         if outer.trace is not None:

@@ -12,14 +12,14 @@ import contextlib
 import socket
 from typing import Any
 
-_LOOPBACK = ("127.", "::1", "::ffff:127.")
+_LOOPBACK = ("127.", "::ffff:127.")
 
 
 def is_same_host(peer: Any, own: Any) -> bool:
     """Of the addresses that getpeername and getsockname give."""
     if not isinstance(peer, tuple) or not isinstance(own, tuple):
         return False  # a Unix socket, or already gone
-    return peer[0] == own[0] or str(peer[0]).startswith(_LOOPBACK)
+    return peer[0] in (own[0], "::1") or str(peer[0]).startswith(_LOOPBACK)
 
 
 def stop_pacing(transport: asyncio.BaseTransport) -> None:
