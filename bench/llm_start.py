@@ -45,7 +45,7 @@ def write(folder: Path) -> None:
         shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, inner)
         shapes |= {f"{prefix}{name}.weight": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
     names = sorted(shapes)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for part in range(NUM_FILES):
         file = f"model-{part + 1:05}-of-{NUM_FILES:05}.safetensors"
         mine = names[part::NUM_FILES]

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,7 +51,8 @@ class Load:
     def __init__(self, server: Server, models: list[str]) -> None:
         self._stop = threading.Event()
         self.failures: list[str] = []
-        self._answered: set[threading.Thread] = set()
+        self._answered: Counter[threading.Thread] = Counter()
+        """Each thread counts its own good answers."""
         targets = [(self._http, model) for model in models] + [(self._grpc, model) for model in models]
         self._threads = [threading.Thread(target=send, args=(server, model)) for send, model in targets]
 
@@ -63,6 +65,10 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+    @property
+    def num_answers(self) -> int:
+        return self._answered.total()
 
     def wait_answers(self) -> None:
         """Until each thread has had a good one."""
@@ -94,7 +100,7 @@ class Load:
 
     def _count(self, is_good: bool, words: str) -> None:
         if is_good:
-            self._answered.add(threading.current_thread())
+            self._answered[threading.current_thread()] += 1
         else:
             self.failures.append(words)
 
