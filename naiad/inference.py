@@ -118,6 +118,13 @@ class InferenceCore:
             return enqueue_traced(request, model.name, model.version, model.scheduler.enqueue)
         return model.scheduler.enqueue(request)
 
+    def infer_again(self, request: InferRequest, model: Model) -> ResponseStream:
+        """Of a form that has been accepted by the same model before, with as much data, neither traced nor in shared memory."""
+        if self.is_exiting:
+            raise unavailable("Server exiting", RETRY_AFTER_S)
+        request.start_ns = time.monotonic_ns()
+        return model.scheduler.enqueue(request)
+
     def call(self, request: InferRequest) -> ResponseStream:
         """On behalf of another request: a step of an ensemble, a call of a model. Goes on while the server drains."""
         request.start_ns = time.monotonic_ns()

@@ -13,34 +13,33 @@ from typing import TYPE_CHECKING
 
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue
-from naiad.core.response import Consumer, InferResponse
+from naiad.core.response import Consumer
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.frontends.http_answer import answer_error
 from naiad.frontends.http_generate import SingleGeneration
+from naiad.frontends.http_infer_answer import InferAnswer
+from naiad.frontends.http_repeated import RepeatedForm, RepeatedInfer, may_be_repeated
 from naiad.frontends.http_trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate, raw_request, v2_json
-from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, compress, decompress
-from naiad.protocol.output_form import AnswerHead, OutputForms
+from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
+from naiad.protocol.output_form import OutputForms
 from naiad.protocol.triton_json import parse
 from naiad.protocol.v2_json_checked import MissingInputsError
 from naiad.protocol.v2_json_template import Template, recall, without_id
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import Head
-from naiad.transport.http1_response import render_head
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore
+    from naiad.repository.model import Model
 
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 _MAX_INLINE_DECOMPRESS_BYTES = 4 * 1024
-_MAX_INLINE_COMPRESS_BYTES = 64 * 1024
 _LENGTH_HEADER = "Inference-Header-Content-Length"
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,20}")
 _ALIGNMENT = 64
-_MAX_AGAIN_BYTES = 64 * 1024
-"""Larger answers are written without a copy."""
 
 
 class InferRoute:
@@ -53,6 +52,7 @@ class InferRoute:
         "_max_bytes",
         "_model_name",
         "_model_version",
+        "_repeated",
         "_response_encoding",
         "_template",
         "_tracing",
@@ -75,6 +75,7 @@ class InferRoute:
         self._header_length: int | None = None
         self._template: Template | None = None
         """Of the last request with this head: clients repeat themselves."""
+        self._repeated: RepeatedForm | None = None
         self._forward: dict[str, ParameterValue] | None = None
         self._head_error: NaiadError | None = None
         self._content_encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1")
@@ -132,13 +133,27 @@ class InferRoute:
         except NaiadError as error:
             answer_error(exchange, error)
             return
-        stream.deliver_to(_InferAnswer(exchange, forms, spec, self._response_encoding).take)
+        self._expect_again(exchange, request, model)
+        stream.deliver_to(InferAnswer(exchange, forms, spec, self._response_encoding).take)
         if not exchange.is_ended:
             exchange.on_disconnect(stream.cancel)
 
+    def _expect_again(self, exchange: Exchange, request: InferRequest, model: Model) -> None:
+        template = self._template
+        if template is None or request.form is not template.form or self._forward or self._header_length is None:
+            return
+        form = self._repeated
+        if form is None or form.template is not template or form.model is not model:
+            if not may_be_repeated(exchange.head, model, template, self._response_encoding):
+                return
+            form = self._repeated = RepeatedForm(
+                self._core, exchange.head, model, (self._model_name, self._model_version), template, self._header_length
+            )
+        exchange.expect_again(RepeatedInfer(form))
+
     def _infer_traced(self, exchange: Exchange, request: InferRequest, forms: OutputForms, spec: ModelSpec) -> None:
         """The same, when it may be traced. Raises NaiadError."""
-        answer: Consumer = _InferAnswer(exchange, forms, spec, self._response_encoding).take
+        answer: Consumer = InferAnswer(exchange, forms, spec, self._response_encoding).take
         group = start_trace(self._tracing, request, exchange)
         stream = infer_in_trace(self._core, request, group)
         stream.deliver_to(answer if group is None else traced(group, answer, "HTTP"))
@@ -232,66 +247,3 @@ def _header_length(head: Head) -> int | None:
     if not _INT32_MIN <= value <= _INT32_MAX:
         raise invalid_arg(f"Unable to parse {_LENGTH_HEADER}, value is out of range [ {_INT32_MIN}, {_INT32_MAX} ], got: {value}")
     return value
-
-
-class _InferAnswer:
-    """Waits for the one response of a request."""
-
-    __slots__ = ("_encoding", "_exchange", "_forms", "_response", "_spec")
-
-    def __init__(self, exchange: Exchange, forms: OutputForms, spec: ModelSpec, encoding: str) -> None:
-        self._exchange = exchange
-        self._forms = forms
-        self._spec = spec
-        self._encoding = encoding
-        self._response: InferResponse | None = None
-
-    def take(self, response: InferResponse | None, is_final: bool) -> None:
-        if response is None:
-            response = self._response
-        if not is_final:
-            self._response = response
-            return
-        if response is not None and response.error is None:
-            last = self._forms.answers.get(len(response.id))
-            if last is not None and self._answer_again(response, last):
-                return
-        try:
-            if response is None:
-                raise internal("the model ended the request without a response")
-            if response.error is not None:
-                raise response.error
-            encoded = v2_json.encode_response(response, self._forms, self._spec)
-        except NaiadError as error:
-            answer_error(self._exchange, error)
-            return
-        if self._encoding == IDENTITY:
-            self._exchange.respond_parts(200, encoded.headers, encoded.parts, encoded.size)
-        else:
-            self._compress(encoded)
-
-    def _answer_again(self, response: InferResponse, last: AnswerHead) -> bool:
-        if self._encoding != IDENTITY or last.size > _MAX_AGAIN_BYTES or not v2_json.is_repeated(response, last):
-            return False
-        if not last.start:
-            last.start = render_head(200, last.headers, last.size) + (b'{"id":"' if last.id_bytes else last.text)
-        data = [tensor.data for tensor in response.outputs]
-        if last.id_bytes:
-            data = [response.id.encode(), last.text, *data]
-        return self._exchange.respond_again(last.start, data)
-
-    def _compress(self, encoded: v2_json.EncodedResponse) -> None:
-        headers = b"%bContent-Encoding: %b\r\n" % (encoded.headers, self._encoding.encode())
-        if encoded.size <= _MAX_INLINE_COMPRESS_BYTES:
-            self._exchange.respond(200, headers, compress(encoded.parts, self._encoding))
-            return
-        future = asyncio.get_running_loop().run_in_executor(None, compress, encoded.parts, self._encoding)
-        future.add_done_callback(lambda done: self._on_compressed(headers, done))
-
-    def _on_compressed(self, headers: bytes, future: asyncio.Future[bytes]) -> None:
-        if future.cancelled():
-            return
-        if future.exception() is None:
-            self._exchange.respond(200, headers, future.result())
-        else:
-            answer_error(self._exchange, internal("failed to compress the response"))

@@ -15,7 +15,7 @@ from naiad.core.request import InferRequest, RequestForm
 from naiad.core.tensor import Tensor
 from naiad.protocol.output_form import OutputForms
 
-_ID_AT_START = re.compile(rb'\{"id": ?"([0-9A-Za-z._:/+=@-]{1,128})"')
+ID_AT_START = re.compile(rb'\{"id": ?"([0-9A-Za-z._:/+=@-]{1,128})"')
 """Where all clients of Triton write it; without anything that JSON would have to escape."""
 is_plain_id = re.compile(r"[0-9A-Za-z._:/+=@-]{1,128}").fullmatch
 
@@ -42,13 +42,13 @@ class Template(msgspec.Struct, frozen=True):
             return None
         id = ""
         if self.has_id:
-            start = _ID_AT_START.match(body)
+            start = ID_AT_START.match(body)
             if start is None or start.end() + len(self.text) != at or not body.startswith(self.text, start.end()):
                 return None
             id = start[1].decode()
         elif at != len(self.text) or not body.startswith(self.text):
             return None
-        if self.binary_bytes > _MAX_COPIED_BYTES:
+        if self.binary_bytes > MAX_COPIED_BYTES:
             return self.fill(memoryview(body)[at:], id, model_name, model_version)
         tensors: list[Tensor] = []
         for name, datatype, shape, size in self.inputs:
@@ -67,7 +67,7 @@ class Template(msgspec.Struct, frozen=True):
 
 _MAX_TEMPLATES = 1024
 MAX_TEMPLATE_BYTES = 4096
-_MAX_COPIED_BYTES = 4096
+MAX_COPIED_BYTES = 4096
 """Up to here copies of the tensors are cheaper than views."""
 _templates: dict[tuple[str, bytes], Template] = {}
 """By model and header: a client sends the same header again and again, only the id in it and the tensors behind it differ."""
@@ -75,7 +75,7 @@ _templates: dict[tuple[str, bytes], Template] = {}
 
 def without_id(text: bytes) -> tuple[bytes, str]:
     """What of a header may come again, and the id that it begins with."""
-    start = _ID_AT_START.match(text)
+    start = ID_AT_START.match(text)
     return (text, "") if start is None else (text[start.end() :], start[1].decode())
 
 

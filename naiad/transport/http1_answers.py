@@ -15,6 +15,7 @@ from naiad.transport.http1_flush import FlushTurn
 
 if TYPE_CHECKING:
     from naiad.transport.http1_exchange import Exchange
+    from naiad.transport.http1_repeated import Repeated
 
 _FLUSH_BYTES = 64 * 1024
 """So much is not kept until the end of the turn."""
@@ -42,6 +43,7 @@ class AnswerQueue:
         "_owner",
         "_transport",
         "_turn",
+        "again",
         "exchanges",
         "is_corked",
         "is_paused",
@@ -57,6 +59,8 @@ class AnswerQueue:
         self._out_bytes = 0
         self._flush_is_due = False
         self.exchanges: deque[Exchange] = deque()
+        self.again: Repeated | None = None
+        """What the next request of the connection is compared with."""
         self.is_corked = False
         """More requests of the same read follow: their answers may still join this write."""
         self.is_paused = False
@@ -119,6 +123,7 @@ class AnswerQueue:
         self._transport = None
         self._turn.forget(self)
         self._out.clear()
+        self.again = None
         self.disconnect()
 
     def _wait(self, exchange: Exchange, parts: list[Buffer], stream_bytes: int) -> None:

@@ -119,6 +119,19 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._drain(nbytes)
             return
         data = self._scratch[:nbytes].tobytes()
+        answers = self._answers
+        again = answers.again
+        if (
+            again is not None
+            and nbytes == again.size
+            and not answers.exchanges
+            and not answers.is_paused
+            and not self._pending
+            and self._body is None
+            and again.begin(answers, data)
+        ):
+            self._endpoint.num_requests += 1
+            return
         if self._pending:
             data = self._pending + data
             self._pending = b""

@@ -16,6 +16,7 @@ from naiad.transport.http1_response import JSON_TYPE, LAST_CHUNK, error_body, re
 
 if TYPE_CHECKING:
     from naiad.transport.http1_answers import AnswerQueue
+    from naiad.transport.http1_repeated import Repeated
 
 _JOIN_BYTES = 64 * 1024
 """Up to here parts of an answer are copied together: one small copy is cheaper than a scattered write."""
@@ -37,7 +38,7 @@ class Exchange:
         "waiting_bytes",
     )
 
-    def __init__(self, answers: AnswerQueue, head: Head, body: Buffer) -> None:
+    def __init__(self, answers: AnswerQueue | None, head: Head, body: Buffer) -> None:
         self.head = head
         self.body = body
         self.receive_start_ns = 0
@@ -123,6 +124,11 @@ class Exchange:
     def on_flow(self, callback: Callable[[bool], None]) -> None:
         """Called with True when the client does not keep up with a stream, with False when it does again."""
         self._on_flow = callback
+
+    def expect_again(self, again: Repeated) -> None:
+        """The next request of the connection may be like this one."""
+        if self._answers is not None:
+            self._answers.again = again
 
     @property
     def is_disconnected(self) -> bool:

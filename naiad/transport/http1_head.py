@@ -47,11 +47,14 @@ class Head:
         "names",
         "path",
         "route",
+        "text",
     )
 
     route: Route
 
     def __init__(self) -> None:
+        self.text = b""
+        """As it was sent."""
         self.method = ""
         self.path = b""
         """Without query, not percent-decoded; only the path of an absolute-form target."""
@@ -119,7 +122,7 @@ def parse_head(data: bytes, limits: Http1Limits) -> Head:
         raise HeadError(400, f"malformed request: {error}") from None
     if not collector.is_complete:
         raise HeadError(400, "malformed request: incomplete head")
-    return _interpret(parser, collector)
+    return _interpret(data, parser, collector)
 
 
 def _check_line_lengths(data: bytes, limits: Http1Limits) -> None:
@@ -132,8 +135,9 @@ def _check_line_lengths(data: bytes, limits: Http1Limits) -> None:
         raise HeadError(400, "malformed request: folded header field")
 
 
-def _interpret(parser: httptools.HttpRequestParser, collector: _Collector) -> Head:
+def _interpret(data: bytes, parser: httptools.HttpRequestParser, collector: _Collector) -> Head:
     head = Head()
+    head.text = data
     head.method = parser.get_method().decode("ascii")
     head.is_head = head.method == "HEAD"
     version = parser.get_http_version()

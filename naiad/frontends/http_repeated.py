@@ -1,0 +1,161 @@
+"""Inference requests that repeat the last one of their connection but for the tensors' data, and the id: one short way in and out.
+
+In:  the bytes of a whole request, from its connection. Out: what InferRoute and InferAnswer would have made of it: a request with the
+     head, JSON and sizes of one that was accepted goes to the core without being taken apart, and an answer like the last one leaves
+     with its data alone put in.
+Rule: whatever is out of the ordinary takes the long way, before anything has happened here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.tensor import Tensor
+from naiad.errors import NaiadError
+from naiad.frontends.http_answer import answer_error
+from naiad.frontends.http_infer_answer import InferAnswer
+from naiad.protocol.compression import IDENTITY
+from naiad.protocol.v2_json import is_repeated
+from naiad.protocol.v2_json_template import ID_AT_START, MAX_COPIED_BYTES, Template
+from naiad.transport.http1_answers import AnswerQueue
+from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1_head import Head
+
+if TYPE_CHECKING:
+    from naiad.inference import InferenceCore
+    from naiad.repository.model import Model
+
+
+def may_be_repeated(head: Head, model: Model, template: Template, response_encoding: str) -> bool:
+    """The model's check accepts the form whatever the data is; nothing of the request lies elsewhere; the answer is nothing special."""
+    return (
+        template.form.accepted_by is model.check.__self__
+        and template.regions is None
+        and template.binary_bytes <= MAX_COPIED_BYTES
+        and head.is_plain
+        and head.is_inline
+        and response_encoding == IDENTITY
+    )
+
+
+class RepeatedForm:
+    """All that such requests have in common; shared by the connections of a route."""
+
+    __slots__ = (
+        "batch_size",
+        "body_at",
+        "core",
+        "head",
+        "id_end",
+        "inputs",
+        "model",
+        "model_name",
+        "model_version",
+        "size",
+        "start",
+        "template",
+    )
+
+    def __init__(
+        self, core: InferenceCore, head: Head, model: Model, asked: tuple[str, str], template: Template, header_length: int
+    ) -> None:
+        self.core = core
+        self.head = head
+        self.model = model
+        self.model_name, self.model_version = asked
+        """As the client wrote them."""
+        self.template = template
+        self.batch_size = template.form.batch_size
+        self.body_at = at = len(head.text)
+        self.size = at + head.content_length
+        self.start = head.text if template.has_id else head.text + template.text
+        self.id_end = at + header_length - len(template.text)
+        at += header_length
+        self.inputs: list[tuple[str, str, list[int], int, int]] = []
+        """(name, datatype, shape, start, end)"""
+        for name, datatype, shape, size in template.inputs:
+            self.inputs.append((name, datatype, shape, at, at + size))
+            at += size
+
+    def read(self, data: bytes) -> InferRequest | None:
+        """None when it is another request."""
+        if not data.startswith(self.start):
+            return None
+        template = self.template
+        id = ""
+        if template.has_id:
+            found = ID_AT_START.match(data, self.body_at)
+            if found is None or found.end() != self.id_end or not data.startswith(template.text, self.id_end):
+                return None
+            id = found[1].decode()
+        return InferRequest(
+            self.model_name,
+            [Tensor(name, datatype, shape, data[start:end]) for name, datatype, shape, start, end in self.inputs],
+            self.model_version,
+            id,
+            template.requested_outputs,
+            form=template.form,
+            batch_size=self.batch_size,
+        )
+
+
+class RepeatedInfer(Exchange):
+    """One per connection, used again for each of its requests: they come one after the other."""
+
+    __slots__ = ("_form", "_stream", "size")
+
+    def __init__(self, form: RepeatedForm) -> None:
+        super().__init__(None, form.head, b"")
+        self._form = form
+        self._stream: ResponseStream | None = None
+        self.size = form.size
+
+    def begin(self, answers: AnswerQueue, data: bytes) -> bool:
+        form = self._form
+        core, model = form.core, form.model
+        try:
+            if core.model(form.model_name, form.model_version) is not model or core.tracing.is_on:
+                return False
+        except NaiadError:
+            return False
+        request = form.read(data)
+        if request is None:
+            return False
+        self.is_started = self.is_ended = False
+        self._answers = answers
+        answers.exchanges.append(self)
+        try:
+            self._stream = stream = core.infer_again(request, model)
+        except NaiadError as error:
+            answer_error(self, error)
+        else:
+            stream.deliver_to(self.take)
+        return True
+
+    def take(self, response: InferResponse | None, is_final: bool) -> None:
+        forms = self._form.template.forms
+        if is_final and response is not None and response.error is None:
+            last = forms.answers.get(len(response.id))
+            if last is not None and last.start and is_repeated(response, last):
+                data = [tensor.data for tensor in response.outputs]
+                if last.id_bytes:
+                    data = [response.id.encode(), last.text, *data]
+                if self.respond_again(last.start, data):
+                    return
+        answer = InferAnswer(self, forms, self._form.model.spec, IDENTITY)
+        if self._stream is not None and not is_final:
+            self._stream.deliver_to(answer.take)
+        answer.take(response, is_final)
+
+    # What the connection calls.
+
+    def detach(self) -> None:
+        self._answers = self._stream = None
+
+    def disconnect(self) -> None:
+        stream, self._stream = self._stream, None
+        super().disconnect()
+        if stream is not None and not self.is_ended:
+            stream.cancel()

@@ -1,0 +1,22 @@
+"""A request that repeats the last one of its connection but for its data: what the connection must know to hand it over whole.
+
+Clients repeat themselves, and walking through head, route, body and codec anew for each costs more than the rest of the server's work.
+Rule: what `begin` does with a request is what the connection and its route would have done with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from naiad.transport.http1_answers import AnswerQueue
+
+
+class Repeated(Protocol):
+    size: int
+    """Of the whole request, head and body."""
+
+    def begin(self, answers: AnswerQueue, data: bytes) -> bool:
+        """Called with so many bytes that have come in one piece while nothing else of the connection was under way. False: nothing has
+        happened, it is another request. Never raises."""
+        ...
