@@ -50,6 +50,7 @@ class RequestForm(msgspec.Struct):
     for all: which check accepted the form, with which tensor sizes."""
 
     accepted_by: object = None
+    """The check that accepts such requests whatever their data is; None where the last one looks at the data."""
     sizes: list[int] = []
     batch_size: int = 1
     answer: Any = None

@@ -144,7 +144,7 @@ class InferRoute:
             return
         form = self._repeated
         if form is None or form.template is not template or form.model is not model:
-            if not may_be_repeated(exchange.head, model, template, self._response_encoding):
+            if not may_be_repeated(exchange.head, template, self._response_encoding):
                 return
             form = self._repeated = RepeatedForm(
                 self._core, exchange.head, model, (self._model_name, self._model_version), template, self._header_length

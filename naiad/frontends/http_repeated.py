@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
-from naiad.core.tensor import Tensor
+from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError
 from naiad.frontends.http_answer import answer_error
 from naiad.frontends.http_infer_answer import InferAnswer
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from naiad.repository.model import Model
 
 
-def may_be_repeated(head: Head, model: Model, template: Template, response_encoding: str) -> bool:
-    """The model's check accepts the form whatever the data is; nothing of the request lies elsewhere; the answer is nothing special."""
+def may_be_repeated(head: Head, template: Template, response_encoding: str) -> bool:
+    """Of a request that has just been accepted: it would be with any data; nothing of it lies elsewhere; its answer is nothing special."""
     return (
-        template.form.accepted_by is model.check.__self__
+        template.form.accepted_by is not None
         and template.regions is None
         and template.binary_bytes <= MAX_COPIED_BYTES
         and head.is_plain
@@ -138,12 +138,13 @@ class RepeatedInfer(Exchange):
         forms = self._form.template.forms
         if is_final and response is not None and response.error is None:
             last = forms.answers.get(len(response.id))
-            if last is not None and last.start and is_repeated(response, last):
-                data = [tensor.data for tensor in response.outputs]
-                if last.id_bytes:
-                    data = [response.id.encode(), last.text, *data]
-                if self.respond_again(last.start, data):
-                    return
+            answers = self._answers
+            if last is not None and last.start and answers is not None and not answers.is_stopping and is_repeated(response, last):
+                parts: list[Buffer] = [last.start, response.id.encode(), last.text] if last.id_bytes else [last.start]
+                parts += [tensor.data for tensor in response.outputs]
+                self.is_started = self.is_ended = True
+                answers.send_whole(self, b"".join(parts))
+                return
         answer = InferAnswer(self, forms, self._form.model.spec, IDENTITY)
         if self._stream is not None and not is_final:
             self._stream.deliver_to(answer.take)

@@ -50,8 +50,8 @@ class RequestCheck:
             request.batch_size = form.batch_size
         else:
             self._check(request)
+            form.accepted_by = None if self._has_strings else self
             if not self._has_strings:
-                form.accepted_by = self
                 form.sizes = [len(tensor.data) for tensor in request.inputs]
                 form.batch_size = request.batch_size
 

@@ -87,6 +87,24 @@ class AnswerQueue:
         elif self.is_paused:
             self._check_stream_buffer(0)
 
+    def send_whole(self, exchange: Exchange, data: bytes) -> None:
+        """All of a small answer: the short way of `send` and `_end` for the only exchange."""
+        exchanges = self.exchanges
+        if len(exchanges) > 1 or self._out or self.is_corked:
+            self.send(exchange, data)
+            return
+        if not self._turn.is_alone(self):
+            self._out.append(data)
+            self._out_bytes = len(data)
+            if not self._flush_is_due:
+                self._flush_is_due = True
+                self._turn.add(self)
+        elif self._transport is not None:
+            self._transport.write(data)
+        exchanges.clear()
+        exchange.detach()
+        self._owner.on_answered()
+
     def send_parts(self, exchange: Exchange, parts: list[Buffer]) -> None:
         """A whole answer, without copying its parts together."""
         if self.exchanges[0] is not exchange:

@@ -19,6 +19,7 @@ from naiad.transport.http1_body import ChunkedBody, FixedBody
 from naiad.transport.http1_chunked import BodyTooLargeError, ChunkError
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import BROKEN, Head, HeadError
+from naiad.transport.http1_repeated import Repeated
 from naiad.transport.http1_response import CONTINUE
 from naiad.transport.same_host import stop_pacing
 
@@ -128,9 +129,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             and not answers.is_paused
             and not self._pending
             and self._body is None
-            and again.begin(answers, data)
+            and self._begin_again(again, data)
         ):
-            self._endpoint.num_requests += 1
             return
         if self._pending:
             data = self._pending + data
@@ -268,6 +268,16 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self.abort()
             else:
                 exchange.respond_error(500, "internal error")
+
+    def _begin_again(self, again: Repeated, data: bytes) -> bool:
+        try:
+            if not again.begin(self._answers, data):
+                return False
+        except Exception:
+            log.error(f"the handler of a repeated request failed: {traceback.format_exc()}")
+            self.abort()
+        self._endpoint.num_requests += 1
+        return True
 
     # Waiting for a turn.
 

@@ -18,5 +18,5 @@ class Repeated(Protocol):
 
     def begin(self, answers: AnswerQueue, data: bytes) -> bool:
         """Called with so many bytes that have come in one piece while nothing else of the connection was under way. False: nothing has
-        happened, it is another request. Never raises."""
+        happened, it is another request."""
         ...

@@ -109,6 +109,8 @@ def main() -> None:
     die_with_parent(server)
     # Ctrl-C is the server's to handle: it drains, then tells us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A model that prints must not be stopped by a terminal that keeps background groups from writing (`stty tostop`).
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     sock = socket.socket(fileno=fd)
     template = Template(sock, backend_name)
     try:

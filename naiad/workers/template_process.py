@@ -45,13 +45,15 @@ class TemplateProcess:
         self._ready: asyncio.Future[None] = loop.create_future()
         ours, theirs = socket.socketpair()
         try:
-            # A session of its own: Ctrl-C and signals to the server's process group are for the server alone.
+            # A process group of its own: Ctrl-C and signals to the server's group are for the server alone. Not a session: Linux shares
+            # the CPUs out among sessions first (autogroups), and workers that weigh as much as all of the server's clients on the same
+            # machine would be handed their requests one by one.
             self._process = subprocess.Popen(
                 [*launch.command, backend, str(theirs.fileno()), str(os.getpid())],
                 env=launch.environment,
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,
+                process_group=0,
             )
         except OSError as error:
             ours.close()

@@ -188,6 +188,8 @@ class FakeCore:
         self.ready = True
         self.buffers: list[memoryview] = []
         self.gives_buffers = False
+        self.num_again = 0
+        self.refusal: NaiadError | None = None
         for name, is_decoupled in (("held", False), ("held_stream", True)):
             inputs, outputs = [tensor_spec("IN", "FP32", [-1], 0)], [tensor_spec("OUT", "FP32", [-1], 0)]
             self.models[name] = model(name, inputs, outputs, self._hold, is_decoupled=is_decoupled)
@@ -251,6 +253,14 @@ class FakeCore:
         found.compute(request, stream, found.spec)
         if stream.is_closed:
             _count(found.statistics, request)
+        return stream
+
+    def infer_again(self, request: InferRequest, found: FakeModel) -> ResponseStream:
+        self.num_again += 1
+        if self.refusal is not None:
+            raise self.refusal
+        stream = ResponseStream()
+        found.compute(request, stream, found.spec)
         return stream
 
     def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:

@@ -1,0 +1,236 @@
+"""Requests that repeat the last one of their connection: the short way gives what the long way gives, and ends where it should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import numpy as np
+import pytest
+
+from naiad.core.tensor import tensor_from_numpy
+from naiad.errors import unavailable
+from naiad.transport.http1_exchange import Exchange
+from tests.wire.http_client import Client, Reply, on_uvloop
+from tests.wire.http_fakes import FakeCore, HttpServer, respond, serving
+
+LENGTH = "Inference-Header-Content-Length"
+BINARY = {"parameters": {"binary_data": True}}
+
+
+def floats(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def ask(data: bytes, *, model: str = "id_fp32", id: str | None = None, is_binary: bool = True, headers: str = "") -> bytes:
+    """The bytes of a whole request."""
+    document: dict[str, object] = {} if id is None else {"id": id}
+    document["inputs"] = [
+        {"name": "IN", "datatype": "FP32", "shape": [len(data) // 4], "parameters": {"binary_data_size": len(data)}},
+    ]
+    document["outputs"] = [{"name": "OUT"} | (BINARY if is_binary else {})]
+    text = json.dumps(document, separators=(",", ":")).encode()
+    lengths = f"Content-Length: {len(text) + len(data)}\r\n{LENGTH}: {len(text)}\r\n"
+    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: t\r\n{lengths}{headers}\r\n".encode() + text + data
+
+
+@asynccontextmanager
+async def connected(core: FakeCore | None = None) -> AsyncIterator[tuple[HttpServer, Client]]:
+    async with serving(core=core) as server:
+        client = await Client.connect(server.port)
+        try:
+            yield server, client
+        finally:
+            await client.close()
+
+
+async def talk(client: Client, data: bytes) -> Reply:
+    client.send(data)
+    return await client.read()
+
+
+CONVERSATIONS = {
+    "the same again": [ask(floats(n, 2)) for n in range(5)],
+    "with ids": [ask(floats(n, 2), id=id) for n, id in enumerate(["1", "2", "30", "4", "50", "51", 'a"b', "ü", "x" * 200, "6", "7"])],
+    "with and without": [ask(floats(n, 2), id=id) for n, id in enumerate([None, "1", None, None, "2", "3", None])],
+    "other sizes": [ask(floats(*range(n))) for n in (2, 2, 3, 3, 2, 0, 0, 2, 2)],
+    "as many bytes, other text": [ask(floats(1, 2), id=id) for id in ("ab", "cd", '"b', "ef")],
+    "other heads": [ask(floats(n, 2), headers=f"X-N: {n % 2}\r\n") for n in range(6)],
+    "answers in JSON": [ask(floats(n, 2), is_binary=False) for n in range(4)],
+    "compressed answers": [ask(floats(n, 2), headers="Accept-Encoding: gzip\r\n") for n in range(4)],
+    "answers with parameters": [ask(floats(n, 2), model="with_parameters") for n in range(4)],
+    "unknown models": [ask(floats(1, 2)), ask(floats(1, 2), model="no_fp32"), ask(floats(1, 2)), ask(floats(1, 2), model="no_fp32")],
+    "a wrong head in between": [ask(floats(1, 2)), ask(floats(1, 2)), ask(floats(1, 2)).replace(b'"FP32"', b'"FP64"'), ask(floats(1, 2))],
+    "larger than copies": [ask(floats(*range(3000))) for _ in range(4)],
+}
+
+
+@pytest.mark.parametrize("requests", CONVERSATIONS.values(), ids=CONVERSATIONS)
+def test_both_ways_give_the_same(requests: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[Reply]] = []
+
+    @on_uvloop
+    async def run() -> None:
+        async with connected() as (server, client):
+            seen.append([await talk(client, request) for request in requests])
+            assert server.frontend.num_requests == len(requests)
+
+    run()
+    monkeypatch.setattr(Exchange, "expect_again", lambda self, again: None)
+    run()
+    assert seen[0] == seen[1]
+
+
+@on_uvloop
+async def test_the_short_way_is_taken() -> None:
+    async with connected() as (server, client):
+        for n in range(5):
+            reply = await talk(client, ask(floats(n, 2)))
+            assert reply.body.endswith(floats(n, 2))
+        assert server.core.num_again == 4
+        for id in ("1", "2", "3"):
+            reply = await talk(client, ask(floats(7, 8), id=id))
+            assert json.loads(reply.body[: int(reply.headers[LENGTH])])["id"] == id
+        assert server.core.num_again == 4 + 2
+
+
+@on_uvloop
+async def test_strings_are_looked_at_each_time() -> None:
+    async with connected() as (server, client):
+        good, bad = b"\x02\0\0\0ab", b"\x09\0\0\0ab"
+        for data, status in ((good, 200), (good, 200), (bad, 400), (good, 200)):
+            text = json.dumps(
+                {"inputs": [{"name": "IN", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}}]}
+            ).encode()
+            reply = await client.call("POST", "/v2/models/id_bytes/infer", text + data, {LENGTH: str(len(text))})
+            assert reply.status == status
+        assert server.core.num_again == 0
+
+
+@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
+@on_uvloop
+async def test_a_client_that_goes_away_cancels(how: str) -> None:
+    async with serving() as server:
+        client = await Client.connect(server.port)
+        request = ask(floats(1, 2), model="held")
+        client.send(request)
+        held = await server.core.next_held()
+        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))])
+        await client.read()
+        client.send(request)
+        held = await server.core.next_held()
+        assert server.core.num_again == 1
+        if how == "reset":
+            client.reset()
+        elif how == "half-close":
+            client.writer.write_eof()
+        else:
+            await client.close()
+        await server.core.on_cancelled.wait()
+        assert held.is_cancelled
+        await client.close()
+
+
+@on_uvloop
+async def test_pipelined_and_in_pieces() -> None:
+    async with connected() as (server, client):
+        await talk(client, ask(floats(0, 0)))
+        client.send(b"".join(ask(floats(n, 1)) for n in range(4)))
+        assert [(await client.read()).body[-8:] for _ in range(4)] == [floats(n, 1) for n in range(4)]
+        held_up = ask(floats(1, 2), model="held")
+        client.send(held_up)
+        held = await server.core.next_held()
+        client.send(held_up + ask(floats(5, 6)))
+        later = await server.core.next_held()
+        for each in (later, held):
+            respond(each.request, each.stream, [tensor_from_numpy("OUT", np.array([3], np.float32))])
+        answers = [await client.read() for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 200]
+        assert answers[2].body.endswith(floats(5, 6))
+        whole = ask(floats(8, 9))
+        client.send(whole[:100])
+        while not any(connection._pending for connection in server.frontend.endpoint.connections):
+            await asyncio.sleep(0)
+        client.send(whole[100:])
+        assert (await client.read()).body.endswith(floats(8, 9))
+
+
+@on_uvloop
+async def test_errors_of_the_model_and_of_the_queue() -> None:
+    async with connected() as (server, client):
+        request = ask(floats(1, 2), model="held")
+        for outcome in ("good", "error", "good", "empty", "late", "good"):
+            client.send(request)
+            held = await server.core.next_held()
+            output = tensor_from_numpy("OUT", np.array([1, 2], np.float32))
+            if outcome == "error":
+                held.stream.fail(unavailable("not now", 3))
+            elif outcome == "empty":
+                held.stream.close()
+            else:
+                respond(held.request, held.stream, [output], is_final=outcome == "good")
+                if outcome == "late":
+                    held.stream.close()
+            reply = await client.read()
+            assert reply.status == {"good": 200, "late": 200, "error": 503, "empty": 500}[outcome]
+        assert server.core.num_again == 5
+        server.core.refusal = unavailable("Exceeds maximum queue size", 1)
+        reply = await talk(client, request)
+        assert (reply.status, reply.headers["Retry-After"], reply.error()) == (503, "1", "Exceeds maximum queue size")
+
+
+@on_uvloop
+async def test_a_model_that_has_been_replaced_or_is_gone() -> None:
+    async with connected() as (server, client):
+        request = ask(floats(1, 2))
+        for _ in range(2):
+            await talk(client, request)
+        model = server.core.models["id_fp32"]
+        server.core.models["id_fp32"] = type(model)(msgspec.structs.replace(model.spec), model.compute)
+        await talk(client, request)
+        assert server.core.num_again == 1
+        await talk(client, request)
+        assert server.core.num_again == 2
+        del server.core.models["id_fp32"]
+        reply = await talk(client, request)
+        assert (reply.status, reply.error()) == (404, "Request for unknown model: 'id_fp32' is not found")
+
+
+@on_uvloop
+async def test_a_server_that_stops_answers_and_closes() -> None:
+    async with serving() as server:
+        client = await Client.connect(server.port)
+        request = ask(floats(1, 2), model="held")
+        for is_last in (False, True):
+            client.send(request)
+            held = await server.core.next_held()
+            if is_last:
+                stopping = asyncio.create_task(server.frontend.stop(5.0))
+                await asyncio.sleep(0)
+            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))])
+            reply = await client.read()
+            assert reply.status == 200
+        assert reply.headers["Connection"] == "close"
+        assert await client.is_closed_by_server()
+        await stopping
+        await client.close()
+
+
+@on_uvloop
+async def test_a_bug_costs_the_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as (server, client):
+        await talk(client, ask(floats(1, 2)))
+
+        def broken(request: object, found: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(server.core, "infer_again", broken)
+        client.send(ask(floats(1, 2)))
+        assert await client.is_closed_by_server()
+        other = await Client.connect(server.port)
+        assert (await talk(other, ask(floats(1, 2)))).status == 200
+        await other.close()
