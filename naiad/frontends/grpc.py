@@ -14,6 +14,7 @@ from naiad.frontends.grpc_infer import ModelInfer
 from naiad.frontends.grpc_information import Information
 from naiad.frontends.grpc_memory import RequestMemory
 from naiad.frontends.grpc_reflection import Reflection
+from naiad.frontends.grpc_repeat_infer import RepeatedInfers
 from naiad.frontends.grpc_repository import RepositoryControl
 from naiad.frontends.grpc_stream_infer import ModelStreamInfer
 from naiad.frontends.grpc_unary import SlowCalls
@@ -58,6 +59,7 @@ class GrpcFrontend:
         headers = HeaderForward(self.options.header_forward_pattern)
         memory = RequestMemory(core)
         infer = ModelInfer(core, headers)
+        repeated = RepeatedInfers(core, headers)
         stream = ModelStreamInfer(core, headers, self.options.max_stream_requests_in_flight, lambda: self._endpoint.is_stopping)
         health = Health(core)
         reflection = Reflection()
@@ -67,7 +69,7 @@ class GrpcFrontend:
             **Extensions(core, self._slow).handlers(),
         }
         return [
-            Method(f"{SERVICE}ModelInfer", unary=infer.infer, allocate=memory.allocate, is_compressed=True),
+            Method(f"{SERVICE}ModelInfer", unary=infer.infer, allocate=memory.allocate, is_compressed=True, learn=repeated.learn),
             Method(f"{SERVICE}ModelStreamInfer", stream=stream.open, allocate=memory.allocate, is_compressed=True),
             *(Method(f"{SERVICE}{name}", unary=handler) for name, handler in plain.items()),
             Method(f"{HEALTH_SERVICE}Check", unary=health.check),

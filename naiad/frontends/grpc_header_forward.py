@@ -15,6 +15,7 @@ class HeaderForward:
         # Triton ignores case unless the pattern begins with (?-i), which Python writes differently.
         is_sensitive = pattern.startswith("(?-i)")
         self._pattern = re.compile(pattern.removeprefix("(?-i)"), 0 if is_sensitive else re.IGNORECASE) if pattern else None
+        self.is_on = self._pattern is not None
 
     def apply(self, request: InferRequest, metadata: dict[str, str]) -> None:
         if self._pattern is None:

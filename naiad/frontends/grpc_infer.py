@@ -44,7 +44,7 @@ class ModelInfer:
             fail(call, error)
             return
         call.on_cancel = stream.cancel
-        take = _Answer(call, request, options, model.spec).take
+        take = Answer(call, request, options, model.spec).take
         stream.deliver_to(take if group is None else traced(group, take, "GRPC"))
 
 
@@ -58,7 +58,7 @@ def first_fault(core: InferenceCore, identity: RequestIdentity | None, error: Na
     return error
 
 
-class _Answer:
+class Answer:
     """Waits for the one response of a request.
 
     It lets go of everything at the end: the request knows its stream and the stream knows us, and such a circle would keep the

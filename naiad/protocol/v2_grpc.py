@@ -35,7 +35,7 @@ _MODEL_NAME, _MODEL_VERSION, _ID, _RAW = 0x0A, 0x12, 0x1A, 0x3A
 _RAW_TAG: Final = bytes((_RAW,))
 _REGION: Final = b"shared_memory_region"
 """A request with all its tensors in shared memory holds none: clients repeat it as a whole."""
-_RESPONSE_ID, _RESPONSE_OUTPUTS, _RESPONSE_RAW = 0x1A, 0x2A, 0x32
+RESPONSE_ID, _RESPONSE_OUTPUTS, _RESPONSE_RAW = 0x1A, 0x2A, 0x32
 _INFER_RESPONSE = 0x12
 
 
@@ -49,26 +49,32 @@ def decode_request(message: Buffer) -> tuple[InferRequest, RequestOptions]:
     head ends is a guess: at a byte that could be the first tensor's tag. It is right exactly when what is before it is a message.
     """
     head = message if type(message) is bytes else bytes(message[:_MAX_HEAD_BYTES])
-    at = head.find(_RAW_TAG, 1, _MAX_HEAD_BYTES)
-    if at > 0:
-        request_id, start, stop = _find_id(head)
-        for _ in range(_MAX_GUESSES):
-            template = _template(head[:start] + head[stop:at] if stop <= at else head[:at])
-            if template is not None:
-                raw = _raw_tensors(message, at)
-                return _decode_whole(message) if raw is None else (template.fill(request_id, raw), template.options)
-            at = head.find(_RAW_TAG, at + 1, _MAX_HEAD_BYTES)
-            if at < 0:
-                break
+    request_id, start, stop = find_id(head)
+    template, at = find_template(head, start, stop)
+    if template is not None:
+        raw = raw_tensors(message, at)
+        return _decode_whole(message) if raw is None else (template.fill(request_id, raw), template.options)
     if len(message) <= _MAX_HEAD_BYTES and _REGION in head:
-        request_id, start, stop = _find_id(head)
         template = _template(head[:start] + head[stop:])
         if template is not None and template.has_no_raw:
             return template.fill(request_id, []), template.options
     return _decode_whole(message)
 
 
-def _find_id(head: bytes) -> tuple[str, int, int]:
+def find_template(head: bytes, start: int, stop: int) -> tuple[RequestTemplate | None, int]:
+    """Of a message that begins so, with its id between the two, and where its first raw tensor begins; (None, -1) when that is not seen."""
+    at = head.find(_RAW_TAG, 1, _MAX_HEAD_BYTES)
+    for _ in range(_MAX_GUESSES):
+        if at < 0:
+            break
+        template = _template(head[:start] + head[stop:at] if stop <= at else head[:at])
+        if template is not None:
+            return template, at
+        at = head.find(_RAW_TAG, at + 1, _MAX_HEAD_BYTES)
+    return None, -1
+
+
+def find_id(head: bytes) -> tuple[str, int, int]:
     """The request's id and where its field lies, in a message that begins with model name, version and id; else ("", 0, 0)."""
     try:
         at = 2 + head[1]
@@ -91,7 +97,7 @@ def _template(head: bytes) -> RequestTemplate | None:
         return None
 
 
-def _raw_tensors(message: Buffer, at: int) -> list[Buffer] | None:
+def raw_tensors(message: Buffer, at: int) -> list[Buffer] | None:
     """The raw tensors from `at` to the end; None when other fields are among them."""
     raw: list[Buffer] = []
     end = len(message)
@@ -179,7 +185,7 @@ def encode_response(response: InferResponse, request: InferRequest, options: Req
         outputs = [_classified(output, options, spec) for output in outputs]
     pieces: list[Buffer] = [_model_head(response.model_name, response.model_version)]
     if response.id:
-        pieces.append(delimited(_RESPONSE_ID, response.id.encode()))
+        pieces.append(delimited(RESPONSE_ID, response.id.encode()))
     if response.parameters:
         pieces.append(_parameters(response.parameters))
     raw: list[Buffer] = []
@@ -193,7 +199,7 @@ def encode_response(response: InferResponse, request: InferRequest, options: Req
     return ([b"".join(pieces)], num_bytes) if num_bytes <= _JOIN_BYTES else (_merge_small(pieces), num_bytes)
 
 
-class _AnswerForm(msgspec.Struct, frozen=True, gc=False):
+class AnswerForm(msgspec.Struct, frozen=True, gc=False):
     """An answer without its id and data: what comes again when a client repeats its request."""
 
     model_name: str
@@ -206,17 +212,17 @@ class _AnswerForm(msgspec.Struct, frozen=True, gc=False):
     num_bytes: int
 
 
-def _answer_form(response: InferResponse) -> _AnswerForm:
+def _answer_form(response: InferResponse) -> AnswerForm:
     outputs = response.outputs
     heads = [_raw_head(len(output.data)) for output in outputs]
     heads[0] = b"".join(_output_head(output.name, output.datatype, tuple(output.shape)) for output in outputs) + heads[0]
     rows = [(output.name, output.datatype, list(output.shape), len(output.data)) for output in outputs]
     model_head = _model_head(response.model_name, response.model_version)
     num_bytes = len(model_head) + sum(map(len, heads)) + sum(row[3] for row in rows)
-    return _AnswerForm(response.model_name, response.model_version, rows, model_head, heads, num_bytes)
+    return AnswerForm(response.model_name, response.model_version, rows, model_head, heads, num_bytes)
 
 
-def _encode_again(response: InferResponse, form: _AnswerForm) -> Pieces | None:
+def _encode_again(response: InferResponse, form: AnswerForm) -> Pieces | None:
     """None when more than the data and the id is new."""
     outputs = response.outputs
     if (
@@ -229,7 +235,7 @@ def _encode_again(response: InferResponse, form: _AnswerForm) -> Pieces | None:
     pieces: list[Buffer] = [form.model_head]
     num_bytes = form.num_bytes
     if response.id:
-        id_field = delimited(_RESPONSE_ID, response.id.encode())
+        id_field = delimited(RESPONSE_ID, response.id.encode())
         pieces.append(id_field)
         num_bytes += len(id_field)
     for head, output in zip(form.heads, outputs, strict=True):

@@ -133,7 +133,7 @@ class Call:
         except GrpcError as error:
             self.finish(error.status, error.message)
         except Exception:
-            self._broken()
+            self.broken()
 
     def _take_late(self, message: Buffer, _: None) -> None:
         if not self.is_done:
@@ -149,9 +149,10 @@ class Call:
         try:
             self.handler.on_half_close()
         except Exception:
-            self._broken()
+            self.broken()
 
-    def _broken(self) -> None:
+    def broken(self) -> None:
+        """To be called where an exception is handled that nobody expected."""
         log.error(f"gRPC: the handler of {self.method.path} failed: {format_exc()}")
         self.finish(Status.INTERNAL, "internal error")
 

@@ -21,6 +21,7 @@ from naiad.transport.http2_limits import Http2StreamError
 
 if TYPE_CHECKING:
     from naiad.transport.grpc_call import Call
+    from naiad.transport.grpc_repeat_form import MessageForm
 
 
 class MessageStream(Protocol):
@@ -36,6 +37,10 @@ UnaryHandler: TypeAlias = "Callable[[Call, Buffer], None]"
 StreamHandler: TypeAlias = "Callable[[Call], MessageStream]"
 
 
+LearnForm: TypeAlias = "Callable[[bytes, RequestHead], MessageForm | None]"
+"""(a request message, its head) -> the form of messages that differ from it only in data; None where that is not worth knowing."""
+
+
 class Method(msgspec.Struct, frozen=True):
     path: str
     unary: UnaryHandler | None = None
@@ -44,6 +49,8 @@ class Method(msgspec.Struct, frozen=True):
     """Memory for large requests."""
     is_compressed: bool = False
     """Its responses are compressed when the endpoint is told to and the client accepts it."""
+    learn: LearnForm | None = None
+    """Of a unary method that clients call again and again with the like message (naiad.transport.grpc_repeat)."""
 
 
 class RequestHead(msgspec.Struct, frozen=True):

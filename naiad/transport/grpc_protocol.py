@@ -16,6 +16,7 @@ from naiad.transport.grpc_call import Call
 from naiad.transport.grpc_message import PREFIX_BYTES, MessageReader
 from naiad.transport.grpc_method import RequestHead
 from naiad.transport.grpc_patience import Patience
+from naiad.transport.grpc_repeat import Repeats
 from naiad.transport.grpc_status import GrpcError, Status
 from naiad.transport.http2_connection import Http2Connection
 from naiad.transport.http2_event import (
@@ -64,6 +65,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             clock_ns=endpoint.clock_ns,
         )
         self.sender = self.connection.sender
+        self._repeats = Repeats(self)
         self._transport: asyncio.Transport
         self._read_view = endpoint.read_view
         self._max_frame_message_bytes = endpoint.options.max_message_bytes + PREFIX_BYTES
@@ -125,13 +127,21 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.patience.has_received = True
         self._is_receiving = True
         try:
-            events = connection.received_into_buffer(nbytes) if self._is_direct else connection.receive(bytes(self._read_view[:nbytes]))
-            handlers = self._handlers
-            for event in events:
-                handlers[type(event)](event)
+            if self._is_direct:
+                self._handle(connection.received_into_buffer(nbytes))
+            else:
+                view = self._read_view
+                taken = self._repeats.receive(view, nbytes)
+                if taken < nbytes:
+                    self._handle(connection.receive(bytes(view[taken:nbytes])))
         finally:
             self._is_receiving = False
         self.flush()
+
+    def _handle(self, events: list[Event]) -> None:
+        handlers = self._handlers
+        for event in events:
+            handlers[type(event)](event)
 
     def eof_received(self) -> bool:
         """A client that only half-closes its socket still gets its answers. TLS has no such thing."""
@@ -163,7 +173,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             return
         sender = self.sender
         transport = self._transport
-        while sender.has_output():
+        while sender.out:
             num_bytes = sender.out_bytes
             out = sender.take()
             if len(out) == 1:

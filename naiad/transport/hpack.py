@@ -164,10 +164,10 @@ class HeaderBlocks:
     Invariant: every cached head was decoded with the table as it is now, from a block that left it so.
     """
 
-    __slots__ = ("_cache", "_decoder", "_make_head")
+    __slots__ = ("_cache", "_make_head", "decoder")
 
     def __init__(self, decoder: HpackDecoder, make_head: Callable[[HeaderList], Any]) -> None:
-        self._decoder = decoder
+        self.decoder = decoder
         self._make_head = make_head
         self._cache: dict[bytes, Any] = {}
 
@@ -175,8 +175,12 @@ class HeaderBlocks:
         head = self._cache.get(block)
         return self._decode(block) if head is None else head
 
+    def known(self, block: bytes) -> Any:
+        """The head of a block that means the same as when it came last, and leaves the table as it is; None of any other."""
+        return self._cache.get(block)
+
     def _decode(self, block: bytes) -> Any:
-        decoder = self._decoder
+        decoder = self.decoder
         before = decoder.changes
         headers = decoder.decode(block)
         if decoder.changes != before:

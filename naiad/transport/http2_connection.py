@@ -83,7 +83,7 @@ class Http2Connection:
         """Of the GOAWAY that we sent: streams above it are refused."""
 
         self._next_stream_id = 1
-        self._headers = HeaderBlocks(HpackDecoder(limits.max_header_list_bytes), make_head)
+        self.header_blocks = HeaderBlocks(HpackDecoder(limits.max_header_list_bytes), make_head)
         self._purse = Purse(limits, self.sender, clock_ns)
         self._data = IncomingData(limits, self.sender, self._purse, is_server=is_server)
         self._control = ControlFrames(limits, self.sender, self._purse, is_server=is_server)
@@ -172,6 +172,29 @@ class Http2Connection:
         events: list[Event] = []
         self._data.sink_filled(num_bytes, events)
         return events
+
+    # Requests whose bytes are known beforehand (naiad.transport.grpc_repeat).
+
+    def room(self, data_bytes: int, num_updates: int) -> int:
+        """How many streams the next bytes may open, each with one DATA frame that ends it and so many WINDOW_UPDATE frames, far from
+        every limit. 0 in the midst of a frame or a header block, and at the end."""
+        data = self._data
+        if self._held or data.frame_left or self._skip_left or not self._is_plain or self.is_closed:
+            return 0
+        return min(
+            self.limits.max_concurrent_streams - len(self.streams),
+            (data.acknowledge_at - 1 - data.unacknowledged_bytes) // data_bytes,
+            self._purse.control.coins // num_updates,
+        )
+
+    def opened(self, last_stream_id: int, count: int, data_bytes: int, num_updates: int) -> None:
+        """So many, no more than there was `room` for, have been opened and are in `streams`. The totals of their frames are given."""
+        self.last_peer_stream_id = last_stream_id
+        self.counters.streams_total += count
+        data = self._data
+        data.window -= data_bytes
+        data.unacknowledged_bytes += data_bytes
+        self._purse.control.coins -= num_updates
 
     def _fail(self, fault: Http2ConnectionError, events: list[Event]) -> None:
         self.is_closed = True
@@ -298,7 +321,7 @@ class Http2Connection:
             self._check_new_id(stream_id)
         try:
             # Decoded whatever becomes of the stream: the block may change the dynamic table.
-            head = self._headers.head(block)
+            head = self.header_blocks.head(block)
         except Http2StreamError as fault:
             if stream is None:
                 self._purse.pay(HEADERS)

@@ -19,7 +19,6 @@ _MIN_SINK_BYTES = 16384
 
 class IncomingData:
     __slots__ = (
-        "_acknowledge_at",
         "_acknowledge_stream_at",
         "_frame_end_stream",
         "_is_server",
@@ -28,9 +27,10 @@ class IncomingData:
         "_purse",
         "_sender",
         "_stream",
-        "_unacknowledged_bytes",
-        "_window",
+        "acknowledge_at",
         "frame_left",
+        "unacknowledged_bytes",
+        "window",
     )
 
     def __init__(self, limits: Http2Limits, sender: Http2Sender, purse: Purse, *, is_server: bool) -> None:
@@ -38,9 +38,9 @@ class IncomingData:
         self._is_server = is_server
         self._sender = sender
         self._purse = purse
-        self._window = limits.connection_window_bytes
-        self._unacknowledged_bytes = 0
-        self._acknowledge_at = limits.connection_window_bytes // 2
+        self.window = limits.connection_window_bytes
+        self.unacknowledged_bytes = 0
+        self.acknowledge_at = limits.connection_window_bytes // 2
         self._acknowledge_stream_at = limits.stream_window_bytes // 2
         # A frame of which only a part has arrived.
         self.frame_left = 0
@@ -62,12 +62,12 @@ class IncomingData:
             and length <= _SMALL_BYTES
             and at + length <= len(data)
             and length <= stream.receive_window
-            and length <= self._window
+            and length <= self.window
         ):
             # A whole request in one frame: nothing is left to give windows back for but the connection's.
             stream.state = HALF_CLOSED_REMOTE
             events.append(DataReceived(stream, data[at : at + length], True))
-            self._window -= length
+            self.window -= length
             self._acknowledge(None, length)
             return at + length
         pad, start = 0, at
@@ -78,11 +78,11 @@ class IncomingData:
             at += 1
             if pad >= length:
                 raise protocol_error("padding is longer than its frame")
-        if length > self._window:
+        if length > self.window:
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "flow_control", "DATA exceeds the connection window")
         if length > self._limits.max_frame_bytes:
             raise frame_size_error(f"frame of {length} bytes, at most {self._limits.max_frame_bytes} were announced")
-        self._window -= length
+        self.window -= length
         if stream is not None:
             stream = self._admit(stream, length, flags, events)
         frame_end = start + length
@@ -172,11 +172,11 @@ class IncomingData:
 
     def _acknowledge(self, stream: Stream | None, num_bytes: int) -> None:
         """Always to the connection, to the stream unless it is paused."""
-        self._unacknowledged_bytes += num_bytes
-        if self._unacknowledged_bytes >= self._acknowledge_at:
-            self._sender.control(window_update_frame(0, self._unacknowledged_bytes))
-            self._window += self._unacknowledged_bytes
-            self._unacknowledged_bytes = 0
+        self.unacknowledged_bytes += num_bytes
+        if self.unacknowledged_bytes >= self.acknowledge_at:
+            self._sender.control(window_update_frame(0, self.unacknowledged_bytes))
+            self.window += self.unacknowledged_bytes
+            self.unacknowledged_bytes = 0
         if stream is not None:
             stream.unacknowledged_bytes += num_bytes
             if stream.unacknowledged_bytes >= self._acknowledge_stream_at and not stream.is_paused:

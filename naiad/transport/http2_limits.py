@@ -51,22 +51,22 @@ class Http2Limits(msgspec.Struct, frozen=True):
 class FloodMeter:
     """A purse of `burst` coins that refills by `per_s`. The clock is read only when it is empty."""
 
-    __slots__ = ("_burst", "_clock_ns", "_coins", "_per_s", "_since_ns")
+    __slots__ = ("_burst", "_clock_ns", "_per_s", "_since_ns", "coins")
 
     def __init__(self, burst: int, per_s: int, clock_ns: Callable[[], int]) -> None:
         self._burst = burst
         self._per_s = per_s
         self._clock_ns = clock_ns
-        self._coins = burst
+        self.coins = burst
         self._since_ns = clock_ns()
 
     def pay(self, coins: int = 1) -> bool:
         """False when the peer has spent more than it may."""
-        self._coins -= coins
-        return self._coins >= 0 or self._refill()
+        self.coins -= coins
+        return self.coins >= 0 or self._refill()
 
     def give(self, coins: int) -> None:
-        self._coins = min(self._coins + coins, self._burst)
+        self.coins = min(self.coins + coins, self._burst)
 
     def _refill(self) -> bool:
         now_ns = self._clock_ns()
@@ -74,7 +74,7 @@ class FloodMeter:
         if earned > 0:
             self._since_ns = now_ns
             self.give(earned)
-        return self._coins >= 0
+        return self.coins >= 0
 
 
 class Http2Counters:

@@ -14,21 +14,21 @@ from naiad.transport.http2_sender import Http2Sender
 
 
 class Purse:
-    __slots__ = ("_control", "_finished_seen", "_frames_seen", "_limits", "_resets", "_sender")
+    __slots__ = ("_finished_seen", "_frames_seen", "_limits", "_resets", "_sender", "control")
 
     def __init__(self, limits: Http2Limits, sender: Http2Sender, clock_ns: Callable[[], int]) -> None:
         self._limits = limits
         self._sender = sender
         self._finished_seen = 0
         self._frames_seen = 0
-        self._control = FloodMeter(limits.control_frame_burst, limits.control_frames_per_s, clock_ns)
+        self.control = FloodMeter(limits.control_frame_burst, limits.control_frames_per_s, clock_ns)
         self._resets = FloodMeter(limits.reset_burst, limits.resets_per_s, clock_ns)
 
     def pay(self, kind: int, coins: int = 1) -> None:
         """For a control frame, or for a frame of `kind` that came to nothing."""
-        if not self._control.pay(coins):
+        if not self.control.pay(coins):
             self._refund()
-            if not self._control.pay(0):
+            if not self.control.pay(0):
                 name = FRAME_NAMES[kind] if kind < len(FRAME_NAMES) else "unknown"
                 raise too_much(f"{name.lower()}_flood", f"too many control frames, the last one {name}")
 
@@ -41,7 +41,7 @@ class Purse:
 
     def _refund(self) -> None:
         sender = self._sender
-        self._control.give((sender.useful_frames - self._frames_seen) * self._limits.control_frames_per_data_frame)
+        self.control.give((sender.useful_frames - self._frames_seen) * self._limits.control_frames_per_data_frame)
         self._resets.give(sender.num_finished - self._finished_seen)
         self._frames_seen = sender.useful_frames
         self._finished_seen = sender.num_finished

@@ -52,15 +52,15 @@ class SlowReaderError(Exception):
 class Http2Sender:
     __slots__ = (
         "_limits",
-        "_out",
-        "_ready",
         "activity",
         "initial_window",
         "is_paused",
         "max_frame_bytes",
         "num_finished",
+        "out",
         "out_bytes",
         "pending_bytes",
+        "ready",
         "reset_ids",
         "streams",
         "unread_control_bytes",
@@ -71,11 +71,11 @@ class Http2Sender:
     def __init__(self, streams: dict[int, Stream], limits: Http2Limits) -> None:
         self.streams = streams
         self._limits = limits
-        self._out: list[Buffer] = []
+        self.out: list[Buffer] = []
         self.out_bytes = 0
         self.unread_control_bytes = 0
         """Control frames since the transport became full: grows when a peer asks for answers and does not read them."""
-        self._ready: dict[Stream, None] = {}
+        self.ready: dict[Stream, None] = {}
         """Streams with pending data and a window: the turn order."""
         self.pending_bytes = 0
         self.window = DEFAULT_WINDOW
@@ -96,19 +96,19 @@ class Http2Sender:
 
     def take(self) -> list[Buffer]:
         """What must be written now. Call again until it is empty: large answers come in portions while the transport keeps up."""
-        out = self._out
-        self._out = []
+        out = self.out
+        self.out = []
         self.out_bytes = 0
-        if self._ready and not self.is_paused:
+        if self.ready and not self.is_paused:
             self.pump()
         return out
 
     def has_output(self) -> bool:
-        return bool(self._out)
+        return bool(self.out)
 
     def control(self, frame: bytes) -> None:
         """A frame outside flow control."""
-        self._out.append(frame)
+        self.out.append(frame)
         self.out_bytes += len(frame)
         if self.is_paused:
             self.unread_control_bytes += len(frame)
@@ -117,7 +117,7 @@ class Http2Sender:
 
     def headers(self, stream: Stream, block: bytes, *, end_stream: bool = False) -> None:
         frame = headers_frame(stream.id, block, end_stream=end_stream, max_frame_bytes=self.max_frame_bytes)
-        self._out.append(frame)
+        self.out.append(frame)
         self.out_bytes += len(frame)
         self.activity += 1
         if end_stream:
@@ -126,8 +126,8 @@ class Http2Sender:
     def data(self, stream: Stream, pieces: Sequence[Buffer], num_bytes: int, *, end_stream: bool = False) -> None:
         """`num_bytes` is the total of `pieces`, which must not change until they are written."""
         if self._fits(stream, num_bytes) or not (num_bytes or stream.pending_bytes):
-            self._out.append(_pack(num_bytes << 8 | DATA, end_stream, stream.id))
-            self._out += pieces
+            self.out.append(_pack(num_bytes << 8 | DATA, end_stream, stream.id))
+            self.out += pieces
             self.out_bytes += num_bytes + 9
             self.activity += 1
             self.useful_frames += 1
@@ -156,7 +156,7 @@ class Http2Sender:
             return
         stream_id = stream.id
         start, end = _answer_frames(head, trailers)
-        self._out += (
+        self.out += (
             start(len(head) << 8 | HEADERS, END_HEADERS, stream_id, head, num_bytes << 8 | DATA, 0, stream_id),
             *pieces,
             end(len(trailers) << 8 | HEADERS, _END_OF_RESPONSE, stream_id, trailers),
@@ -190,7 +190,7 @@ class Http2Sender:
     def forget(self, stream: Stream) -> None:
         stream.state = CLOSED
         self.streams.pop(stream.id, None)
-        self._ready.pop(stream, None)
+        self.ready.pop(stream, None)
         self.pending_bytes -= stream.pending_bytes
         stream.pending_bytes = 0
         stream.pending = stream.pending_trailers = stream.sink = stream.on_drained = None
@@ -228,11 +228,11 @@ class Http2Sender:
         stream.pending_bytes += num_bytes
         self.pending_bytes += num_bytes
         if stream.send_window > 0:
-            self._ready[stream] = None
+            self.ready[stream] = None
 
     def pump(self) -> None:
         """Moves pending data to the output, as far as windows and the transport allow."""
-        ready = self._ready
+        ready = self.ready
         while ready and self.window > 0 and not self.is_paused and self.out_bytes < _TAKE_TARGET_BYTES:
             stream = next(iter(ready))
             del ready[stream]
@@ -244,7 +244,7 @@ class Http2Sender:
         num_bytes = min(stream.pending_bytes, stream.send_window, self.window, self.max_frame_bytes, QUANTUM_BYTES)
         is_last = num_bytes == stream.pending_bytes
         end_stream = is_last and stream.pending_end
-        self._out.append(_pack(num_bytes << 8 | DATA, end_stream, stream.id))
+        self.out.append(_pack(num_bytes << 8 | DATA, end_stream, stream.id))
         self._move(stream, num_bytes)
         self.out_bytes += num_bytes + 9
         self.activity += 1
@@ -273,7 +273,7 @@ class Http2Sender:
                 view = memoryview(piece)
                 pending.appendleft(view[num_bytes:])
                 piece, size = view[:num_bytes], num_bytes
-            self._out.append(piece)
+            self.out.append(piece)
             num_bytes -= size
 
     # The peer's windows.
@@ -282,7 +282,7 @@ class Http2Sender:
         self.window += increment
         if self.window > MAX_WINDOW:
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "connection window above 2^31-1")
-        if self._ready:
+        if self.ready:
             self.pump()
 
     def open_stream_window(self, stream: Stream, increment: int) -> None:
@@ -290,7 +290,7 @@ class Http2Sender:
         if stream.send_window > MAX_WINDOW:
             raise Http2StreamError(ErrorCode.FLOW_CONTROL_ERROR, "stream window above 2^31-1")
         if stream.pending_bytes and stream.send_window > 0:
-            self._ready[stream] = None
+            self.ready[stream] = None
             self.pump()
 
     def change_initial_window(self, size: int) -> None:
@@ -302,7 +302,7 @@ class Http2Sender:
                 raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "initial window makes a stream window overflow")
             if stream.pending_bytes:
                 if stream.send_window > 0:
-                    self._ready[stream] = None
+                    self.ready[stream] = None
                 else:
-                    self._ready.pop(stream, None)
+                    self.ready.pop(stream, None)
         self.pump()

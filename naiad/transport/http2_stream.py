@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 # Plain ints: they are compared and looked up for every frame.
 OPEN: Final = 0
 HALF_CLOSED_LOCAL: Final = 1
@@ -25,44 +27,26 @@ MAY_RECEIVE: Final = frozenset(AFTER_RECEIVED_END)
 MAY_SEND: Final = frozenset(AFTER_SENT_END)
 
 
-class Stream:
-    __slots__ = (
-        "context",
-        "has_headers",
-        "id",
-        "is_paused",
-        "on_drained",
-        "pending",
-        "pending_bytes",
-        "pending_end",
-        "pending_trailers",
-        "receive_window",
-        "send_window",
-        "sink",
-        "state",
-        "unacknowledged_bytes",
-    )
-
-    def __init__(self, stream_id: int, send_window: int, receive_window: int) -> None:
-        self.id = stream_id
-        self.state = OPEN
-        self.send_window = send_window
-        self.receive_window = receive_window
-        self.unacknowledged_bytes = 0
-        """Received, but not yet given back to the peer with a WINDOW_UPDATE."""
-        self.is_paused = False
-        """While set, nothing is given back: the peer stops when the window is used up."""
-        self.has_headers = False
-        self.pending: deque[bytes | bytearray | memoryview] | None = None
-        self.pending_bytes = 0
-        self.pending_end = False
-        self.pending_trailers: bytes | None = None
-        self.on_drained: Callable[[], None] | None = None
-        """Called once, when little of what was pending is left; must not send anything at once."""
-        self.sink: memoryview | None = None
-        """Memory that the consumer prepared for the stream's next bytes; see Http2Connection.receive_buffer."""
-        self.context: Any = None
-        """Belongs to the layer above."""
+class Stream(msgspec.Struct, eq=False):
+    id: int
+    send_window: int
+    receive_window: int
+    state: int = OPEN
+    unacknowledged_bytes: int = 0
+    """Received, but not yet given back to the peer with a WINDOW_UPDATE."""
+    is_paused: bool = False
+    """While set, nothing is given back: the peer stops when the window is used up."""
+    has_headers: bool = False
+    pending: deque[bytes | bytearray | memoryview] | None = None
+    pending_bytes: int = 0
+    pending_end: bool = False
+    pending_trailers: bytes | None = None
+    on_drained: Callable[[], None] | None = None
+    """Called once, when little of what was pending is left; must not send anything at once."""
+    sink: memoryview | None = None
+    """Memory that the consumer prepared for the stream's next bytes; see Http2Connection.receive_buffer."""
+    context: Any = None
+    """Belongs to the layer above."""
 
     def __repr__(self) -> str:
         return f"<Stream {self.id} {STATE_NAMES[self.state]}>"

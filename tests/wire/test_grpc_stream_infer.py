@@ -227,7 +227,7 @@ class TestBackPressure:
         await rig.settle()
         assert rig.core.held[1].is_paused
         server_stream.send_window = 700_000
-        rig.protocol.sender._ready[server_stream] = None
+        rig.protocol.sender.ready[server_stream] = None
         rig.protocol.sender.pump()
         rig.protocol.flush()
         await rig.settle()

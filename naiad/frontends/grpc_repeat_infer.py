@@ -1,0 +1,126 @@
+"""ModelInfer the short way (naiad.transport.grpc_repeat): requests that differ from an earlier one in nothing but their data and id.
+
+In:  the parts of a message that are new. Out: what ModelInfer.infer (grpc_infer.py) makes of the whole message; an answer that is not
+like the last one goes the way of all answers. The model is looked up for each request: nothing of it is kept here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.errors import NaiadError
+from naiad.frontends.grpc_error import fail
+from naiad.frontends.grpc_header_forward import HeaderForward
+from naiad.frontends.grpc_infer import Answer
+from naiad.inference import InferenceCore
+from naiad.protocol.v2_grpc_repeat import AnswerLayout, RequestLayout, learn_answer, learn_request
+from naiad.transport.grpc_method import RequestHead
+from naiad.transport.grpc_repeat import Repeats
+from naiad.transport.grpc_repeat_call import AnswerFrames, RepeatedCall
+
+_ANSWERS_PER_LEARNING = 16
+"""That are not like the last one, until the next is learnt: a model may have a new shape for each."""
+
+
+class RepeatedInfers:
+    def __init__(self, core: InferenceCore, headers: HeaderForward) -> None:
+        self.core = core
+        self._headers = headers
+
+    def learn(self, message: bytes, head: RequestHead) -> InferForm | None:
+        request = None if self._headers.is_on else learn_request(message)
+        return None if request is None else InferForm(self.core, head, request)
+
+
+class InferForm:
+    """What is known of requests that repeat, on one connection."""
+
+    __slots__ = ("_tracing", "_until_learning", "answer", "core", "frames", "head", "layout", "request")
+
+    def __init__(self, core: InferenceCore, head: RequestHead, request: RequestLayout) -> None:
+        self.core = core
+        self.head = head
+        self.request = request
+        self.layout = request.layout
+        self.answer: AnswerLayout | None = None
+        self.frames: AnswerFrames | None = None
+        self._tracing = core.tracing
+        self._until_learning = 0
+
+    def call(self, repeats: Repeats, stream_id: int, send_window: int, parts: tuple[bytes, ...]) -> RepeatedInfer | None:
+        if self._tracing.is_on:
+            return None
+        try:
+            request = self.request.request(parts)
+            model = self.core.model(request.model_name, request.model_version)
+        except (NaiadError, UnicodeDecodeError):
+            return None
+        if model.spec.is_decoupled:
+            return None
+        return RepeatedInfer(stream_id, send_window, repeats=repeats, form=self, request=request, model=model)
+
+    def learn_answer(self, request: InferRequest) -> None:
+        """After an answer to the request was encoded."""
+        self._until_learning -= 1
+        if self._until_learning < 0 and request.form is not None and request.form.answer is not None:
+            self._until_learning = _ANSWERS_PER_LEARNING
+            self.answer = learn_answer(request.form.answer, request.id)
+            self.frames = AnswerFrames(self.answer.layout)
+
+
+class RepeatedInfer(RepeatedCall):
+    """It lets go of everything at the end, as Answer does and for the same reason."""
+
+    request: InferRequest | None = None
+    model: Any = None
+    stream: ResponseStream | None = None
+    answer: Answer | None = None
+    """Of a call that has become one like any other."""
+
+    def start(self) -> None:
+        form: InferForm = self.form
+        request = self.request
+        assert request is not None
+        try:
+            stream = self.stream = form.core.infer(request, self.model)
+        except NaiadError as error:
+            fail(self.as_call(), error)
+            self.request = None
+        else:
+            stream.deliver_to(self.take)
+
+    def stop(self) -> None:
+        stream, self.stream, self.request = self.stream, None, None
+        if stream is not None:
+            stream.cancel()
+
+    def take(self, response: InferResponse | None, is_final: bool) -> None:
+        form: InferForm = self.form
+        answer = form.answer
+        if (
+            is_final
+            and answer is not None
+            and response is not None
+            and self.context is self
+            and (parts := answer.parts(response)) is not None
+            and form.frames is not None
+            and self.reply(form.frames, parts)
+        ):
+            self.stream = self.request = None
+        else:
+            self._take_long(form, response, is_final)
+
+    def _take_long(self, form: InferForm, response: InferResponse | None, is_final: bool) -> None:
+        request, self.request = self.request, None
+        if request is not None and self.context is self:
+            self.answer = Answer(self.as_call(), request, form.request.options, self.model.spec)
+        answer = self.answer
+        if answer is None:
+            return
+        if is_final:
+            self.stream = self.answer = None
+        answer.take(response, is_final)
+        if request is not None:
+            form.learn_answer(request)

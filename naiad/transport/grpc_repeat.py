@@ -1,0 +1,118 @@
+"""The short way of requests that repeat: bytes of a read -> calls, without frames, events and headers in between.
+
+A client that calls one method again and again sends the same bytes each time, but for the stream's id and the data in the message:
+HEADERS, perhaps a WINDOW_UPDATE on the stream, and one DATA frame that ends it. The second such request is learnt; those after it are
+compared with it as a whole, and their answers, which are alike too, are put together from what the last one was made of.
+Rule: what comes of it is what the long way (http2_connection.py, grpc_protocol.py, grpc_call.py) makes of it when each request comes in
+a read of its own. Whatever is not ordinary is left to the long way before anything has changed: other bytes, a limit or a window
+that is near, a header table that has changed, a deadline, compression; and on the way back, an answer that no window covers.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from naiad.transport.grpc_method import RequestHead
+from naiad.transport.grpc_repeat_form import UPDATE_BYTES, RequestForm, learn_frames
+from naiad.transport.http2_frame import END_HEADERS, HEADER_BYTES, HEADERS, MAX_WINDOW, WINDOW_UPDATE, frame_header
+
+if TYPE_CHECKING:
+    from naiad.transport.grpc_protocol import GrpcProtocol
+
+_CREDIT: Final = 64
+_LEARNING_COSTS: Final = 16
+"""Requests that go the long way for each one that is learnt, of a client that does not repeat itself."""
+
+_parse_header: Final = frame_header.unpack_from
+_parse_update: Final = struct.Struct(">9sI").unpack_from
+_CONNECTION_UPDATE: Final = frame_header.pack(4 << 8 | WINDOW_UPDATE, 0, 0)
+
+
+class Repeats:
+    """The requests of one connection."""
+
+    __slots__ = ("_blocks", "_connection", "_credit", "_decoder", "_form", "_sender", "protocol")
+
+    def __init__(self, protocol: GrpcProtocol) -> None:
+        self.protocol = protocol
+        self._connection = protocol.connection
+        self._sender = protocol.sender
+        self._blocks = protocol.connection.header_blocks
+        self._decoder = self._blocks.decoder
+        self._form: RequestForm | None = None
+        self._credit = _CREDIT
+
+    def receive(self, view: memoryview, num_bytes: int) -> int:
+        """Takes as many requests as it can from the beginning of a read; returns how many bytes these were."""
+        form = self._form
+        at = 0 if form is None else self._take(form, view, 0, num_bytes)
+        if at < num_bytes and (form := self._learn(view, at, num_bytes)) is not None:
+            self._form = form
+            at = self._take(form, view, at, num_bytes)
+        return at
+
+    def _take(self, form: RequestForm, view: memoryview, at: int, num_bytes: int) -> int:
+        connection, sender = self._connection, self._sender
+        room = connection.room(form.data_bytes, 2)
+        send_window = sender.initial_window + form.increment
+        if self._decoder.changes != form.table_changes or send_window > MAX_WINDOW:
+            return at
+        streams, last_id, max_id = connection.streams, connection.last_peer_stream_id, connection.goaway_last_stream_id
+        size, unpack, constants, last_id_at, make_call = form.num_bytes, form.unpack, form.constants, form.last_id_at, form.message.call
+        count = num_updates = 0
+        while count < room and num_bytes - at >= size:
+            fields = unpack(view, at)
+            stream_id = fields[1]
+            if (
+                fields[::2] != constants
+                or fields[3] != stream_id
+                or fields[last_id_at] != stream_id
+                or not last_id < stream_id <= max_id
+                or not stream_id & 1
+                or (call := make_call(self, stream_id, send_window, fields[last_id_at + 2 :: 2])) is None
+            ):
+                break
+            last_id = stream_id
+            count += 1
+            at += size
+            streams[stream_id] = call.context = call
+            try:
+                call.start()
+            except Exception:
+                call.as_call().broken()
+            if num_bytes - at >= UPDATE_BYTES and view[at + 3] == WINDOW_UPDATE:
+                frame, increment = _parse_update(view, at)
+                window = sender.window + increment
+                if frame != _CONNECTION_UPDATE or not increment or window > MAX_WINDOW or sender.ready:
+                    break
+                sender.window = window
+                num_updates += 1
+                at += UPDATE_BYTES
+        if count:
+            connection.opened(last_id, count, count * form.data_bytes, num_updates + (count if form.increment else 0))
+            if self._credit < _CREDIT:
+                self._credit += count
+        return at
+
+    def _learn(self, view: memoryview, at: int, num_bytes: int) -> RequestForm | None:
+        """From a request at the beginning of the bytes whose headers have come before, and mean the same again."""
+        if self._credit <= 0:
+            self._credit += 1
+            return None
+        if num_bytes - at < 2 * HEADER_BYTES or view[at + 3] != HEADERS or not self._connection.room(1, 1):
+            return None
+        length, flags, _ = _parse_header(view, at)
+        block_end = at + HEADER_BYTES + (length >> 8)
+        if flags != END_HEADERS or num_bytes - block_end < HEADER_BYTES:
+            return None
+        head: RequestHead | None = self._blocks.known(bytes(view[at + HEADER_BYTES : block_end]))
+        if head is None or not self._may_repeat(head):
+            return None
+        self._credit -= _LEARNING_COSTS
+        return learn_frames(bytes(view[at:num_bytes]), block_end - at, head, self.protocol.options.max_message_bytes, self._decoder.changes)
+
+    def _may_repeat(self, head: RequestHead) -> bool:
+        method = head.method
+        is_compressed = self.protocol.gzip_level > 0 and method is not None and method.is_compressed and head.accepts_gzip
+        return method is not None and method.learn is not None and head.timeout_ns < 0 and not is_compressed
