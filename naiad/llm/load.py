@@ -19,6 +19,7 @@ from naiad.llm.checkpoint.safetensors_source import SafetensorsSource
 from naiad.llm.checkpoint.source import TensorSource
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.kernel_key import computed_meanwhile
 from naiad.llm.models.decoder_weights import random_weights
 from naiad.llm.models.family import Family
 from naiad.llm.models.registry import find_family
@@ -71,10 +72,11 @@ def _load_family(folder: CheckpointFolder, family: Family, settings: EngineSetti
     config = family.read_config(folder.config)
     device = choose_device(settings)
     dtype = choose_dtype(settings, config.dtype, device)
-    if settings.load_format == "dummy":
-        weights = random_weights(config, device, dtype)
-    else:
-        weights = load_weights(config, family, _open_tensors(folder.path, device, settings), device, dtype, progress)
+    with computed_meanwhile(device):
+        if settings.load_format == "dummy":
+            weights = random_weights(config, device, dtype)
+        else:
+            weights = load_weights(config, family, _open_tensors(folder.path, device, settings), device, dtype, progress)
     is_half_enough = settings.dtype == "auto" and config.dtype != "float32"
     return build_engine(config, weights, read_tokenizer(folder), folder.eos_token_ids, settings, is_half_enough)
 
@@ -85,7 +87,8 @@ def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) 
     device = choose_device(settings)
     checkpoint_dtype = folder.config.get("dtype") or folder.config.get("torch_dtype") or "float32"
     dtype = choose_dtype(settings, checkpoint_dtype, device)
-    model, description = load_transformers_model(folder.path, device, dtype, settings.trust_remote_code)
+    with computed_meanwhile(device):
+        model, description = load_transformers_model(folder.path, device, dtype, settings.trust_remote_code)
     return build_transformers_engine(model, description, read_tokenizer(folder), folder.eos_token_ids, settings)
 
 
@@ -95,7 +98,8 @@ def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) 
     checkpoint = open_gguf(path)
     device = choose_device(settings)
     dtype = choose_dtype(settings, "bfloat16", device)
-    weights = load_weights(checkpoint.config, checkpoint.family, checkpoint.source, device, dtype, progress)
+    with computed_meanwhile(device):
+        weights = load_weights(checkpoint.config, checkpoint.family, checkpoint.source, device, dtype, progress)
     tokenizer, is_half_enough = checkpoint.tokenizer, settings.dtype == "auto" and not checkpoint.source.is_wide
     engine = build_engine(checkpoint.config, weights, tokenizer, tokenizer.eos_token_ids, settings, is_half_enough)
     if checkpoint.chat_template is not None:
