@@ -1,12 +1,12 @@
 """ModelInfer the short way (naiad.transport.grpc_repeat): requests that differ from an earlier one in nothing but their data and id.
 
 In:  the parts of a message that are new. Out: what ModelInfer.infer (grpc_infer.py) makes of the whole message; an answer that is not
-like the last one goes the way of all answers. The model is looked up for each request: nothing of it is kept here.
+like the last one goes the way of all answers. The model is looked up for each request: another one, or a new copy, checks it first.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -19,6 +19,9 @@ from naiad.protocol.v2_grpc_repeat import AnswerLayout, RequestLayout, learn_ans
 from naiad.transport.grpc_method import RequestHead
 from naiad.transport.grpc_repeat import Repeats
 from naiad.transport.grpc_repeat_call import AnswerFrames, RepeatedCall
+
+if TYPE_CHECKING:
+    from naiad.repository.model import Model
 
 _ANSWERS_PER_LEARNING = 16
 """That are not like the last one, until the next is learnt: a model may have a new shape for each."""
@@ -37,7 +40,7 @@ class RepeatedInfers:
 class InferForm:
     """What is known of requests that repeat, on one connection."""
 
-    __slots__ = ("_tracing", "_until_learning", "answer", "core", "frames", "head", "layout", "request")
+    __slots__ = ("_batch_size", "_tracing", "_until_learning", "answer", "core", "frames", "head", "layout", "model", "request")
 
     def __init__(self, core: InferenceCore, head: RequestHead, request: RequestLayout) -> None:
         self.core = core
@@ -47,6 +50,9 @@ class InferForm:
         self.answer: AnswerLayout | None = None
         self.frames: AnswerFrames | None = None
         self._tracing = core.tracing
+        self.model: Model | None = None
+        """That accepted the last request and would have done so with any data."""
+        self._batch_size = 1
         self._until_learning = 0
 
     def call(self, repeats: Repeats, stream_id: int, send_window: int, parts: tuple[bytes, ...]) -> RepeatedInfer | None:
@@ -57,9 +63,18 @@ class InferForm:
             model = self.core.model(request.model_name, request.model_version)
         except (NaiadError, UnicodeDecodeError):
             return None
-        if model.spec.is_decoupled:
+        if model is self.model:
+            request.batch_size = self._batch_size
+        elif model.spec.is_decoupled:
             return None
         return RepeatedInfer(stream_id, send_window, repeats=repeats, form=self, request=request, model=model)
+
+    def infer(self, request: InferRequest, model: Model) -> ResponseStream:
+        """Of a model that has not seen such a request. Raises NaiadError."""
+        stream = self.core.infer(request, model)
+        self.model = model if self.request.form.accepted_by is not None else None
+        self._batch_size = request.batch_size
+        return stream
 
     def learn_answer(self, request: InferRequest) -> None:
         """After an answer to the request was encoded."""
@@ -84,7 +99,8 @@ class RepeatedInfer(RepeatedCall):
         request = self.request
         assert request is not None
         try:
-            stream = self.stream = form.core.infer(request, self.model)
+            model: Model = self.model
+            stream = self.stream = form.core.infer_again(request, model) if model is form.model else form.infer(request, model)
         except NaiadError as error:
             fail(self.as_call(), error)
             self.request = None

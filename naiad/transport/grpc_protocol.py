@@ -65,6 +65,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             clock_ns=endpoint.clock_ns,
         )
         self.sender = self.connection.sender
+        self._incoming = self.connection.incoming
         self._repeats = Repeats(self)
         self._transport: asyncio.Transport
         self._read_view = endpoint.read_view
@@ -115,12 +116,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._cancel_calls()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        sink = self.connection.receive_buffer()
-        if sink is None:
-            self._is_direct = False
-            return self._read_view
-        self._is_direct = True
-        return sink
+        sink = self.connection.receive_buffer() if self._incoming.frame_left else None
+        self._is_direct = sink is not None
+        return self._read_view if sink is None else sink
 
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection
@@ -136,7 +134,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                     self._handle(connection.receive(bytes(view[taken:nbytes])))
         finally:
             self._is_receiving = False
-        self.flush()
+        if self.sender.out or self._is_drain_final:
+            self.flush()
 
     def _handle(self, events: list[Event]) -> None:
         handlers = self._handlers

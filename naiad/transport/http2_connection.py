@@ -85,7 +85,7 @@ class Http2Connection:
         self._next_stream_id = 1
         self.header_blocks = HeaderBlocks(HpackDecoder(limits.max_header_list_bytes), make_head)
         self._purse = Purse(limits, self.sender, clock_ns)
-        self._data = IncomingData(limits, self.sender, self._purse, is_server=is_server)
+        self.incoming = IncomingData(limits, self.sender, self._purse, is_server=is_server)
         self._control = ControlFrames(limits, self.sender, self._purse, is_server=is_server)
         self._block: IncomingBlock | None = None
         self._held = b""
@@ -148,7 +148,7 @@ class Http2Connection:
 
     def resume(self, stream: Stream) -> None:
         stream.is_paused = False
-        self._data.renew_window(stream)
+        self.incoming.renew_window(stream)
 
     # Bytes in.
 
@@ -165,12 +165,12 @@ class Http2Connection:
 
     def receive_buffer(self) -> memoryview | None:
         """Where the transport may put the next bytes: the consumer's own memory, when they are the rest of a large DATA frame."""
-        return None if self._held or self.is_closed or not self._data.frame_left else self._data.sink()
+        return None if self._held or self.is_closed or not self.incoming.frame_left else self.incoming.sink()
 
     def received_into_buffer(self, num_bytes: int) -> list[Event]:
         """`num_bytes` were put into what `receive_buffer` returned just before."""
         events: list[Event] = []
-        self._data.sink_filled(num_bytes, events)
+        self.incoming.sink_filled(num_bytes, events)
         return events
 
     # Requests whose bytes are known beforehand (naiad.transport.grpc_repeat).
@@ -178,7 +178,7 @@ class Http2Connection:
     def room(self, data_bytes: int, num_updates: int) -> int:
         """How many streams the next bytes may open, each with one DATA frame that ends it and so many WINDOW_UPDATE frames, far from
         every limit. 0 in the midst of a frame or a header block, and at the end."""
-        data = self._data
+        data = self.incoming
         if self._held or data.frame_left or self._skip_left or not self._is_plain or self.is_closed:
             return 0
         return min(
@@ -191,7 +191,7 @@ class Http2Connection:
         """So many, no more than there was `room` for, have been opened and are in `streams`. The totals of their frames are given."""
         self.last_peer_stream_id = last_stream_id
         self.counters.streams_total += count
-        data = self._data
+        data = self.incoming
         data.window -= data_bytes
         data.unacknowledged_bytes += data_bytes
         self._purse.control.coins -= num_updates
@@ -214,8 +214,8 @@ class Http2Connection:
             if not at:
                 self._held = data
                 return
-        if self._data.frame_left:
-            at = self._data.go_on(data, at, events)
+        if self.incoming.frame_left:
+            at = self.incoming.go_on(data, at, events)
         elif self._skip_left:
             at = self._skip(at, end)
         while end - at >= HEADER_BYTES:
@@ -289,7 +289,7 @@ class Http2Connection:
             if self._is_idle(stream_id):
                 raise protocol_error(f"DATA on stream {stream_id}, which was never opened")
             self._purse.pay(DATA)
-        return self._data.begin(data, at, length, flags, stream, events)
+        return self.incoming.begin(data, at, length, flags, stream, events)
 
     # HEADERS and CONTINUATION.
 

@@ -50,6 +50,10 @@ SPECS = [
 ]
 
 
+LOOKS_AT_DATA = ("classes",)
+"""As models with strings for their inputs do: no request is accepted beforehand."""
+
+
 class FakeModel:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
@@ -92,6 +96,8 @@ class FakeCore:
         self.buffers: list[memoryview] = []
         self.counted = {name: ModelStatistics(name, 1) for name in self.models}
         self.keeps_requests = True
+        self.num_again = 0
+        """Requests that needed no check."""
 
     def is_live(self) -> bool:
         return True
@@ -147,6 +153,22 @@ class FakeCore:
         if request.regions is not None:
             return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
         self.model(request.model_name, request.model_version)
+        if request.form is not None:
+            request.form.accepted_by = None if request.model_name in LOOKS_AT_DATA else self
+        request.batch_size = self._batch_size(request)
+        return self._start(request)
+
+    def infer_again(self, request: InferRequest, model: FakeModel) -> ResponseStream:
+        assert model is self.models[request.model_name]
+        assert request.model_name not in LOOKS_AT_DATA
+        assert request.batch_size == self._batch_size(request)
+        self.num_again += 1
+        return self._start(request)
+
+    def _batch_size(self, request: InferRequest) -> int:
+        return request.inputs[0].shape[0] if self.models[request.model_name].spec.max_batch_size else 1
+
+    def _start(self, request: InferRequest) -> ResponseStream:
         if self.keeps_requests:
             self.requests.append(request)
         counted = self.counted[request.model_name]

@@ -126,13 +126,15 @@ def _state(rig: Rig) -> dict[str, object]:
     return {
         "streams": [(stream.id, stream.state, stream.send_window, stream.pending_bytes) for stream in connection.streams.values()],
         "ids": (connection.last_peer_stream_id, connection.goaway_last_stream_id, list(sender.reset_ids)),
-        "windows": (sender.window, sender.initial_window, connection._data.window, connection._data.unacknowledged_bytes),
+        "windows": (sender.window, sender.initial_window, connection.incoming.window, connection.incoming.unacknowledged_bytes),
         "sent": (sender.activity, sender.useful_frames, sender.num_finished, sender.pending_bytes, sender.out_bytes),
         "coins": (connection._purse.control.coins, connection._purse._resets.coins),
         "counters": vars(rig.endpoint.counters),
         "ends": (connection.is_closed, rig.transport.is_closed),
         "statistics": [(s.inference_count, s.success.count) for s in rig.core.counted.values()],
-        "requests": [(r.model_name, r.model_version, r.id, r.inputs, r.requested_outputs, r.parameters) for r in rig.core.requests],
+        "requests": [
+            (r.model_name, r.model_version, r.id, r.inputs, r.requested_outputs, r.parameters, r.batch_size) for r in rig.core.requests
+        ],
         "held": [(held.request.id, held.is_cancelled) for held in rig.core.held],
     }
 
@@ -144,13 +146,13 @@ async def pair() -> AsyncIterator[Pair]:
     await pair.close()
 
 
-def add_sub(value: float = 1.0, request_id: str = "") -> ModelInferRequest:
+def add_sub(value: float = 1.0, request_id: str = "", batch: int = 1) -> ModelInferRequest:
     message = ModelInferRequest(model_name="add_sub", id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     for i in range(2):
-        message.inputs.add(name=f"INPUT{i}", datatype="FP32", shape=[1, 16])
+        message.inputs.add(name=f"INPUT{i}", datatype="FP32", shape=[batch, 16])
         message.outputs.add(name=f"OUTPUT{i}")
-        message.raw_input_contents.append(np.full(16, value + i, np.float32).tobytes())
+        message.raw_input_contents.append(np.full(16 * batch, value + i, np.float32).tobytes())
     return message
 
 
@@ -629,6 +631,18 @@ class TestModels:
             rig.core.models["add_sub"] = FakeModel(model.spec)
         pair.feed(pair.request(add_sub()))
         assert len(answers(await pair.check(num_short=3))) == 1
+
+    async def test_only_the_first_request_is_checked(self, pair: Pair) -> None:
+        await warm(pair, count=6)
+        assert pair.short.core.num_again == pair.num_short - 1 == 4
+        for rig in pair.rigs:
+            rig.core.models["add_sub"] = FakeModel(rig.core.models["add_sub"].spec)
+        await warm(pair, add_sub(batch=3), count=3)
+        assert pair.short.core.num_again == 6
+
+    async def test_a_model_that_looks_at_the_data(self, pair: Pair) -> None:
+        await warm(pair, one("classes", bytes(16)), count=6)
+        assert pair.short.core.num_again == 0
 
     async def test_decoupled_from_now_on(self, pair: Pair) -> None:
         await warm(pair)
