@@ -99,9 +99,9 @@ class AnswerLayout(msgspec.Struct, frozen=True):
             parts.append(response.id.encode())
             if len(parts[0]) != self.id_bytes:
                 return None
-        for output, (name, datatype, shape, num_bytes) in zip(outputs, self.outputs, strict=True):
+        for output, known in zip(outputs, self.outputs, strict=True):
             data = output.data
-            if output.name != name or output.shape != shape or output.datatype != datatype or len(data) != num_bytes:
+            if (output.name, output.datatype, output.shape, len(data)) != known:
                 return None
             parts.append(data)
         return parts
