@@ -142,6 +142,8 @@ class InferRoute:
         template = self._template
         if template is None or request.form is not template.form or self._forward or self._header_length is None:
             return
+        if self._content_encoding != IDENTITY:
+            return  # lengths in the head are of other bytes than the header and the tensors
         form = self._repeated
         if form is None or form.template is not template or form.model is not model:
             if not may_be_repeated(exchange.head, template, self._response_encoding):

@@ -36,6 +36,7 @@ def may_be_repeated(head: Head, template: Template, response_encoding: str) -> b
         and template.binary_bytes <= MAX_COPIED_BYTES
         and head.is_plain
         and head.is_inline
+        and b"traceparent" not in head.headers  # which is new with every request
         and response_encoding == IDENTITY
     )
 
@@ -104,12 +105,14 @@ class RepeatedForm:
 class RepeatedInfer(Exchange):
     """One per connection, used again for each of its requests: they come one after the other."""
 
-    __slots__ = ("_form", "_stream", "size")
+    __slots__ = ("_form", "_response", "_stream", "size")
 
     def __init__(self, form: RepeatedForm) -> None:
         super().__init__(None, form.head, b"")
         self._form = form
         self._stream: ResponseStream | None = None
+        self._response: InferResponse | None = None
+        """That has come before the final flag."""
         self.size = form.size
 
     def begin(self, answers: AnswerQueue, data: bytes) -> bool:
@@ -145,18 +148,21 @@ class RepeatedInfer(Exchange):
                 self.is_started = self.is_ended = True
                 answers.send_whole(self, b"".join(parts))
                 return
-        answer = InferAnswer(self, forms, self._form.model.spec, IDENTITY)
-        if self._stream is not None and not is_final:
-            self._stream.deliver_to(answer.take)
-        answer.take(response, is_final)
+        if response is None:
+            response = self._response
+        if is_final:
+            InferAnswer(self, forms, self._form.model.spec, IDENTITY).take(response, True)
+        else:
+            self._response = response
 
     # What the connection calls.
 
     def detach(self) -> None:
-        self._answers = self._stream = None
+        self._answers = self._stream = self._response = None
 
     def disconnect(self) -> None:
         stream, self._stream = self._stream, None
+        self._response = None
         super().disconnect()
         if stream is not None and not self.is_ended:
             stream.cancel()

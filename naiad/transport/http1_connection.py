@@ -169,6 +169,7 @@ class Http1Connection(asyncio.BufferedProtocol):
                 key = key.lstrip(b"\r\n")  # empty lines before a request are ignored: RFC 9112, 2.2
                 if not key:
                     start = end
+                    self._received_bytes = 0  # they are not the beginning of a request
                     continue
                 head = self._new_head(key)
                 if head is None:
@@ -275,7 +276,12 @@ class Http1Connection(asyncio.BufferedProtocol):
                 return False
         except Exception:
             log.error(f"the handler of a repeated request failed: {traceback.format_exc()}")
-            self.abort()
+            answers = self._answers
+            answers.again = None  # what has failed halfway may still hear of this request: it is not used for another
+            if answers.exchanges and not answers.exchanges[0].is_started:
+                answers.exchanges[0].respond_error(500, "internal error")
+            else:
+                self.abort()
         self._endpoint.num_requests += 1
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,6 +13,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from naiad.core.model_spec import ModelSpec
+from naiad.core.request import InferRequest
+from naiad.core.response import Consumer, ResponseStream
 from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import unavailable
 from naiad.transport.http1_exchange import Exchange
@@ -220,17 +224,105 @@ async def test_a_server_that_stops_answers_and_closes() -> None:
         await client.close()
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 @on_uvloop
-async def test_a_bug_costs_the_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_costs_one_request(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the answer of that one, when it comes after all, does not become the answer of the next."""
+    async with connected() as (server, client):
+        request = ask(floats(1, 2), model="held")
+        client.send(request)
+        held = await server.core.next_held()
+        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))])
+        await client.read()
+        streams: list[ResponseStream] = []
+
+        class Broken(ResponseStream):
+            __slots__ = ()
+
+            def deliver_to(self, consumer: Consumer) -> None:
+                super().deliver_to(consumer)
+                raise ZeroDivisionError
+
+        def broken(request: object, found: object) -> ResponseStream:
+            if when == "before":
+                raise ZeroDivisionError
+            streams.append(Broken())
+            return streams[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server.core, "infer_again", broken)
+            reply = await talk(client, request)
+            assert (reply.status, reply.error()) == (500, "internal error")
+        client.send(request)
+        held = await server.core.next_held()
+        for stream in streams:
+            respond(held.request, stream, [tensor_from_numpy("OUT", np.array([3, 4], np.float32))])
+        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([5, 6], np.float32))])
+        assert (await client.read()).body.endswith(floats(5, 6))
+
+
+@on_uvloop
+async def test_a_response_and_the_end_that_are_there_before_they_are_asked_for() -> None:
+    core = FakeCore()
+
+    def compute(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
+        respond(request, stream, [tensor_from_numpy("OUT", request.inputs[0].as_numpy())], is_final=False)
+        stream.close()
+
+    core.models["id_fp32"].compute = compute
+    async with connected(core) as (_, client):
+        for n in range(3):
+            reply = await talk(client, ask(floats(n, 2)))
+            assert (reply.status, reply.body[-8:]) == (200, floats(n, 2))
+        assert core.num_again == 2
+
+
+@on_uvloop
+async def test_a_compressed_request_is_no_pattern_for_one_that_is_not() -> None:
+    """Lengths in its head are of the compressed bytes: here, of all of the JSON and too few bytes of the tensor."""
+    async with connected() as (server, client):
+        head, end, body = ask(bytes(4000)).partition(b"\r\n\r\n")
+        text = body[:-4000]
+        length = len(text) + 3
+        head = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: %d" % length) + b"\r\nContent-Encoding: gzip" + end
+        reply = await talk(client, head + _gzip(body, length))
+        assert (reply.status, reply.body[-4000:]) == (200, bytes(4000))
+        reply = await talk(client, head + text + b"abc")
+        assert reply.status == 400
+        assert server.core.num_again == 0
+
+
+def _gzip(data: bytes, length: int) -> bytes:
+    """As long as it should be: the extra field makes up for what is missing."""
+    packed = zlib.compress(data, 9, wbits=-15)
+    end = packed + struct.pack("<II", zlib.crc32(data), len(data))
+    extra = length - len(end) - 12
+    return b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H", extra) + bytes(extra) + end
+
+
+@on_uvloop
+async def test_a_head_that_is_new_with_every_request_is_not_kept() -> None:
+    async with connected() as (server, client):
+        header = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
+        for _ in range(2):
+            assert (await talk(client, ask(floats(1, 2), headers=header))).status == 200
+        assert server.core.num_again == 0
+
+
+@on_uvloop
+async def test_empty_lines_before_it_are_not_the_beginning_of_a_request() -> None:
+    """They do not count against the time that it may take to receive one."""
     async with connected() as (server, client):
         await talk(client, ask(floats(1, 2)))
-
-        def broken(request: object, found: object) -> None:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(server.core, "infer_again", broken)
-        client.send(ask(floats(1, 2)))
-        assert await client.is_closed_by_server()
-        other = await Client.connect(server.port)
-        assert (await talk(other, ask(floats(1, 2)))).status == 200
-        await other.close()
+        [connection] = server.frontend.endpoint.connections
+        client.send(b"\r\n")
+        while not connection._pending:
+            await asyncio.sleep(0)
+        client.send(b"\r\n")
+        while connection._pending:
+            await asyncio.sleep(0)
+        assert (await talk(client, ask(floats(1, 2)))).status == 200
+        limits, endpoint = server.frontend.endpoint.limits, server.frontend.endpoint
+        connection.check_deadlines(endpoint.now_s + limits.receive_timeout_s + 1)
+        assert (await talk(client, ask(floats(1, 2)))).status == 200
+        assert server.core.num_again == 2
