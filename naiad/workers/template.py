@@ -8,12 +8,14 @@ It dies with the server (end of its socket, or the parent-death signal), and its
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import os
 import select
 import signal
 import socket
 import sys
+import termios
 import traceback
 
 import msgspec
@@ -33,6 +35,19 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def leave_terminal() -> None:
+    """A terminal stops groups in the background that read from it, or with `stty tostop` write to it: all workers at once, because of one
+    model, or of a program that one runs and that asks for a password. Without a terminal, asking fails and printing goes on."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return  # there is none
+    try:
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+    finally:
+        os.close(terminal)
 
 
 class Template:
@@ -109,8 +124,7 @@ def main() -> None:
     die_with_parent(server)
     # Ctrl-C is the server's to handle: it drains, then tells us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A model that prints must not be stopped by a terminal that keeps background groups from writing (`stty tostop`).
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    leave_terminal()
     sock = socket.socket(fileno=fd)
     template = Template(sock, backend_name)
     try:
