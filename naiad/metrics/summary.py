@@ -7,9 +7,9 @@ Rule: memory is bounded by the spread of the values, not by their number; nothin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from naiad.core.statistics import BatchTimes, ModelStatistics
+from naiad.core.statistics import Answered, BatchTimes, ModelStatistics
 from naiad.settings import LatencyMetrics
 
 SLICE_NS = 12_000_000_000
@@ -82,6 +82,18 @@ class SummaryStatistics(ModelStatistics):
         super().record_success(batch_size, start_ns, queue_start_ns, compute_start_ns, end_ns)
         self.request_summary_us.observe((end_ns - start_ns) // 1000, end_ns)
         self.queue_summary_us.observe((compute_start_ns - queue_start_ns) // 1000, end_ns)
+
+    def record_answers(self, requests: Sequence[Answered], compute_start_ns: int, end_ns: int) -> None:
+        super().record_answers(requests, compute_start_ns, end_ns)
+        for request in requests:
+            self.request_summary_us.observe((end_ns - request.start_ns) // 1000, end_ns)
+            self.queue_summary_us.observe((compute_start_ns - request.queue_start_ns) // 1000, end_ns)
+
+    def record_unqueued(self, requests: Sequence[Answered], end_ns: int) -> None:
+        super().record_unqueued(requests, end_ns)
+        for request in requests:
+            self.request_summary_us.observe((end_ns - request.start_ns) // 1000, end_ns)
+            self.queue_summary_us.observe(0, end_ns)
 
     def record_compute(self, num_requests: int, times: BatchTimes) -> None:
         super().record_compute(num_requests, times)

@@ -3,6 +3,7 @@ import random
 
 import pytest
 
+from naiad.core.request import InferRequest
 from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.metrics.summary import SLICE_NS, SlidingSummary, SummaryStatistics, build_statistics
 from naiad.settings import LatencyMetrics
@@ -67,3 +68,27 @@ def test_statistics_keep_summaries_only_when_asked() -> None:
         for name in ("request", "queue", "compute_input", "compute_infer", "compute_output")
     }
     assert totals == {"request": 8000, "queue": 3000, "compute_input": 1000, "compute_infer": 2000, "compute_output": 1000}
+
+
+@pytest.mark.parametrize("way", ["one by one", "a batch", "an ensemble"])
+def test_summaries_see_each_request_however_it_is_counted(way: str) -> None:
+    statistics = build_statistics("m", 1, LatencyMetrics(has_summaries=True))
+    assert isinstance(statistics, SummaryStatistics)
+    requests = [InferRequest("m", [], start_ns=1_000_000, queue_start_ns=2_000_000) for _ in range(3)]
+    times = BatchTimes(5_000_000, 6_000_000, 8_000_000, 9_000_000)
+    if way == "one by one":
+        statistics.record_execution(3, times)
+        statistics.record_compute(3, times)
+        for request in requests:
+            statistics.record_success(1, request.start_ns, request.queue_start_ns, times.compute_start_ns, times.compute_end_ns)
+    elif way == "a batch":
+        statistics.record_execution(3, times)
+        statistics.record_compute(3, times)
+        statistics.record_answers(requests, times.compute_start_ns, times.compute_end_ns)
+    else:
+        statistics.record_execution(1, times, 3)
+        statistics.record_compute(3, times)
+        statistics.record_unqueued(requests, times.compute_end_ns)
+    assert (statistics.request_summary_us.count, statistics.request_summary_us.total) == (3, 24_000)
+    assert (statistics.queue_summary_us.count, statistics.queue_summary_us.total) == (3, 0 if way == "an ensemble" else 9000)
+    assert (statistics.compute_infer_summary_us.count, statistics.compute_infer_summary_us.total) == (3, 6000)
