@@ -38,6 +38,21 @@ def test_for_a_gpu_it_is_computed_while_the_block_runs(monkeypatch: pytest.Monke
     assert not threads[0].is_alive()
 
 
+def test_triton_is_imported_before_by_the_thread_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that import it at once find it half done."""
+    threads: list[threading.Thread] = []
+
+    def import_module(name: str) -> types.ModuleType:
+        threads.append(threading.current_thread())
+        return sys.modules[name]
+
+    install(monkeypatch, triton_key=lambda: "key")
+    monkeypatch.setattr("naiad.llm.kernel_key.importlib.import_module", import_module)
+    with computed_meanwhile(torch.device("cuda")):
+        assert threads == [threading.current_thread()]
+    assert len(threads) == 1
+
+
 def test_without_a_gpu_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     install(monkeypatch, triton_key=lambda: asked.append(1))
