@@ -57,7 +57,9 @@ class ControlFrames:
             raise too_much("settings_flood", f"more than {self._limits.max_settings_per_frame} settings in one frame")
         for key, value in settings:
             self._apply(key, value)
+        # First this: the peer knows by it from where on its new values hold, and ends streams that use a larger window before.
         self._sender.control(SETTINGS_ACK)
+        self._sender.pump()
         events.append(SettingsReceived())
 
     def _apply(self, key: int, value: int) -> None:

@@ -294,7 +294,8 @@ class Http2Sender:
             self.pump()
 
     def change_initial_window(self, size: int) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE: applies to all open streams at once, and may make a window negative."""
+        """SETTINGS_INITIAL_WINDOW_SIZE: applies to all open streams at once, and may make a window negative. What it lets go leaves with
+        the next `pump`."""
         difference, self.initial_window = size - self.initial_window, size
         for stream in self.streams.values():
             stream.send_window += difference
@@ -305,4 +306,3 @@ class Http2Sender:
                     self.ready[stream] = None
                 else:
                     self.ready.pop(stream, None)
-        self.pump()

@@ -8,6 +8,7 @@ from naiad.transport.http2_limits import Http2Limits
 from naiad.transport.http2_sender import QUANTUM_BYTES, SlowReaderError
 from naiad.transport.http2_stream import CLOSED, Stream
 from tests.unit.transport.http2_rig import (
+    ACK,
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -130,6 +131,20 @@ class TestWindows:
         out = sent(connection)
         assert data_of(out) == {1: b"x" * 7}
         assert (HEADERS, END_HEADERS | END_STREAM, 1, TRAILERS) in frames(out)
+
+    def test_a_larger_window_is_not_used_before_it_is_acknowledged(self) -> None:
+        connection = server()
+        connection.receive(request(1))
+        stream = connection.streams[1]
+        connection.sender.headers(stream, RESPONSE)
+        connection.sender.data(stream, [bytes(100_000)], 100_000)
+        connection.sender.take()
+        connection.receive(frame(WINDOW, 0, 0, u32(1_000_000)))
+        assert not connection.sender.out, "the stream's own window is used up"
+        connection.receive(frame(SETTINGS, 0, 0, setting(4, 90_000) + setting(5, 32_768)))
+        kinds = [(kind, flags) for kind, flags, _, _ in frames(sent(connection))]
+        assert kinds == [(SETTINGS, ACK), (DATA, 0)]
+        assert stream.send_window == 0
 
     def test_initial_window_that_overflows_a_stream_ends_the_connection(self) -> None:
         connection = server()
