@@ -103,9 +103,6 @@ class Http2Sender:
             self.pump()
         return out
 
-    def has_output(self) -> bool:
-        return bool(self.out)
-
     def control(self, frame: bytes) -> None:
         """A frame outside flow control."""
         self.out.append(frame)

@@ -136,7 +136,7 @@ class Rig:
 
     def to_server(self) -> None:
         out = bytearray()
-        while self.client.sender.has_output():
+        while self.client.sender.out:
             for piece in self.client.sender.take():
                 out += piece
         self.feed(bytes(out))
@@ -150,7 +150,7 @@ class Rig:
         for _ in range(100):
             self.to_server()
             self.from_server()
-            if not self.client.sender.has_output():
+            if not self.client.sender.out:
                 return
 
     async def settle(self) -> None:

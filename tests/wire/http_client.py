@@ -80,6 +80,14 @@ class Client:
         except ConnectionError:
             pass
 
+    async def hang_up(self, how: str) -> None:
+        if how == "reset":
+            self.reset()
+        elif how == "half-close":
+            self.writer.write_eof()
+        else:
+            await self.close()
+
     def reset(self) -> None:
         """Hangs up with RST."""
         sock = self.writer.get_extra_info("socket")

@@ -21,15 +21,6 @@ PLACES = {
 }
 
 
-async def hang_up(client: Client, how: str) -> None:
-    if how == "reset":
-        client.reset()
-    elif how == "half-close":
-        client.writer.write_eof()
-    else:
-        await client.close()
-
-
 async def no_connections(server: HttpServer) -> None:
     while server.frontend.num_connections:
         await asyncio.sleep(0)
@@ -43,7 +34,7 @@ async def test_while_the_answer_is_pending(path: str, body: bytes, how: str) -> 
         client = await Client.connect(server.port)
         client.request("POST", path, body)
         held = await server.core.next_held()
-        await hang_up(client, how)
+        await client.hang_up(how)
         await server.core.on_cancelled.wait()
         assert held.is_cancelled
         await no_connections(server)
@@ -60,7 +51,7 @@ async def test_in_the_middle_of_a_stream(how: str) -> None:
         respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))], is_final=False)
         await client.read_head()
         await client.read_chunk()
-        await hang_up(client, how)
+        await client.hang_up(how)
         await server.core.on_cancelled.wait()
         assert held.is_cancelled
 

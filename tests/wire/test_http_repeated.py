@@ -128,12 +128,7 @@ async def test_a_client_that_goes_away_cancels(how: str) -> None:
         client.send(request)
         held = await server.core.next_held()
         assert server.core.num_again == 1
-        if how == "reset":
-            client.reset()
-        elif how == "half-close":
-            client.writer.write_eof()
-        else:
-            await client.close()
+        await client.hang_up(how)
         await server.core.on_cancelled.wait()
         assert held.is_cancelled
         await client.close()

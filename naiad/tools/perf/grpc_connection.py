@@ -90,7 +90,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         sender, transport = self._http2.sender, self._transport
-        while transport is not None and sender.has_output():
+        while transport is not None and sender.out:
             num_bytes = sender.out_bytes
             out = sender.take()
             if num_bytes <= _JOIN_BYTES:

@@ -62,7 +62,7 @@ def server(limits: Http2Limits | None = None, clock: Clock | None = None, **opti
 def sent(connection: Http2Connection) -> bytes:
     """All that the connection wants to write now."""
     parts: list[bytes] = []
-    while connection.sender.has_output():
+    while connection.sender.out:
         parts += map(bytes, connection.sender.take())
     return b"".join(parts)
 

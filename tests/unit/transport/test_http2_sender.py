@@ -214,7 +214,7 @@ class TestTransportFull:
         connection.sender.is_paused = True
         second = sum(map(len, connection.sender.take()))
         assert second <= (1 << 20) + QUANTUM_BYTES + 100
-        assert not connection.sender.has_output()
+        assert not connection.sender.out
         assert connection.sender.pending_bytes > 2 << 20
 
 
