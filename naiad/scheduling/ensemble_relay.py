@@ -17,6 +17,7 @@ import msgspec
 from naiad.core.request import InferRequest
 from naiad.core.statistics import BatchTimes
 from naiad.core.tensor import Tensor
+from naiad.core.tensor_form import TensorForm, made_form
 from naiad.core.work import WorkResponse
 from naiad.errors import NaiadError
 from naiad.scheduling.dynamic import DynamicScheduler
@@ -25,6 +26,7 @@ from naiad.scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from naiad.scheduling.ensemble import EnsembleScheduler
+    from naiad.scheduling.ensemble_chain import ChainFormer
     from naiad.scheduling.ensemble_run import Run, StepCall
 
 
@@ -39,45 +41,6 @@ Find = Callable[[str, str], Target]
 """(model, version) -> what serves now. Raises NaiadError."""
 
 
-class Form(msgspec.Struct, frozen=True):
-    """Answers that need no further look: they bear the same names, types, shapes and sizes as one that the next model has taken."""
-
-    tensors: list[tuple[str, str, list[int], int]]
-    names: list[str]
-    """What they are called from here on."""
-    picks: list[int] | None
-    """Which of the answer's tensors these are; None when they are all of them, in this order."""
-    batch_size: int
-
-    def fits(self, outputs: list[Tensor]) -> bool:
-        if len(outputs) != len(self.tensors):
-            return False
-        for tensor, (name, datatype, shape, size) in zip(outputs, self.tensors, strict=True):
-            if tensor.name != name or tensor.shape != shape or len(tensor.data) != size or tensor.datatype != datatype:
-                return False
-        return True
-
-    def take(self, outputs: list[Tensor]) -> list[Tensor]:
-        taken = outputs if self.picks is None else [outputs[at] for at in self.picks]
-        for tensor, name in zip(taken, self.names, strict=True):
-            tensor.name = name
-        return taken
-
-
-def made_form(outputs: list[Tensor], wanted: list[tuple[str, str]], batch_size: int) -> Form | None:
-    """`wanted`: (the tensor's name in the answer, its name from here on). None when one is missing or there twice."""
-    at = {tensor.name: number for number, tensor in enumerate(outputs)}
-    if len(at) != len(outputs) or any(name not in at for name, _ in wanted):
-        return None
-    picks = [at[name] for name, _ in wanted]
-    return Form(
-        [(tensor.name, tensor.datatype, tensor.shape.copy(), len(tensor.data)) for tensor in outputs],
-        [name for _, name in wanted],
-        None if picks == list(range(len(outputs))) else picks,
-        batch_size,
-    )
-
-
 class StepRelay:
     """From one step to the next."""
 
@@ -88,7 +51,7 @@ class StepRelay:
         self._wanted = [(made_by[tensor], name) for name, tensor in heir.step.input_map.items()]
         self._known: weakref.ref[DynamicScheduler] | None = None
         """Who takes this form. Not kept alive: a copy of the model that is unloaded must go."""
-        self._form: Form | None = None
+        self._form: TensorForm | None = None
 
     def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
         found = self._form_for(responses[0].outputs)
@@ -98,11 +61,18 @@ class StepRelay:
         calls = calls_of(self, requests, responses, form)
         if calls is None:
             return False
-        heir, batch_size, take = self._heir, form.batch_size, form.take
-        model_name, model_version, outputs, relay = heir.step.model_name, heir.step.model_version, heir.outputs, heir.relay
-        now_ns = scheduler.now_ns()
-        for request, response, call in zip(requests, responses, calls, strict=True):
+        take = form.take
+        for request, response in zip(requests, responses, strict=True):
             request.inputs = take(response.outputs)
+        self._advance(requests, calls, times, form.batch_size, scheduler.now_ns())
+        scheduler.take_batch(requests, form.batch_size * len(requests))
+        return True
+
+    def _advance(self, requests: list[InferRequest], calls: list[StepCall], times: BatchTimes, batch_size: int, now_ns: int) -> None:
+        """They stand at the next step now."""
+        heir = self._heir
+        model_name, model_version, outputs, relay = heir.step.model_name, heir.step.model_version, heir.outputs, heir.relay
+        for request, call in zip(requests, calls, strict=True):
             request.model_name = model_name
             request.model_version = model_version
             request.requested_outputs = outputs
@@ -111,10 +81,19 @@ class StepRelay:
             call.entry = heir
             call.relay = relay
             call.run.times.append(times)
-        scheduler.take_batch(requests, batch_size * len(requests))
-        return True
 
-    def _form_for(self, outputs: list[Tensor]) -> tuple[DynamicScheduler, Form] | None:
+    # Past the server (naiad.scheduling.ensemble_chain).
+
+    def known_form(self, scheduler: Scheduler) -> TensorForm | None:
+        """Of the answers that this model has taken last."""
+        return self._form if self._known is not None and self._known() is scheduler else None
+
+    def advance(self, requests: list[InferRequest], batch_size: int, times: BatchTimes) -> None:
+        """They have gone on by themselves."""
+        calls: list[Any] = [request.part for request in requests]
+        self._advance(requests, calls, times, batch_size, times.compute_end_ns)
+
+    def _form_for(self, outputs: list[Tensor]) -> tuple[DynamicScheduler, TensorForm] | None:
         """Who takes them now, and how."""
         step = self._heir.step
         try:
@@ -130,7 +109,7 @@ class StepRelay:
             return None
         return None if form is None else (scheduler, form)
 
-    def _learn(self, target: Target, outputs: list[Tensor]) -> Form | None:
+    def _learn(self, target: Target, outputs: list[Tensor]) -> TensorForm | None:
         """Raises NaiadError when the next model does not take it. Strings are checked one by one, so their form says nothing."""
         if any(tensor.datatype == "BYTES" for tensor in outputs):
             return None
@@ -147,11 +126,12 @@ class StepRelay:
 class AnswerRelay:
     """From the last step to whoever asked the ensemble."""
 
-    def __init__(self, entry: RouteStep, ensemble: EnsembleScheduler, outputs: list[str]) -> None:
+    def __init__(self, entry: RouteStep, ensemble: EnsembleScheduler, outputs: list[str], former: ChainFormer | None) -> None:
         self._ensemble = ensemble
+        self._former = former
         made_by = {tensor: name for name, tensor in entry.step.output_map.items()}
         self._wanted = [(made_by[tensor], tensor) for tensor in outputs]
-        self._form: Form | None = None
+        self._form: TensorForm | None = None
 
     def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
         form, first = self._form, responses[0].outputs
@@ -167,10 +147,12 @@ class AnswerRelay:
             call.run.times.append(times)
             runs.append(call.run)
         self._ensemble.finish(runs, [form.take(response.outputs) for response in responses])
+        if self._former is not None:
+            self._former.on_batch(runs[0].times)
         return True
 
 
-def calls_of(relay: object, requests: list[InferRequest], responses: list[WorkResponse], form: Form) -> list[StepCall] | None:
+def calls_of(relay: object, requests: list[InferRequest], responses: list[WorkResponse], form: TensorForm) -> list[StepCall] | None:
     """Where all of them stand at this relay, all answers are of this form (the first is), and none says more than its tensors."""
     calls: list[StepCall] = []
     fits, alone = form.fits, form.tensors[0] if len(form.tensors) == 1 else None

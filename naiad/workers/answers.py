@@ -37,7 +37,13 @@ class Answers:
 
     def on_executed(self, message: Executed) -> None:
         instance = self._instance
-        batch = self._work.batches.pop(message.batch)
+        if message.way is not None:
+            instance.linking.move(message.batch, message.way)
+        batch = self._work.batches.pop(message.batch, None)
+        if batch is None:
+            return  # of a chain, and failed when another process of it ended
+        if batch.chain is not None:
+            batch.chain.look_at([])
         if batch.deadline is not None:
             batch.deadline.cancel()
         self._keep_batches(instance.num_batches - 1)

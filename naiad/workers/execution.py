@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from naiad.workers.instance import Instance
 
 
+_last_handle = [0]
+"""Numbers of requests and of batches are used once in all of the server: a batch may go on from worker to worker."""
+
+
 class Execution:
     def __init__(
         self,
@@ -45,7 +49,6 @@ class Execution:
         self._statistics = statistics
         self._busy_poll = busy_poll
         self._permit = permit
-        self._handle = 0
 
     def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None:
         """Only when `is_free`. The answers go to the requests' streams."""
@@ -57,15 +60,17 @@ class Execution:
         handles: list[int] = []
         batch = Batch(requests, handles, 0, now_ns, on_executed=on_executed)
         work: list[WorkRequest] = []
-        handle = number = self._handle + 1
+        handle = number = _last_handle[0] + 1
         size = 0
-        open_requests, cancel, is_decoupled = self._open, self._cancel, self._plan.is_decoupled
+        is_inline = True
+        open_requests, cancel, is_decoupled = self._open, self.cancel, self._plan.is_decoupled
         for request in requests:
             inputs = request.inputs
             for tensor in inputs:
                 if len(tensor.data) > INLINE_MAX_BYTES:
                     inputs = list(inputs)
                     link.place(inputs)
+                    is_inline = False
                     break
             flags = 0
             if request.sequence_start or request.sequence_end:
@@ -96,8 +101,11 @@ class Execution:
             size += request.batch_size
             handle += 1
         batch.batch_size = size
-        self._handle = handle - 1
+        _last_handle[0] = handle - 1
         self._work.batches[number] = batch
+        chain, chain_id = instance.chain, 0
+        if chain is not None and is_inline and on_executed is None and chain.takes(requests, size):
+            batch.chain, chain_id = chain, chain.id
         instance.num_batches += 1
         if self._busy_poll is not None:
             self._busy_poll.leave(len(requests), now_ns)
@@ -106,9 +114,20 @@ class Execution:
         if self._plan.execution_timeout_ns:
             batch.deadline = self._clock.call_at(now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout)
         try:
-            channel.send(Execute(number, work))
+            channel.send(Execute(number, work, chain_id))
         except (TypeError, ValueError, OverflowError) as error:
             self._give_up(number, f"the batch could not be sent to its worker: {error}")
+
+    def adopt(self, number: int, batch: Batch, open_requests: dict[int, OpenRequest], *, is_counted: bool) -> None:
+        """One that another instance began (naiad.workers.chain). `is_counted`: as under way."""
+        self._work.batches[number] = batch
+        self._open.update(open_requests)
+        self._instance.num_batches += 1
+        if self._busy_poll is not None and not is_counted:
+            self._busy_poll.num_flying += 1
+        for handle, entry in open_requests.items():
+            assert entry.request.stream is not None
+            entry.request.stream.on_cancel(self.cancel, handle)
 
     def keep_batches(self, count: int) -> None:
         """The worker has no more than that now."""
@@ -124,11 +143,14 @@ class Execution:
         """The worker is gone, and all that it had with it."""
         requests = self._work.clear()
         self.keep_batches(0)
+        self.fail_all(requests, error)
+        self._instance.on_idle(self._instance)
+
+    def fail_all(self, requests: list[InferRequest], error: NaiadError) -> None:
         now_ns = self._clock.now_ns()
         for request in requests:
             if not request.is_null:
                 self._fail(request, error, "BACKEND", now_ns)
-        self._instance.on_idle(self._instance)
 
     def _give_up(self, number: int, reason: str) -> None:
         """A value that no message can carry: decoders refuse those, so this is a defect of theirs, and only these requests pay."""
@@ -153,11 +175,14 @@ class Execution:
         if instance.process is not None:
             instance.process.kill_now()
 
-    def _cancel(self, handle: int) -> None:
+    def cancel(self, handle: int) -> None:
         instance = self._instance
-        if handle in self._open and instance.process is not None:
+        entry = self._open.get(handle)
+        if entry is not None and instance.process is not None:
             self._work.abandoned.add(handle)
             instance.process.channel.send(Cancel([handle]))
+            if entry.batch.chain is not None:
+                entry.batch.chain.cancel(handle)
             if not self._work.inflight:
                 instance.on_idle(instance)
 

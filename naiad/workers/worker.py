@@ -21,12 +21,28 @@ from typing import Any
 
 from naiad.backends.backend import Backend
 from naiad.core.tensor import REFERENCE, Tensor
-from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse
+from naiad.core.work import LoadArguments, PassedBatch, Way, WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError
+from naiad.workers.chain_ends import Inlet, Outlet
 from naiad.workers.direct_calls import LentInstance
 from naiad.workers.host_policy import apply_host_policy
 from naiad.workers.import_backend import import_backend
-from naiad.workers.messages import Configure, Configured, Execute, Executed, Failed, Load, Loaded, Ping, Pong, Returned, Started, Unload
+from naiad.workers.messages import (
+    Configure,
+    Configured,
+    EndChain,
+    Execute,
+    Executed,
+    Failed,
+    Load,
+    Loaded,
+    Onward,
+    Ping,
+    Pong,
+    Returned,
+    Started,
+    Unload,
+)
 from naiad.workers.worker_channel import WorkerChannel
 from naiad.workers.worker_runtime import WorkerRuntime
 
@@ -42,6 +58,8 @@ class Worker:
         self._open, self._lent, self._close = self.runtime.open, self.runtime.lent, self.runtime.close
         self._answer_direct = self.runtime.answer_direct
         self._untold = self.runtime.calls.untold
+        self._outlets: dict[int, Outlet] = {}
+        """By chain (naiad.workers.chain): where its batches go on."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # The work loop.
@@ -53,8 +71,14 @@ class Worker:
             match message:
                 case Execute():
                     self._execute(message)
-                case (lent, request):
+                case (Inlet() as inlet, (PassedBatch() | None) as passed):
+                    self._execute_passed(inlet, passed)
+                case (LentInstance() as lent, (WorkRequest() | None) as request):
                     self._execute_direct(lent, request)
+                case Onward():
+                    self._outlets[message.chain] = Outlet(message.form, message.outputs, self.channel.onward_fds.pop(message.chain))
+                case EndChain():
+                    self._end_chain(message.chain)
                 case Ping():
                     self.channel.send(Pong(message.number, self._is_ready()))
                 case Configure():
@@ -147,7 +171,58 @@ class Worker:
             responses: Any = self.backend.execute(requests)
         except BaseException as error:
             responses = self._error_responses(error, len(handles))
-        self._finish(message.batch, requests, handles, input_end_ns, responses)
+        if not message.chain or not self._send_on(message.chain, message.batch, [], requests, handles, input_end_ns, responses):
+            self._finish(message.batch, requests, handles, input_end_ns, responses)
+
+    def _execute_passed(self, inlet: Inlet, passed: PassedBatch | None) -> None:
+        """From the worker of the step before; None ends that."""
+        if passed is None:
+            inlet.close()
+            self._end_chain(inlet.chain)
+            return
+        batch, requests = passed.batch, passed.requests
+        handles = [request.handle for request in requests]
+        self._open.update(handles)
+        way = Way(inlet.chain, passed.legs)
+        self.runtime.guest = batch, way
+        input_end_ns = time.monotonic_ns()
+        try:
+            responses: Any = self.backend.execute(requests)
+        except BaseException as error:
+            responses = self._error_responses(error, len(handles))
+        if self.runtime.take_guest() is None:
+            self._finish(batch, requests, handles, input_end_ns, responses)
+        elif not self._send_on(inlet.chain, batch, passed.legs, requests, handles, input_end_ns, responses):
+            self._finish(batch, requests, handles, input_end_ns, responses, way)
+
+    def _send_on(
+        self,
+        chain: int,
+        batch: int,
+        legs: list[tuple[int, int, int]],
+        requests: list[WorkRequest],
+        handles: list[int],
+        input_end_ns: int,
+        responses: list[WorkResponse | None],
+    ) -> bool:
+        """To the worker of the next step. False: there is none, or it is not for it."""
+        outlet = self._outlets.get(chain)
+        if outlet is None:
+            return False
+        output_start_ns = time.monotonic_ns()
+        if self._untold:
+            self.runtime.calls.tell()
+        if not outlet.send(batch, [*legs, (input_end_ns, output_start_ns, time.monotonic_ns())], requests, responses):
+            return False
+        for handle in handles:
+            self._close(handle)
+        return True
+
+    def _end_chain(self, chain: int) -> None:
+        outlet = self._outlets.pop(chain, None)
+        if outlet is not None:
+            outlet.close()
+        self.channel.send(Returned(chain))
 
     def _execute_direct(self, lent: LentInstance, request: WorkRequest | None) -> None:
         """For the worker that has borrowed this one's instance; None ends that."""
@@ -167,7 +242,13 @@ class Worker:
             self._answer_direct(handle, responses[0])
 
     def _finish(
-        self, batch: int, requests: list[WorkRequest], handles: list[int], input_end_ns: int, responses: list[WorkResponse | None]
+        self,
+        batch: int,
+        requests: list[WorkRequest],
+        handles: list[int],
+        input_end_ns: int,
+        responses: list[WorkResponse | None],
+        way: Way | None = None,
     ) -> None:
         output_start_ns = time.monotonic_ns()
         answers: list[list[Tensor]] = []
@@ -177,7 +258,7 @@ class Worker:
                 self._close(handle)
         if self._untold:
             self.runtime.calls.tell()
-        self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses), answers, requests)
+        self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses, way), answers, requests)
 
     def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
         """Backends word their own errors; what arrives here is a defect of the backend or an exit from inside the model."""

@@ -9,10 +9,10 @@ import itertools
 import threading
 import time
 
-from naiad.core.work import ControlOperation, MetricOperation, WorkResponse
+from naiad.core.work import ControlOperation, MetricOperation, Way, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.workers.direct_calls import LentInstance
-from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Control, Flow, LogLine, Metric, Response, Responses
+from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Control, Flow, LogLine, Metric, Response, Responses, Stays
 from naiad.workers.worker_calls import WorkerCalls
 from naiad.workers.worker_channel import Event, WorkerChannel
 
@@ -27,7 +27,10 @@ class WorkerRuntime:
         self._paused: set[int] = set()
         self.lent: dict[int, LentInstance] = {}
         """By lease: the requests of other workers (naiad.workers.lease)."""
+        self.guest: tuple[int, Way] | None = None
+        """The batch that is executed, by its number, while the server takes it to be on its way between workers (naiad.workers.chain)."""
         self.calls = WorkerCalls(channel, self.lent)
+        self.calls.before_call = self.keep_guest
         self.call = self.calls.call
         self._untold = self.calls.untold
         self._answers: dict[int, Answer] = {}
@@ -45,6 +48,8 @@ class WorkerRuntime:
         if handle in self.lent:
             self._respond_direct(handle, response, is_final)
             return
+        if self.guest is not None:
+            self.keep_guest()
         if self._untold:
             self.calls.tell()
         if is_final:
@@ -53,6 +58,8 @@ class WorkerRuntime:
 
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
         items: list[Response] = []
+        if self.guest is not None:
+            self.keep_guest()
         for handle, response, is_final in responses:
             if handle in self.lent:
                 self._respond_direct(handle, response, is_final)
@@ -75,6 +82,17 @@ class WorkerRuntime:
         lent = self.lent.pop(handle)
         self.close(handle)
         lent.answer(response, time.monotonic_ns())
+
+    def keep_guest(self) -> None:
+        """From now on the batch is this instance's own: what it asks and answers while it executes can only be of that."""
+        with self._lock:
+            guest = self.take_guest()
+            if guest is not None:
+                self._channel.send(Stays(*guest))
+
+    def take_guest(self) -> tuple[int, Way] | None:
+        guest, self.guest = self.guest, None
+        return guest
 
     def close(self, handle: int) -> None:
         self.open.discard(handle)
