@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from naiad.core.model_spec import ModelSpec
-from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.request import InferRequest, ParameterValue, RequestForm
 from naiad.core.response import Consumer
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.frontends.http_answer import answer_error
 from naiad.frontends.http_generate import SingleGeneration
 from naiad.frontends.http_infer_answer import InferAnswer
-from naiad.frontends.http_repeated import RepeatedForm, RepeatedInfer, may_be_repeated
+from naiad.frontends.http_repeated import RepeatedForm, RepeatedInfer, is_small_and_here, may_be_repeated
+from naiad.frontends.http_repeated_json import RepeatedJsonForm, length_in
 from naiad.frontends.http_trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate, raw_request, v2_json
@@ -27,6 +28,7 @@ from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, dec
 from naiad.protocol.output_form import OutputForms
 from naiad.protocol.triton_json import parse
 from naiad.protocol.v2_json_checked import MissingInputsError
+from naiad.protocol.v2_json_form import JsonForm
 from naiad.protocol.v2_json_template import Template, recall, without_id
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import Head
@@ -49,6 +51,7 @@ class InferRoute:
         "_forward",
         "_head_error",
         "_header_length",
+        "_json",
         "_max_bytes",
         "_model_name",
         "_model_version",
@@ -75,7 +78,9 @@ class InferRoute:
         self._header_length: int | None = None
         self._template: Template | None = None
         """Of the last request with this head: clients repeat themselves."""
-        self._repeated: RepeatedForm | None = None
+        self._json: JsonForm | None = None
+        """The same, where all of it was JSON."""
+        self._repeated: RepeatedForm | RepeatedJsonForm | None = None
         self._forward: dict[str, ParameterValue] | None = None
         self._head_error: NaiadError | None = None
         self._content_encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1")
@@ -133,25 +138,32 @@ class InferRoute:
         except NaiadError as error:
             answer_error(exchange, error)
             return
-        self._expect_again(exchange, request, model)
+        if not self._forward and self._content_encoding == IDENTITY:  # lengths in the head are of the header and the tensors themselves
+            self._expect_again(exchange, request, model)
         stream.deliver_to(InferAnswer(exchange, forms, spec, self._response_encoding).take)
         if not exchange.is_ended:
             exchange.on_disconnect(stream.cancel)
 
     def _expect_again(self, exchange: Exchange, request: InferRequest, model: Model) -> None:
-        template = self._template
-        if template is None or request.form is not template.form or self._forward or self._header_length is None:
+        form, repeated = request.form, self._repeated
+        if form is None:
             return
-        if self._content_encoding != IDENTITY:
-            return  # lengths in the head are of other bytes than the header and the tensors
-        form = self._repeated
-        if form is None or form.template is not template or form.model is not model:
-            if not may_be_repeated(exchange.head, template, self._response_encoding):
+        if repeated is None or repeated.form is not form or repeated.model is not model:
+            if not may_be_repeated(exchange.head, form, self._response_encoding):
                 return
-            form = self._repeated = RepeatedForm(
-                self._core, exchange.head, model, (self._model_name, self._model_version), template, self._header_length
-            )
-        exchange.expect_again(RepeatedInfer(form))
+            repeated = self._repeated = self._what_repeats(exchange.head, form, model)
+        if repeated is not None:
+            exchange.expect_again(RepeatedInfer(repeated))
+
+    def _what_repeats(self, head: Head, form: RequestForm, model: Model) -> RepeatedForm | RepeatedJsonForm | None:
+        asked = self._model_name, self._model_version
+        if isinstance(form, JsonForm):
+            length = length_in(head)
+            return None if length is None else RepeatedJsonForm(self._core, head, model, asked, form, length, self._max_bytes)
+        template = self._template
+        if template is None or form is not template.form or self._header_length is None or not is_small_and_here(template):
+            return None
+        return RepeatedForm(self._core, head, model, asked, template, self._header_length)
 
     def _infer_traced(self, exchange: Exchange, request: InferRequest, forms: OutputForms, spec: ModelSpec) -> None:
         """The same, when it may be traced. Raises NaiadError."""
@@ -171,7 +183,7 @@ class InferRoute:
                 return request, template.forms
         if length is None:
             if len(body):
-                return v2_json.decode_request(body, None, self._model_name, self._model_version, self._max_bytes)
+                return self._decode_json(body)
         elif length:
             if not 0 < length <= len(body):
                 raise invalid_arg(f"inference header size should be in range (0, {len(body)}), got: {length}")
@@ -180,6 +192,16 @@ class InferRoute:
                 self._template = recall(self._model_name, without_id(bytes(memoryview(body)[:length]))[0])
             return request, forms
         return raw_request.decode_request(body, spec, self._model_version, self._max_bytes)
+
+    def _decode_json(self, body: Buffer) -> tuple[InferRequest, OutputForms]:
+        if self._json is not None and body.__class__ is bytes:
+            request = self._json.fill_body(body, self._model_name, self._model_version)
+            if request is not None:
+                return request, self._json.forms
+        request, forms = v2_json.decode_request(body, None, self._model_name, self._model_version, self._max_bytes)
+        if isinstance(request.form, JsonForm):
+            self._json = request.form
+        return request, forms
 
     # A flat body.
 

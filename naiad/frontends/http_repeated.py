@@ -8,37 +8,58 @@ Rule: whatever is out of the ordinary takes the long way, before anything has ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, RequestForm
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError
 from naiad.frontends.http_answer import answer_error
 from naiad.frontends.http_infer_answer import InferAnswer
 from naiad.protocol.compression import IDENTITY
-from naiad.protocol.v2_json import is_repeated
+from naiad.protocol.output_form import OutputForms
+from naiad.protocol.v2_json import JSON_HEADERS, is_repeated
 from naiad.protocol.v2_json_template import ID_AT_START, MAX_COPIED_BYTES, Template
 from naiad.transport.http1_answers import AnswerQueue
 from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import Head
+from naiad.transport.http1_response import render_head
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore
     from naiad.repository.model import Model
 
 
-def may_be_repeated(head: Head, template: Template, response_encoding: str) -> bool:
-    """Of a request that has just been accepted: it would be with any data; nothing of it lies elsewhere; its answer is nothing special."""
+def may_be_repeated(head: Head, form: RequestForm, response_encoding: str) -> bool:
+    """Of a request that has just been accepted: it would be with any data; its answer is nothing special."""
     return (
-        template.form.accepted_by is not None
-        and template.regions is None
-        and template.binary_bytes <= MAX_COPIED_BYTES
+        form.accepted_by is not None
         and head.is_plain
         and head.is_inline
         and b"traceparent" not in head.headers  # which is new with every request
         and response_encoding == IDENTITY
     )
+
+
+def is_small_and_here(template: Template) -> bool:
+    """Nothing of such requests lies elsewhere, and copies of their data are cheap."""
+    return template.regions is None and template.binary_bytes <= MAX_COPIED_BYTES
+
+
+class Repeatable(Protocol):
+    """What the requests of a form have in common, however it is told that they do."""
+
+    core: InferenceCore
+    head: Head
+    model: Model
+    model_name: str
+    model_version: str
+    forms: OutputForms
+    size: int
+
+    def read(self, data: bytes) -> InferRequest | None:
+        """None when it is another request."""
+        ...
 
 
 class RepeatedForm:
@@ -48,6 +69,8 @@ class RepeatedForm:
         "batch_size",
         "body_at",
         "core",
+        "form",
+        "forms",
         "head",
         "id_end",
         "inputs",
@@ -68,6 +91,8 @@ class RepeatedForm:
         self.model_name, self.model_version = asked
         """As the client wrote them."""
         self.template = template
+        self.form = template.form
+        self.forms = template.forms
         self.batch_size = template.form.batch_size
         self.body_at = at = len(head.text)
         self.size = at + head.content_length
@@ -97,7 +122,7 @@ class RepeatedForm:
             self.model_version,
             id,
             template.requested_outputs,
-            form=template.form,
+            form=self.form,
             batch_size=self.batch_size,
         )
 
@@ -107,7 +132,7 @@ class RepeatedInfer(Exchange):
 
     __slots__ = ("_form", "_response", "_stream", "size")
 
-    def __init__(self, form: RepeatedForm) -> None:
+    def __init__(self, form: Repeatable) -> None:
         super().__init__(None, form.head, b"")
         self._form = form
         self._stream: ResponseStream | None = None
@@ -138,16 +163,15 @@ class RepeatedInfer(Exchange):
         return True
 
     def take(self, response: InferResponse | None, is_final: bool) -> None:
-        forms = self._form.template.forms
+        forms = self._form.forms
         if is_final and response is not None and response.error is None:
-            last = forms.answers.get(len(response.id))
             answers = self._answers
-            if last is not None and last.start and answers is not None and not answers.is_stopping and is_repeated(response, last):
-                parts: list[Buffer] = [last.start, response.id.encode(), last.text] if last.id_bytes else [last.start]
-                parts += [tensor.data for tensor in response.outputs]
-                self.is_started = self.is_ended = True
-                answers.send_whole(self, b"".join(parts))
-                return
+            if answers is not None and not answers.is_stopping:
+                whole = _like_the_last(response, forms)
+                if whole is not None:
+                    self.is_started = self.is_ended = True
+                    answers.send_whole(self, whole)
+                    return
         if response is None:
             response = self._response
         if is_final:
@@ -166,3 +190,16 @@ class RepeatedInfer(Exchange):
         super().disconnect()
         if stream is not None and not self.is_ended:
             stream.cancel()
+
+
+def _like_the_last(response: InferResponse, forms: OutputForms) -> bytes | None:
+    """The answer, head and all."""
+    if forms.json_answer is not None:
+        text = forms.json_answer.fill(response)
+        return None if text is None else render_head(200, JSON_HEADERS, len(text)) + text
+    last = forms.answers.get(len(response.id))
+    if last is None or not last.start or not is_repeated(response, last):
+        return None
+    parts: list[Buffer] = [last.start, response.id.encode(), last.text] if last.id_bytes else [last.start]
+    parts += [tensor.data for tensor in response.outputs]
+    return b"".join(parts)

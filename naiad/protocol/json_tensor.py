@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -38,6 +38,9 @@ _FORMATS = {
 _MAX_PACKED = 256
 """Up to here `struct` beats `array`."""
 
+Decode: TypeAlias = Callable[[bytes], list[Any]]
+Pack: TypeAlias = Callable[..., bytes]
+
 
 @lru_cache(maxsize=1024)
 def _struct(datatype: str, count: int) -> struct.Struct:
@@ -60,6 +63,20 @@ def pack_json(raw: Buffer, datatype: str, count: int) -> bytes | None:
         return bytes(values) if datatype == "BOOL" else array(_FORMATS[datatype], values).tobytes()
     except (msgspec.MsgspecError, struct.error, OverflowError, UnicodeError):
         return None
+
+
+def numbers_from_json(datatype: str, count: int) -> tuple[Decode, Pack] | None:
+    """The two steps of `pack_json` for numbers, looked up once: `pack(*decode(raw))`; they raise where it returns None. None for others."""
+    if datatype not in _FORMATS:
+        return None
+    decode = _DECODERS[datatype].decode
+    return decode, _struct(datatype, count).pack if count <= _MAX_PACKED else partial(_pack_many, datatype, count)
+
+
+def _pack_many(datatype: str, count: int, *values: Any) -> bytes:
+    if len(values) != count:
+        raise struct.error("another number of values")
+    return bytes(values) if datatype == "BOOL" else array(_FORMATS[datatype], values).tobytes()
 
 
 def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int) -> bytes:
@@ -151,7 +168,19 @@ def json_values(tensor: Tensor) -> Sequence[Any]:
     count = len(data) // DATATYPES[tensor.datatype].byte_size
     if count <= _MAX_PACKED:
         return _struct(tensor.datatype, count).unpack(data)
-    return np.frombuffer(data, DATATYPES[tensor.datatype].numpy).tolist()  # type: ignore[no-any-return]
+    return _read_many(tensor.datatype, data)
+
+
+def numbers_of(datatype: str, num_bytes: int) -> Callable[[Buffer], Sequence[Any]] | None:
+    """`json_values` for the data of a tensor of so many bytes, looked up once; None for what is no number."""
+    if datatype not in _FORMATS:
+        return None
+    count = num_bytes // DATATYPES[datatype].byte_size
+    return _struct(datatype, count).unpack if count <= _MAX_PACKED else partial(_read_many, datatype)
+
+
+def _read_many(datatype: str, data: Buffer) -> Sequence[Any]:
+    return np.frombuffer(data, DATATYPES[datatype].numpy).tolist()  # type: ignore[no-any-return]
 
 
 def _no_json_form(tensor: Tensor) -> NaiadError:

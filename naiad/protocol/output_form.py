@@ -5,7 +5,12 @@ Decided by the request, used by the response encoder.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from naiad.protocol.v2_json_answer import JsonAnswer
 
 
 class OutputForm(msgspec.Struct, frozen=True):
@@ -46,6 +51,10 @@ class OutputForms(msgspec.Struct):
     by_name: dict[str, OutputForm] | None = None
     answers: dict[int, AnswerHead] = {}
     """Of the last answers in these forms of which all but the id and the tensors' data may come again, by the length of the id."""
+    json_answer: JsonAnswer | None = None
+    """The same of the last one that was all JSON, of any id."""
+    is_kept: bool = False
+    """Further requests will want their answers in these very forms."""
 
 
 ALL_JSON = OutputForms()

@@ -26,7 +26,9 @@ from naiad.protocol.classification import classify
 from naiad.protocol.json_tensor import json_values, pack_json
 from naiad.protocol.output_form import ALL_JSON, BINARY_FORM, JSON_FORM, SHARED_FORM, AnswerHead, OutputForm, OutputForms
 from naiad.protocol.request_parameters import apply_parameters
+from naiad.protocol.v2_json_answer import JsonAnswer, learn_answer
 from naiad.protocol.v2_json_checked import check_shared_output, repeated_output, unexpected_data, unexpected_size
+from naiad.protocol.v2_json_form import recognise
 from naiad.protocol.v2_json_template import MAX_TEMPLATE_BYTES, is_plain_id, is_sure_of_id, recall, remember, without_id
 
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -105,13 +107,13 @@ def decode_request(
         forms = OutputForms(BINARY_FORM)
     else:
         forms = ALL_JSON
-    if (
-        rest is not None
-        and header.parameters.keys() <= _REPEATABLE
-        and all(i.data is UNSET for i in header.inputs)
-        and is_sure_of_id(id, header.id, rest)
-    ):
-        remember(rest, request, forms)
+    if header.parameters.keys() <= _REPEATABLE:
+        data = [tensor.data for tensor in header.inputs if tensor.data is not UNSET]
+        if not data:
+            if rest is not None and is_sure_of_id(id, header.id, rest):
+                remember(rest, request, forms)
+        elif header_length is None and len(data) == len(inputs):
+            forms = recognise(body, data, request, forms)
     return request, forms
 
 
@@ -229,7 +231,8 @@ class _Response(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 _ENCODER = msgspec.json.Encoder()
-_JSON_HEADERS = b"Content-Type: application/json\r\n"
+_HOLE = msgspec.Raw(b"\0")
+JSON_HEADERS = b"Content-Type: application/json\r\n"
 
 
 def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec) -> EncodedResponse:
@@ -238,6 +241,10 @@ def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec
     if last is not None and is_repeated(response, last):
         text = b'{"id":"%b%b' % (response.id.encode(), last.text) if last.id_bytes else last.text
         return EncodedResponse(last.headers, [text, *(tensor.data for tensor in response.outputs)], last.size, len(text))
+    if forms.json_answer is not None:
+        whole = forms.json_answer.fill(response)
+        if whole is not None:
+            return EncodedResponse(JSON_HEADERS, [whole], len(whole), 0)
     outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor] = []
     binary: list[Buffer] = []
     binary_bytes = 0
@@ -259,7 +266,9 @@ def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec
             outputs.append(_JsonTensor(tensor.name, tensor.datatype, tensor.shape, json_values(tensor)))
     text = _encode_json(_Response(response.id, response.model_name, response.model_version, response.parameters, outputs))
     if not binary_bytes:
-        return EncodedResponse(_JSON_HEADERS, [text], len(text), 0)
+        if forms.is_kept and len(outputs) == len(response.outputs) and not response.parameters and not _has_classes(forms):
+            forms.json_answer = _learn_json(response, outputs)
+        return EncodedResponse(JSON_HEADERS, [text], len(text), 0)
     headers = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % len(text)
     if len(binary) == len(response.outputs) and not response.parameters and not _has_classes(forms):
         rest, id = without_id(text)
@@ -269,6 +278,17 @@ def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec
             rest = text if not id else b'"' + rest
             forms.answers[len(id)] = AnswerHead(response.model_name, response.model_version, rows, headers, rest, size, len(id))
     return EncodedResponse(headers, [text, *binary], len(text) + binary_bytes, len(text))
+
+
+def _learn_json(response: InferResponse, outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor]) -> JsonAnswer | None:
+    for output in outputs:
+        if not isinstance(output, _JsonTensor):
+            return None
+        output.data = _HOLE
+    try:
+        return learn_answer(response, _ENCODER.encode(_Response("", response.model_name, response.model_version, {}, outputs)))
+    except UnicodeEncodeError:
+        return None
 
 
 def _has_classes(forms: OutputForms) -> bool:

@@ -87,8 +87,9 @@ def remember(rest: bytes, request: InferRequest, forms: OutputForms) -> None:
     request.form = RequestForm()
     num_bytes = sum(row[3] for row in inputs)
     has_id = bool(request.id)
+    kept = OutputForms(forms.default, forms.by_name, is_kept=True)
     key = request.model_name, rest
-    _templates[key] = Template(rest, has_id, inputs, num_bytes, request.requested_outputs, forms, request.form, request.regions)
+    _templates[key] = Template(rest, has_id, inputs, num_bytes, request.requested_outputs, kept, request.form, request.regions)
 
 
 def is_sure_of_id(id: str, header_id: str, rest: bytes) -> bool:

@@ -124,7 +124,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         again = answers.again
         if (
             again is not None
-            and nbytes == again.size
+            and (nbytes == again.size or not again.size)
             and not answers.exchanges
             and not answers.is_paused
             and not self._pending

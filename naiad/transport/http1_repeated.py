@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 class Repeated(Protocol):
     size: int
-    """Of the whole request, head and body."""
+    """Of the whole request, head and body; 0 where requests of other sizes may be repetitions, too."""
 
     def begin(self, answers: AnswerQueue, data: bytes) -> bool:
-        """Called with so many bytes that have come in one piece while nothing else of the connection was under way. False: nothing has
-        happened, it is another request."""
+        """Called with so many bytes that have come in one piece while nothing else of the connection was under way; with any number of
+        them where `size` is 0. False: nothing has happened, it is another request."""
         ...
