@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from naiad.inference import InferenceCore
     from naiad.repository.model import Model
 
-_CONTENT_LENGTH = re.compile(rb"\r\nContent-Length:[ \t]*([1-9][0-9]*)[ \t]*\r\n", re.IGNORECASE)
+_CONTENT_LENGTH = re.compile(rb"\r\nContent-Length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
 
 
 class RepeatedJsonForm:

@@ -1,11 +1,12 @@
 """Tensor data in JSON: lists of values <-> the bytes of a tensor.
 
-`pack_json` takes the common form, a flat list as raw JSON, straight to bytes; `pack_values` takes what was parsed already, also
-nested, and finds Triton's words. `json_values` is the way back: a flat list, ready for the encoder.
+`pack_json` takes the common forms, a list or lists in lists of the same depth as raw JSON, straight to bytes; `pack_values` takes what
+was parsed already, nested in any way, and finds Triton's words. `json_values` is the way back: a flat list, ready for the encoder.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from collections.abc import Callable, Sequence
@@ -22,14 +23,9 @@ from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.protocol.json_access import is_signed, is_unsigned, mismatch, parse_error
 
-_FLOATS = msgspec.json.Decoder(list[float])
-_INTEGERS = msgspec.json.Decoder(list[int])
-_BOOLEANS = msgspec.json.Decoder(list[bool])
-_STRINGS = msgspec.json.Decoder(list[str])
-
-_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
-    "BOOL": _BOOLEANS, "UINT8": _INTEGERS, "UINT16": _INTEGERS, "UINT32": _INTEGERS, "UINT64": _INTEGERS,
-    "INT8": _INTEGERS, "INT16": _INTEGERS, "INT32": _INTEGERS, "INT64": _INTEGERS, "FP32": _FLOATS, "FP64": _FLOATS, "BYTES": _STRINGS,
+_ELEMENTS: dict[str, type] = {
+    "BOOL": bool, "UINT8": int, "UINT16": int, "UINT32": int, "UINT64": int, "INT8": int, "INT16": int, "INT32": int, "INT64": int,
+    "FP32": float, "FP64": float, "BYTES": str,
 }  # fmt: skip
 _FORMATS = {
     "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q",
@@ -38,7 +34,10 @@ _FORMATS = {
 _MAX_PACKED = 256
 """Up to here `struct` beats `array`."""
 
-Decode: TypeAlias = Callable[[bytes], list[Any]]
+_OPENING = re.compile(rb"\[[\[ \t\r\n]*")
+_MAX_NESTED = 16
+
+Decode: TypeAlias = Callable[[Buffer], list[Any]]
 Pack: TypeAlias = Callable[..., bytes]
 
 
@@ -47,13 +46,39 @@ def _struct(datatype: str, count: int) -> struct.Struct:
     return struct.Struct(f"<{count}{_FORMATS[datatype]}")
 
 
+@lru_cache(maxsize=128)
+def _decoder(element: type, depth: int) -> Decode:
+    """To a flat list, from lists in lists."""
+    kind: Any = element
+    for _ in range(depth):
+        kind = list[kind]
+    decode: Decode = msgspec.json.Decoder(kind).decode
+    return decode if depth == 1 else partial(_decode_nested, decode, depth)
+
+
+def _decode_nested(decode: Decode, depth: int, raw: Buffer) -> list[Any]:
+    values = decode(raw)
+    for _ in range(depth - 1):
+        values = list(chain.from_iterable(values))
+    return values
+
+
+def nesting(raw: Buffer) -> int:
+    """How many lists a value begins with, one in the other."""
+    opening = _OPENING.match(raw)
+    if opening is None:
+        return 0
+    return 1 if opening.end() == 1 else opening[0].count(b"[")
+
+
 def pack_json(raw: Buffer, datatype: str, count: int) -> bytes | None:
-    """A flat list of exactly `count` values that fit the datatype; None for anything else: `pack_values` knows what it is."""
-    decoder = _DECODERS.get(datatype)
-    if decoder is None:
+    """A list, or lists in lists of the same depth, of exactly `count` values that fit the datatype; None for anything else:
+    `pack_values` knows what it is."""
+    element, depth = _ELEMENTS.get(datatype), nesting(raw)
+    if element is None or not 1 <= depth <= _MAX_NESTED:
         return None
     try:
-        values = decoder.decode(raw)
+        values = _decoder(element, depth)(raw)
         if len(values) != count:
             return None
         if datatype == "BYTES":
@@ -65,12 +90,13 @@ def pack_json(raw: Buffer, datatype: str, count: int) -> bytes | None:
         return None
 
 
-def numbers_from_json(datatype: str, count: int) -> tuple[Decode, Pack] | None:
+def numbers_from_json(datatype: str, count: int, depth: int) -> tuple[Decode, Pack] | None:
     """The two steps of `pack_json` for numbers, looked up once: `pack(*decode(raw))`; they raise where it returns None. None for others."""
     if datatype not in _FORMATS:
         return None
-    decode = _DECODERS[datatype].decode
-    return decode, _struct(datatype, count).pack if count <= _MAX_PACKED else partial(_pack_many, datatype, count)
+    return _decoder(_ELEMENTS[datatype], depth), _struct(datatype, count).pack if count <= _MAX_PACKED else partial(
+        _pack_many, datatype, count
+    )
 
 
 def _pack_many(datatype: str, count: int, *values: Any) -> bytes:

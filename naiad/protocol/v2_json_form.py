@@ -15,11 +15,12 @@ import msgspec
 
 from naiad.core.request import InferRequest, RequestForm
 from naiad.core.tensor import Buffer, Tensor
-from naiad.protocol.json_tensor import Decode, Pack, numbers_from_json
+from naiad.protocol.json_tensor import Decode, Pack, nesting, numbers_from_json
 from naiad.protocol.output_form import OutputForms
 from naiad.protocol.v2_json_template import ID_AT_START, MAX_TEMPLATE_BYTES, is_sure_of_id
 
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*')
+_CLOSING = re.compile(rb"\](?:[ \t\r\n]*\])*$")
 _MAX_BODY_BYTES = 64 * 1024
 """Reading larger ones costs so much that the rest does not matter."""
 _MAX_FORMS = 1024
@@ -33,8 +34,8 @@ class JsonForm(RequestForm, kw_only=True):
     start: bytes
     """Up to the first data; without the id, where there is one."""
     has_id: bool
-    inputs: list[tuple[str, str, list[int], Decode, Pack, bytes]]
-    """(name, datatype, shape, how its data is read, text behind the data)"""
+    inputs: list[tuple[str, str, list[int], bytes, Decode, Pack, bytes]]
+    """(name, datatype, shape, brackets that end its data, how that is read, text behind it)"""
     requested_outputs: list[str]
     forms: OutputForms
 
@@ -57,8 +58,8 @@ class JsonForm(RequestForm, kw_only=True):
         """The data of the first tensor begins at `at`."""
         tensors: list[Tensor] = []
         try:
-            for name, datatype, shape, decode, pack, text in self.inputs:
-                end = data.find(b"]", at) + 1
+            for name, datatype, shape, brackets, decode, pack, text in self.inputs:
+                end = data.find(brackets, at) + len(brackets)
                 if not data.startswith(text, end):
                     return None
                 tensors.append(Tensor(name, datatype, shape, pack(*decode(data[at:end]))))
@@ -91,7 +92,7 @@ def recognise(body: Buffer, data: Sequence[Buffer], request: InferRequest, forms
     name = request.model_name
     form = _forms.get((name, key))
     if form is None or form.has_id != bool(id):
-        form = _new_form(texts, bool(id), request, forms)
+        form = _new_form(texts, data, bool(id), request, forms)
         if form is None:
             return forms
         if len(_forms) >= _MAX_FORMS:
@@ -117,12 +118,13 @@ def _texts_around(body: bytes, data: Sequence[Buffer]) -> list[bytes] | None:
     return texts
 
 
-def _new_form(texts: list[bytes], has_id: bool, request: InferRequest, forms: OutputForms) -> JsonForm | None:
-    inputs: list[tuple[str, str, list[int], Decode, Pack, bytes]] = []
-    for tensor, text in zip(request.inputs, texts[1:], strict=True):
-        ways = numbers_from_json(tensor.datatype, tensor.element_count())
-        if ways is None:
+def _new_form(texts: list[bytes], data: Sequence[Buffer], has_id: bool, request: InferRequest, forms: OutputForms) -> JsonForm | None:
+    inputs: list[tuple[str, str, list[int], bytes, Decode, Pack, bytes]] = []
+    for tensor, value, text in zip(request.inputs, data, texts[1:], strict=True):
+        ways = numbers_from_json(tensor.datatype, tensor.element_count(), nesting(value))
+        closing = _CLOSING.search(bytes(value))
+        if ways is None or closing is None:
             return None
-        inputs.append((tensor.name, tensor.datatype, tensor.shape, *ways, text))
+        inputs.append((tensor.name, tensor.datatype, tensor.shape, closing[0], *ways, text))
     kept = OutputForms(forms.default, forms.by_name, is_kept=True)
     return JsonForm(start=texts[0], has_id=has_id, inputs=inputs, requested_outputs=request.requested_outputs, forms=kept)
