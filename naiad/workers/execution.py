@@ -104,7 +104,7 @@ class Execution:
         _last_handle[0] = handle - 1
         self._work.batches[number] = batch
         chain, chain_id = instance.chain, 0
-        if chain is not None and is_inline and on_executed is None and chain.takes(requests, size):
+        if chain is not None and is_inline and on_executed is None and not self._is_lone(requests) and chain.takes(requests, size):
             batch.chain, chain_id = chain, chain.id
         instance.num_batches += 1
         if self._busy_poll is not None:
@@ -117,6 +117,10 @@ class Execution:
             channel.send(Execute(number, work, chain_id))
         except (TypeError, ValueError, OverflowError) as error:
             self._give_up(number, f"the batch could not be sent to its worker: {error}")
+
+    def _is_lone(self, requests: list[InferRequest]) -> bool:
+        """The server is awake for such a one, and quicker than a worker that has to be woken."""
+        return self._busy_poll is not None and self._busy_poll.is_lone(len(requests))
 
     def adopt(self, number: int, batch: Batch, open_requests: dict[int, OpenRequest], *, is_counted: bool) -> None:
         """One that another instance began (naiad.workers.chain). `is_counted`: as under way."""
