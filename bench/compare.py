@@ -112,7 +112,7 @@ def measure_large(servers: Pair, rounds: int) -> list[Row]:
     made: list[Row] = []
     for protocol in ("http", "grpc"):
         for mebibytes in (1, 4):
-            shape = ["--shape", f"INPUT0:{mebibytes << 18}"]
+            shape = ["--shape", f"INPUT0:{mebibytes << 18}", *STEADY]
             found = take_turns(servers, lambda server, p=protocol, s=shape: perf_analyzer(server, "identity_fp32", p, 4, s), rounds)  # type: ignore[misc]
             made += rows(f"identity_fp32 {mebibytes} MiB {protocol} c=4", found, {"infer_per_s": ">= 1.5"})
     return made

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from bench import oracle
 from bench.compare import OURS, Pair, both, rows, take_turns
-from bench.load import has_wrk, perf_analyzer, wrk
+from bench.load import STEADY, has_wrk, perf_analyzer, wrk
 from bench.table import Row, markdown
 from tests.server.harness import Server
 
@@ -107,7 +107,7 @@ def measure_wrk(servers: Pair, rounds: int, models: Sequence[str]) -> list[Row]:
 def measure_large(servers: Pair, rounds: int, models: Sequence[str]) -> list[Row]:
     made: list[Row] = []
     for mebibytes in (1, 4):
-        shape = ["--shape", f"X:{mebibytes << 18}"]
+        shape = ["--shape", f"X:{mebibytes << 18}", *STEADY]
         found = take_turns(servers, lambda server, s=shape: perf_analyzer(server, "large_chain", "grpc", 4, s), rounds)  # type: ignore[misc]
         made += rows(f"large_chain {mebibytes} MiB grpc c=4", found, {"infer_per_s": ">= 2"})
     return made

@@ -21,6 +21,10 @@ from bench.process_tree import cpu_seconds
 from tests.server.harness import Server
 
 TIMEOUT_S = 45
+STEADY = ["--stability-percentage", "15", "--max-trials", "10"]
+"""For large tensors. perf_analyzer keeps a copy of all that was sent and received in a window, and takes twice the CPU until memory of
+earlier windows is there for that; so its first windows, which do for small requests, would measure that. By default it waits for 10 %,
+which on a shared machine does not always come."""
 
 
 @dataclass(frozen=True)
