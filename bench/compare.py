@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import many_models, oracle
-from bench.load import Figures, has_wrk, perf_analyzer, wrk
+from bench.load import STEADY, Figures, has_wrk, perf_analyzer, wrk
 from bench.table import Row, markdown
 from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
