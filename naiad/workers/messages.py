@@ -170,7 +170,7 @@ class Executed(Message, tag=34):
 
 
 class Stays(Message, tag=46):
-    """A batch that came by this way is the instance's own from now on: it asks or answers something while it executes."""
+    """A batch that came by this way is the instance's own from now on: it asks something while it executes, or a sender answers it."""
 
     batch: int
     way: Way

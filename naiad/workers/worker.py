@@ -190,6 +190,8 @@ class Worker:
             responses: Any = self.backend.execute(requests)
         except BaseException as error:
             responses = self._error_responses(error, len(handles))
+        if None in responses:
+            self.runtime.keep_guest()  # a sender may answer any time now, and only what the server knows to be here
         if self.runtime.take_guest() is None:
             self._finish(batch, requests, handles, input_end_ns, responses)
         elif not self._send_on(inlet.chain, batch, passed.legs, requests, handles, input_end_ns, responses):

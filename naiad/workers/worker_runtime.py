@@ -36,6 +36,7 @@ class WorkerRuntime:
         self._answers: dict[int, Answer] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._guest_lock = threading.Lock()
 
     # Answers.
 
@@ -85,14 +86,15 @@ class WorkerRuntime:
 
     def keep_guest(self) -> None:
         """From now on the batch is this instance's own: what it asks and answers while it executes can only be of that."""
-        with self._lock:
-            guest = self.take_guest()
-            if guest is not None:
-                self._channel.send(Stays(*guest))
+        with self._guest_lock:
+            if self.guest is not None:
+                self._channel.send(Stays(*self.guest))
+                self.guest = None  # not before it is told: another thread that finds none here sends its answer at once
 
     def take_guest(self) -> tuple[int, Way] | None:
-        guest, self.guest = self.guest, None
-        return guest
+        with self._guest_lock:
+            guest, self.guest = self.guest, None
+            return guest
 
     def close(self, handle: int) -> None:
         self.open.discard(handle)
@@ -129,6 +131,7 @@ class WorkerRuntime:
         return self._wait_for_answer(number)
 
     def control(self, operation: ControlOperation) -> bool:
+        self.keep_guest()  # a model that is to be unloaded must not wait for this batch, only because it began there
         number = self._next_number()
         self._channel.send(Control(number, operation))
         return bool(self._wait_for_answer(number))
