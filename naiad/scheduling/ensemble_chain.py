@@ -60,7 +60,11 @@ class ChainFormer:
             return
         relay = self._steps[0].relay
         assert relay is not None
-        Chain(head, relay, followers, min(scheduler.max_batch_size for scheduler in schedulers), self._on_over).start()
+        # A step may give more rows than it takes: what counts is how many of its answers are a batch of the next.
+        sizes = [
+            scheduler.max_batch_size // max(follower.form.batch_size, 1) for scheduler, follower in zip(others, followers, strict=True)
+        ]
+        Chain(head, relay, followers, max(min(sizes), 1), self._on_over).start()
 
     def _followers(self, schedulers: list[DynamicScheduler]) -> list[Follower] | None:
         found: list[Follower] = []

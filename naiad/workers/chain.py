@@ -72,6 +72,9 @@ class ChainLink:
     def recall(self, *, is_wanted: bool) -> None:
         self.chain.recall(is_wanted=is_wanted)
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
     def shut(self) -> None:
         """Nothing can be sent any more; what had been is still read."""
         with contextlib.suppress(OSError):
@@ -92,9 +95,10 @@ class ChainLink:
 
 class Chain:
     def __init__(
-        self, head: Instance, relay: Relay, followers: list[Follower], max_batch_size: int, on_over: Callable[[Chain], None]
+        self, head: Instance, relay: Relay, followers: list[Follower], max_requests: int, on_over: Callable[[Chain], None]
     ) -> None:
-        """`relay`: of the first step. `on_over`: when all instances are back."""
+        """`relay`: of the first step. `max_requests`: that each of the followers takes as one batch. `on_over`: when all instances are
+        back."""
         self.id = next_lease_id()
         self.head = head
         self.is_recalled = False
@@ -105,7 +109,7 @@ class Chain:
         self._relay = relay
         self._batches = head.work.batches
         self._followers = followers
-        self._max_batch_size = max_batch_size
+        self._max_requests = max_requests
         self._on_over = on_over
         self._links: list[ChainLink] = []
         self._is_head_back = False
@@ -126,16 +130,21 @@ class Chain:
                 for sock in pair:
                     sock.close()
             return False
+        readers = enumerate(zip(self._followers, pairs, strict=True), 1)
+        links = [ChainLink(self, number, follower.relay, reader) for number, (follower, (reader, _)) in readers]
         self.head.chain = self
-        senders = [self.head, *(follower.instance for follower in self._followers)]
-        # From the end: before anything comes to a worker, it knows where that goes on.
-        for number, (follower, (reader, writer)) in reversed(list(enumerate(zip(self._followers, pairs, strict=True), 1))):
-            link = follower.instance.lease = ChainLink(self, number, follower.relay, reader)
-            self._links.append(link)
-            with writer:
-                follower.instance.linking.send(Feed(self.id), [reader.fileno()])
-                senders[number - 1].linking.send(Onward(self.id, follower.form, follower.outputs), [writer.fileno()])
+        self._links += links
+        for follower, link in zip(self._followers, links, strict=True):
+            follower.instance.lease = link
         log.verbose(1, self._words)
+        senders = [self.head, *(follower.instance for follower in self._followers)]
+        # From the end: before anything comes to a worker, it knows where that goes on. One that turns out to be gone recalls them all.
+        for sender, follower, link, (_, writer) in reversed(list(zip(senders, self._followers, links, pairs, strict=False))):
+            with writer:
+                if link in self._links:
+                    follower.instance.linking.send(Feed(self.id), [link.fileno()])
+                if not self.is_recalled:
+                    sender.linking.send(Onward(self.id, follower.form, follower.outputs), [writer.fileno()])
         return True
 
     @property
@@ -153,9 +162,9 @@ class Chain:
         part = request.part
         return part is not None and part.relay is self._relay and request.trace is None
 
-    def takes(self, requests: list[InferRequest], batch_size: int) -> bool:
+    def takes(self, requests: list[InferRequest]) -> bool:
         """All of these go the whole way."""
-        if batch_size > self._max_batch_size:
+        if len(requests) > self._max_requests:
             return False
         relay = self._relay
         for request in requests:
@@ -165,8 +174,9 @@ class Chain:
         self.num_batches += 1
         return True
 
-    def move(self, number: int, way: Way, link: ChainLink) -> None:
-        """A batch has come as far as this link's instance, and is open there from now on. One that has been failed is not known here."""
+    def move(self, number: int, way: Way, link: ChainLink, took_ns: int) -> None:
+        """A batch has come as far as this link's instance, which has taken so long for it until now, and is open there from now on. One
+        that has been failed is not known here."""
         batch = self._batches.get(number)
         if batch is None or batch.chain is not self or len(way.legs) != link.number:
             return
@@ -183,11 +193,11 @@ class Chain:
         instance.linking.adopt(number, batch, open_requests, is_counted=not self._is_head_back)
         if not self.head.inflight:
             self.head.on_idle(self.head)
-        self.look_at(way.legs)
+        self.look_at(way.legs, took_ns)
 
-    def look_at(self, legs: list[tuple[int, int, int]]) -> None:
-        """What came of a batch. A chain is for steps that are quick, and for batches that go all the way."""
-        is_fit = len(legs) == len(self._followers)
+    def look_at(self, legs: list[tuple[int, int, int]], took_ns: int) -> None:
+        """What came of a batch. A chain is for steps that are quick, also the last one, and for batches that go all the way."""
+        is_fit = len(legs) == len(self._followers) and took_ns <= MAX_STEP_NS
         for input_end_ns, output_start_ns, _ in legs:
             is_fit = is_fit and output_start_ns - input_end_ns <= MAX_STEP_NS
         self._num_unfit = 0 if is_fit else self._num_unfit + 1
@@ -249,3 +259,4 @@ class Chain:
                 del self._batches[number]
                 self.head.linking.fail(self.head.linking.take(batch), internal(LOST))
         self._on_over(self)
+        self.head.on_idle(self.head)

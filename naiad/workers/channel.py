@@ -6,6 +6,7 @@ uvloop's transports carry no descriptors, so this reads and writes the raw socke
 
 from __future__ import annotations
 
+import array
 import asyncio
 import os
 import socket
@@ -66,30 +67,47 @@ class Channel(Generic[M]):
             self._queue(bytes(self._out[sent:]), [])
 
     def _queue(self, data: bytes, fds: list[int]) -> None:
-        """Descriptors are duplicated: their owner may close them while the message waits."""
+        """Descriptors that have to wait are duplicated: their owner may close them meanwhile. Others are not: there may be none left."""
         was_waiting = bool(self._waiting)
-        sent = 0
-        for rights in split_rights([os.dup(fd) for fd in fds]):
-            self._waiting.append((data[sent : sent + 1], rights))
-            sent += 1
-        self._waiting.append((data[sent:], []))
-        if not was_waiting and not self._flush():
+        groups = split_rights(fds)
+        pieces = [(data[at : at + 1], rights) for at, rights in enumerate(groups)]
+        pieces.append((data[len(groups) :], []))
+        for piece, rights in pieces:
+            rest = piece if self._waiting else self._send_piece(piece, rights)
+            if self.is_closed:
+                return
+            if rest:
+                try:
+                    self._waiting.append((rest, [] if len(rest) < len(piece) else _duplicated(rights)))
+                except OSError as error:
+                    self.close(f"write failed: {error.strerror}")
+                    return
+        if self._waiting and not was_waiting:
             self._loop.add_writer(self._sock, self._on_writable)
+
+    def _send_piece(self, data: bytes, rights: Rights) -> bytes:
+        """What is left of it; the descriptors go with its first byte."""
+        try:
+            sent = self._sock.sendmsg([data], rights) if rights else self._sock.send(data)
+        except BlockingIOError:
+            return data
+        except OSError as error:
+            self.close(f"write failed: {error.strerror}")
+            return b""
+        return data[sent:]
 
     def _flush(self) -> bool:
         """True when nothing waits any more."""
         while self._waiting:
             data, rights = self._waiting[0]
-            try:
-                sent = self._sock.sendmsg([data], rights) if rights else self._sock.send(data)
-            except BlockingIOError:
-                return False
-            except OSError as error:
-                self.close(f"write failed: {error.strerror}")
+            rest = self._send_piece(data, rights)
+            if self.is_closed:
                 return True
+            if len(rest) == len(data):
+                return False
             _close_all(rights)
-            if sent < len(data):
-                self._waiting[0] = (data[sent:], [])
+            if rest:
+                self._waiting[0] = (rest, [])
             else:
                 self._waiting.popleft()
         return True
@@ -136,6 +154,10 @@ class Channel(Generic[M]):
         self._waiting.clear()
         self.link.close()
         self._on_close(reason)
+
+
+def _duplicated(rights: Rights) -> Rights:
+    return [(level, kind, array.array("i", [os.dup(fd) for fd in fds])) for level, kind, fds in rights]
 
 
 def _close_all(rights: Rights) -> None:

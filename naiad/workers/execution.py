@@ -104,7 +104,7 @@ class Execution:
         _last_handle[0] = handle - 1
         self._work.batches[number] = batch
         chain, chain_id = instance.chain, 0
-        if chain is not None and is_inline and on_executed is None and not self._is_lone(requests) and chain.takes(requests, size):
+        if chain is not None and is_inline and on_executed is None and not self._is_lone(requests) and chain.takes(requests):
             batch.chain, chain_id = chain, chain.id
         instance.num_batches += 1
         if self._busy_poll is not None:

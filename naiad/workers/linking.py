@@ -75,11 +75,11 @@ class Linking:
 
     # As any of them.
 
-    def move(self, number: int, way: Way) -> None:
-        """A batch has come as far as here."""
+    def move(self, number: int, way: Way, took_ns: int = 0) -> None:
+        """A batch has come as far as here, where it has been executed for so long."""
         link = self._instance.lease
         if isinstance(link, ChainLink) and link.id == way.chain:
-            link.chain.move(number, way, link)
+            link.chain.move(number, way, link, took_ns)
 
     def count(self, requests: list[InferRequest], batch_size: int, times: BatchTimes) -> None:
         """A batch that was executed here and went on."""

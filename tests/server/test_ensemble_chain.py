@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def ask_well(server: Server, value: int) -> None:
     assert ask(server, value, 0, 0) == (200, [value + 3, 0, 0])
 
 
-def form(server: Server, since: int = 0) -> None:
+def form(server: Server, since: int = 0, ask_one: Callable[[Server, int], None] = ask_well) -> None:
     """Until batches go from worker to worker."""
 
     def has_formed() -> bool:
@@ -136,11 +136,11 @@ def form(server: Server, since: int = 0) -> None:
     num_rounds = 0
     with ThreadPoolExecutor(4) as pool:  # a client that is alone does not make one
         while not has_formed():
-            list(pool.map(lambda value: ask_well(server, value), range(40)))
+            list(pool.map(lambda value: ask_one(server, value), range(40)))
             num_rounds += 1
             assert num_rounds < 500
     for value in range(20):
-        ask_well(server, value)
+        ask_one(server, value)
 
 
 def counted(server: Server, model: str) -> tuple[int, int]:
@@ -275,3 +275,35 @@ def test_the_server_stops_while_batches_go_from_worker_to_worker(server: Server,
         (tmp_path / "go").touch()
         assert held.result() == (200, [4, 2, WAIT])
     assert server.wait_exit() == 0
+
+
+def test_a_step_that_gives_more_rows_than_it_takes_does_not_overfill_the_next(server: Server, repository: Path, tmp_path: Path) -> None:
+    """The second step counts the rows of its batches, and fails one that has more than it may have."""
+    control = Control(server)
+    put(repository / "step_1" / "1" / "model.py", STEP.replace("y = x.copy()", "y = np.repeat(x, 4, axis=0)"))
+    answer_all = "return [self.answer(request) for request in requests]"
+    count = "assert sum(len(pb_utils.get_input_tensor_by_name(request, 'X').as_numpy()) for request in requests) <= 8"
+    put(repository / "step_2" / "1" / "model.py", STEP.replace(answer_all, f"{count}\n        {answer_all}"))
+    assert control.load("step_1") == (200, "")
+    assert control.load("step_2") == (200, "")
+
+    def ask_for_rows(server: Server, value: int) -> None:
+        assert ask(server, value, 0, 0) == (200, [value + 3, 0, 0, *3 * [value, 0, 0]])
+
+    form(server, len(server.lines), ask_for_rows)
+    with ThreadPoolExecutor(8) as pool:
+        held = pool.submit(ask, server, 1, 1, WAIT)
+        assert (tmp_path / "entered").read_text() == "a pipe"
+        others = [pool.submit(ask_for_rows, server, value) for value in range(7)]
+        while pending(server, "step_1") < 5:
+            pass
+        (tmp_path / "go").touch()
+        assert held.result()[0] == 200
+        for future in others:
+            future.result()
+
+
+def pending(server: Server, model: str) -> int:
+    lines = server.get("/metrics", "metrics")[1].decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("nv_inference_pending_request_count") and f'"{model}"' in line]
+    return int(float(line.split()[-1]))

@@ -10,7 +10,7 @@ import pytest
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics
-from naiad.core.tensor import Tensor
+from naiad.core.tensor import SlotRef, Tensor
 from naiad.core.work import WorkError, WorkResponse
 from naiad.workers.answers import Answers
 from naiad.workers.instance_plan import InstancePlan
@@ -36,6 +36,7 @@ class Bench:
         self.work = OpenWork()
         self.events: list[str] = []
         instance: Any = SimpleNamespace(num_batches=1, process=None)
+        self.instance = instance
         instance.on_free = lambda _: self.events.append("free")
         instance.on_idle = lambda _: self.events.append("idle")
         execution: Any = SimpleNamespace(keep_batches=lambda count: None)
@@ -53,6 +54,13 @@ class Bench:
         request.stream = ResponseStream()
         request.stream.deliver_to(lambda response, is_final: self.delivered.update({id: response}))
         return request
+
+    def execute_unknown(self, response: WorkResponse) -> list[list[Tensor]]:
+        """A batch that has been failed. What was made of the answer's memory."""
+        resolved: list[list[Tensor]] = []
+        self.instance.process = SimpleNamespace(channel=SimpleNamespace(link=SimpleNamespace(resolve=resolved.append)))
+        self.answers.on_executed(Executed(8, 0, 0, [response, None]))
+        return resolved
 
     def execute(self, *responses: WorkResponse | None) -> None:
         self.answers.on_executed(Executed(7, 0, 0, list(responses)))
@@ -92,4 +100,13 @@ def test_errors_and_what_a_sender_answers_do_not_come_to_the_relay() -> None:
     bench = Bench(other)
     bench.execute(None, None)
     assert other.seen == []
+    assert len(bench.work.requests) == 2
+
+
+def test_the_memory_of_an_answer_that_nobody_waits_for_goes_back() -> None:
+    bench = Bench(None)
+    reference: Any = SlotRef(1, 0, 100_000)
+    large = WorkResponse([Tensor("Y", "UINT8", [100_000], reference)])
+    assert bench.execute_unknown(large) == [large.outputs]
+    assert bench.events == []
     assert len(bench.work.requests) == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import select
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,10 +17,10 @@ from naiad.core.request import InferRequest
 from naiad.core.statistics import BatchTimes
 from naiad.core.tensor_form import TensorForm
 from naiad.errors import NaiadError
-from naiad.workers.chain import MAX_UNFIT, STUCK_NS, Chain, Follower
+from naiad.workers.chain import LOST, MAX_STEP_NS, MAX_UNFIT, STUCK_NS, Chain, Follower
 from naiad.workers.instance import Instance
 from naiad.workers.lease import IDLE_HEARTBEATS
-from naiad.workers.messages import Ping, Pong
+from naiad.workers.messages import Cancel, Ping, Pong
 from naiad.workers.template_process import Templates
 from tests.unit.workers.identity_instance import make_instance, request
 
@@ -88,27 +90,28 @@ class Row:
                 free.clear()
                 await free.wait()
 
-    async def until_passed(self) -> None:
-        """The first worker has executed all that it had."""
-        first, pong = self.instances[0], asyncio.Event()
-        assert first.process is not None
-        take = first.process.on_message
+    async def until_passed(self, *instances: Instance) -> None:
+        """These workers, or the first one, have executed all that they had."""
+        for instance in instances or self.instances[:1]:
+            pong = asyncio.Event()
+            assert instance.process is not None
+            take = instance.process.on_message
 
-        def look(message: Any) -> None:
-            take(message)
-            if isinstance(message, Pong):
-                pong.set()
+            def look(message: Any, take: Any = take, pong: asyncio.Event = pong) -> None:
+                take(message)
+                if isinstance(message, Pong):
+                    pong.set()
 
-        first.process.on_message = look
-        first.linking.send(Ping(1 << 30))
-        await asyncio.wait_for(pong.wait(), 60)
+            instance.process.on_message = look
+            instance.linking.send(Ping(1 << 30))
+            await asyncio.wait_for(pong.wait(), 60)
 
 
 @pytest.fixture
 async def row(templates: Templates) -> AsyncIterator[Row]:
     instances = [make_instance(templates) for _ in range(3)]
-    await asyncio.gather(*(instance.load() for instance in instances))
     for instance in instances:
+        await instance.load()  # one by one: those that are forked together hold each other's sockets
         instance.is_lendable = True
         assert instance.may_lead
         assert instance.may_follow
@@ -172,6 +175,27 @@ async def test_requests_of_others_and_too_many_of_them_do_not_go_on(row: Row) ->
     assert row.instances[1].goes_with(stranger) is False
     stranger.part = Place(row.steps[1])
     assert row.instances[1].goes_with(stranger)
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2])
+async def test_one_whose_steps_are_slow_is_given_back(row: Row, slow: int) -> None:
+    for number in range(MAX_UNFIT + 2):
+        took_ns = [0, 0, 0]
+        took_ns[slow] = MAX_STEP_NS + (number > 0)
+        assert not row.chain.is_recalled
+        row.chain.look_at([(0, leg_ns, leg_ns) for leg_ns in took_ns[:2]], took_ns[2])
+    assert row.chain.is_recalled
+    assert row.chain.is_wanted
+    await row.until_over()
+
+
+async def test_the_time_of_the_last_step_is_looked_at_as_well(row: Row) -> None:
+    seen: list[tuple[int, int]] = []
+    row.chain.look_at = lambda legs, took_ns: seen.append((len(legs), took_ns))  # type: ignore[method-assign]
+    await row.answers(row.ask(1, 2))
+    ((num_legs, took_ns),) = seen
+    assert num_legs == 2
+    assert took_ns > 0
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 2])
@@ -262,3 +286,80 @@ async def test_a_cancelled_request_is_abandoned_and_the_batch_goes_on(row: Row) 
     assert (await tasks[1]).outputs[0].as_numpy()[0].tolist() == [3, 4]
     assert [instance.inflight for instance in row.instances] == [0, 0, 0]
     tasks[0].cancel()
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2])
+async def test_one_that_turns_out_to_be_gone_while_it_is_formed_ends_it(row: Row, dead: int) -> None:
+    row.chain.recall(is_wanted=False)
+    await row.until_over()
+    row.over.clear()
+    before = [descriptors(instance) for instance in row.instances]
+    kill_and_wait(row.instances[dead].pid)
+    row.chain = row.form()
+    await row.until_over()
+    await row.until_passed(*(instance for instance in row.instances if instance.is_serving))
+    for number, instance in enumerate(row.instances):
+        assert instance.lease is None
+        assert instance.chain is None
+        if number != dead:
+            assert instance.is_free
+            assert descriptors(instance) == before[number]
+
+
+async def test_it_is_formed_with_the_last_descriptors(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    row.chain.recall(is_wanted=False)
+    await row.until_over()
+
+    def no_more(fd: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "dup", no_more)
+    row.chain = row.form()
+    assert await row.answers(row.ask(5, 6)) == [[5, 6]]
+    assert row.advanced == [(1, 1), (2, 1)]
+
+
+async def test_it_is_formed_though_a_worker_does_not_read_for_a_while(row: Row) -> None:
+    row.chain.recall(is_wanted=False)
+    await row.until_over()
+    third = row.instances[2]
+    assert third.process is not None
+    os.kill(third.pid, signal.SIGSTOP)
+    while not third.process.channel._waiting:
+        third.linking.send(Cancel([1] * 1000))
+    row.chain = row.form()
+    tasks = row.execute(row.ask(5, 6))
+    await row.until_passed(*row.instances[:2])
+    os.kill(third.pid, signal.SIGCONT)
+    assert (await asyncio.wait_for(tasks[0], 60)).outputs[0].as_numpy()[0].tolist() == [5, 6]
+    assert row.advanced == [(1, 1), (2, 1)]
+
+
+async def test_the_scheduler_hears_of_what_was_lost_on_the_way(row: Row) -> None:
+    first, second, _ = row.instances
+    os.kill(second.pid, signal.SIGSTOP)
+    (task,) = row.execute(row.ask(1, 2))
+    await row.until_passed()
+    idle: list[int] = []
+    first.on_idle = lambda _: idle.append(first.inflight)
+    second.linking.move = lambda number, way, took_ns=0: None  # type: ignore[method-assign]
+    row.chain.recall(is_wanted=False)
+    os.kill(second.pid, signal.SIGCONT)
+    with pytest.raises(NaiadError, match=LOST):
+        await asyncio.wait_for(task, 60)
+    assert idle == [0]
+    assert row.over == [row.chain]
+
+
+def kill_and_wait(pid: int) -> None:
+    """The event loop has not heard of it yet."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        select.select([pidfd], [], [])
+    finally:
+        os.close(pidfd)
+
+
+def descriptors(instance: Instance) -> int:
+    return len(os.listdir(f"/proc/{instance.pid}/fd"))
