@@ -5,7 +5,8 @@
     python -m bench.compare --rounds 5 --json figures.json --server "my-server --model-repository {repository} ..."
 
 The two servers run side by side and take turns under load; only one is loaded at a time, and both have answered the same request
-alike before. The median over the rounds is kept. Absolute figures move with the machine; the ratios are the result.
+alike before. The median over the rounds is kept, and over the starts: a process keeps the speed that it starts with, which is a tenth
+more or less each time. Absolute figures move with the machine; the ratios are the result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from bench import many_models, oracle
 from bench.load import STEADY, Figures, has_wrk, perf_analyzer, wrk
-from bench.table import Row, markdown
+from bench.table import Row, markdown, over_starts
 from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
 REPOSITORY = str(Path(__file__).parent / "repository")
@@ -136,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help="add_sub, large, wrk, models; all when none is named")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--starts", type=int, default=1, help="so often both servers are started anew (not of the part `models`)")
     parser.add_argument("--models", type=int, default=100, help="how many small models the part `models` serves")
     parser.add_argument("--repository", default=REPOSITORY)
     parser.add_argument("--server", default=OURS, help="our command, with {repository} {http} {grpc} {metrics}")
@@ -145,14 +147,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     oracle.install()
     made: list[Row] = []
     if any(part in PARTS for part in parts):
-        with both(chosen.repository, chosen.server) as servers:
-            check_alike(servers)
-            for part in parts:
-                if part in PARTS:
-                    made += PARTS[part](servers, chosen.rounds)
+        starts: list[list[Row]] = []
+        for _ in range(chosen.starts):
+            with both(chosen.repository, chosen.server) as servers:
+                check_alike(servers)
+                starts.append([row for part in parts if part in PARTS for row in PARTS[part](servers, chosen.rounds)])
+        made += over_starts(starts)
     if "models" in parts:
         made += many_models.measure(chosen.models, lambda name, repository: launch(name, repository, chosen.server))
-    command = f"python -m bench.compare {' '.join(parts)} --rounds {chosen.rounds}"
+    command = f"python -m bench.compare {' '.join(parts)} --rounds {chosen.rounds} --starts {chosen.starts}"
     print(f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n")
     print(markdown(made))
     if chosen.json:

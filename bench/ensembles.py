@@ -28,7 +28,7 @@ from pathlib import Path
 from bench import oracle
 from bench.compare import OURS, Pair, both, rows, take_turns
 from bench.load import STEADY, has_wrk, perf_analyzer, wrk
-from bench.table import Row, markdown
+from bench.table import Row, markdown, over_starts
 from tests.server.harness import Server
 
 REPOSITORY = str(Path(__file__).parent / "pipelines")
@@ -120,20 +120,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help="cost, throughput, wrk, large; all when none is named")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--starts", type=int, default=1, help="so often both servers are started anew (not for `cost`)")
     parser.add_argument("--only", action="append", choices=MODELS, help="of throughput and wrk; may be given several times")
     chosen = parser.parse_args(arguments)
     parts = chosen.parts or ["cost", *PARTS]
     oracle.install()
-    made: list[Row] = []
+    starts: list[list[Row]] = []
     cost: list[str] = []
-    with both(REPOSITORY, OURS) as servers:
-        check_alike(servers)
-        if "cost" in parts:
-            cost = measure_cost(servers["naiad"], chosen.rounds)
-        for part in PARTS:
-            if part in parts:
-                made += PARTS[part](servers, chosen.rounds, chosen.only or MODELS)
-    command = f"python -m bench.ensembles {' '.join(parts)} --rounds {chosen.rounds}"
+    for _ in range(chosen.starts):
+        with both(REPOSITORY, OURS) as servers:
+            check_alike(servers)
+            if "cost" in parts and not cost:
+                cost = measure_cost(servers["naiad"], chosen.rounds)
+            models = chosen.only or MODELS
+            starts.append([row for part in PARTS if part in parts for row in PARTS[part](servers, chosen.rounds, models)])
+    made = over_starts(starts)
+    command = f"python -m bench.ensembles {' '.join(parts)} --rounds {chosen.rounds} --starts {chosen.starts}"
     print(f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n")
     print("\n".join([*cost, "", markdown(made)] if made else cost))
 
