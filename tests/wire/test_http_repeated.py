@@ -9,7 +9,6 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +16,6 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, ResponseStream
 from naiad.core.tensor import tensor_from_numpy
-from naiad.errors import unavailable
 from naiad.transport.http1_exchange import Exchange
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_fakes import FakeCore, HttpServer, respond, serving
@@ -115,25 +113,6 @@ async def test_strings_are_looked_at_each_time() -> None:
         assert server.core.num_again == 0
 
 
-@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
-@on_uvloop
-async def test_a_client_that_goes_away_cancels(how: str) -> None:
-    async with serving() as server:
-        client = await Client.connect(server.port)
-        request = ask(floats(1, 2), model="held")
-        client.send(request)
-        held = await server.core.next_held()
-        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))])
-        await client.read()
-        client.send(request)
-        held = await server.core.next_held()
-        assert server.core.num_again == 1
-        await client.hang_up(how)
-        await server.core.on_cancelled.wait()
-        assert held.is_cancelled
-        await client.close()
-
-
 @on_uvloop
 async def test_pipelined_and_in_pieces() -> None:
     async with connected() as (server, client):
@@ -156,67 +135,6 @@ async def test_pipelined_and_in_pieces() -> None:
             await asyncio.sleep(0)
         client.send(whole[100:])
         assert (await client.read()).body.endswith(floats(8, 9))
-
-
-@on_uvloop
-async def test_errors_of_the_model_and_of_the_queue() -> None:
-    async with connected() as (server, client):
-        request = ask(floats(1, 2), model="held")
-        for outcome in ("good", "error", "good", "empty", "late", "good"):
-            client.send(request)
-            held = await server.core.next_held()
-            output = tensor_from_numpy("OUT", np.array([1, 2], np.float32))
-            if outcome == "error":
-                held.stream.fail(unavailable("not now", 3))
-            elif outcome == "empty":
-                held.stream.close()
-            else:
-                respond(held.request, held.stream, [output], is_final=outcome == "good")
-                if outcome == "late":
-                    held.stream.close()
-            reply = await client.read()
-            assert reply.status == {"good": 200, "late": 200, "error": 503, "empty": 500}[outcome]
-        assert server.core.num_again == 5
-        server.core.refusal = unavailable("Exceeds maximum queue size", 1)
-        reply = await talk(client, request)
-        assert (reply.status, reply.headers["Retry-After"], reply.error()) == (503, "1", "Exceeds maximum queue size")
-
-
-@on_uvloop
-async def test_a_model_that_has_been_replaced_or_is_gone() -> None:
-    async with connected() as (server, client):
-        request = ask(floats(1, 2))
-        for _ in range(2):
-            await talk(client, request)
-        model = server.core.models["id_fp32"]
-        server.core.models["id_fp32"] = type(model)(msgspec.structs.replace(model.spec), model.compute)
-        await talk(client, request)
-        assert server.core.num_again == 1
-        await talk(client, request)
-        assert server.core.num_again == 2
-        del server.core.models["id_fp32"]
-        reply = await talk(client, request)
-        assert (reply.status, reply.error()) == (404, "Request for unknown model: 'id_fp32' is not found")
-
-
-@on_uvloop
-async def test_a_server_that_stops_answers_and_closes() -> None:
-    async with serving() as server:
-        client = await Client.connect(server.port)
-        request = ask(floats(1, 2), model="held")
-        for is_last in (False, True):
-            client.send(request)
-            held = await server.core.next_held()
-            if is_last:
-                stopping = asyncio.create_task(server.frontend.stop(5.0))
-                await asyncio.sleep(0)
-            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))])
-            reply = await client.read()
-            assert reply.status == 200
-        assert reply.headers["Connection"] == "close"
-        assert await client.is_closed_by_server()
-        await stopping
-        await client.close()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
 import numpy as np
 import pytest
 import uvloop
@@ -18,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.tensor import tensor_from_numpy
-from naiad.errors import unavailable
 from naiad.frontends.http import HttpFrontend
 from naiad.frontends.http_options import HttpOptions
 from naiad.protocol import v2_json
@@ -197,83 +195,6 @@ async def test_pipelined_and_in_pieces() -> None:
             await asyncio.sleep(0)
             client.send(whole[at:])
             assert (await client.read()).json()["outputs"][0]["data"] == [8, 9]
-
-
-@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
-@on_uvloop
-async def test_a_client_that_goes_away_cancels(how: str) -> None:
-    async with serving() as server:
-        client = await Client.connect(server.port)
-        client.send(ask("[1,2]", model="held"))
-        held = await server.core.next_held()
-        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))])
-        await client.read()
-        client.send(ask("[300,4]", model="held"))
-        held = await server.core.next_held()
-        assert server.core.num_again == 1
-        await client.hang_up(how)
-        await server.core.on_cancelled.wait()
-        assert held.is_cancelled
-        await client.close()
-
-
-@on_uvloop
-async def test_errors_of_the_model_and_of_the_queue() -> None:
-    async with connected() as (server, client):
-        for n, outcome in enumerate(("good", "error", "good", "empty", "late", "good")):
-            client.send(ask(f"[{n * 50},2]", model="held"))
-            held = await server.core.next_held()
-            if outcome == "error":
-                held.stream.fail(unavailable("not now", 3))
-            elif outcome == "empty":
-                held.stream.close()
-            else:
-                output = tensor_from_numpy("OUT", held.request.inputs[0].as_numpy())
-                respond(held.request, held.stream, [output], is_final=outcome == "good")
-                if outcome == "late":
-                    held.stream.close()
-            reply = await client.read()
-            assert reply.status == {"good": 200, "late": 200, "error": 503, "empty": 500}[outcome]
-            if reply.status == 200:
-                assert reply.json()["outputs"][0]["data"] == [n * 50, 2]
-        assert server.core.num_again == 5
-        server.core.refusal = unavailable("Exceeds maximum queue size", 1)
-        reply = await talk(client, ask("[1,2]", model="held"))
-        assert (reply.status, reply.headers["Retry-After"], reply.error()) == (503, "1", "Exceeds maximum queue size")
-
-
-@on_uvloop
-async def test_a_model_that_has_been_replaced_or_is_gone() -> None:
-    async with connected() as (server, client):
-        for n in range(2):
-            await talk(client, ask(f"[{n},2]"))
-        model = server.core.models["id_fp32"]
-        server.core.models["id_fp32"] = type(model)(msgspec.structs.replace(model.spec), model.compute)
-        for n in range(2):
-            await talk(client, ask(f"[{n},2]"))
-            assert server.core.num_again == 1 + n
-        del server.core.models["id_fp32"]
-        reply = await talk(client, ask("[1,2]"))
-        assert (reply.status, reply.error()) == (404, "Request for unknown model: 'id_fp32' is not found")
-
-
-@on_uvloop
-async def test_a_server_that_stops_answers_and_closes() -> None:
-    async with serving() as server:
-        client = await Client.connect(server.port)
-        for is_last in (False, True):
-            client.send(ask("[1,2]", model="held"))
-            held = await server.core.next_held()
-            if is_last:
-                stopping = asyncio.create_task(server.frontend.stop(5.0))
-                await asyncio.sleep(0)
-            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))])
-            reply = await client.read()
-            assert reply.status == 200
-        assert reply.headers["Connection"] == "close"
-        assert await client.is_closed_by_server()
-        await stopping
-        await client.close()
 
 
 @on_uvloop
