@@ -35,7 +35,7 @@ class ModelInfer:
         try:
             model = self._core.model(request.model_name, request.model_version)
             if model.spec.is_decoupled:
-                raise unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+                raise decoupled_error()
             self._headers.apply(request, call.head.metadata)
             request.deadline_ns = call.deadline_ns
             group = start_trace(self._tracing, request, call) if self._tracing.is_on else None
@@ -46,6 +46,10 @@ class ModelInfer:
         call.on_cancel = stream.cancel
         take = Answer(call, request, options, model.spec).take
         stream.deliver_to(take if group is None else traced(group, take, "GRPC"))
+
+
+def decoupled_error() -> NaiadError:
+    return unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
 
 def first_fault(core: InferenceCore, identity: RequestIdentity | None, error: NaiadError) -> NaiadError:

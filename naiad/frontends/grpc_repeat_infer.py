@@ -13,9 +13,10 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError
 from naiad.frontends.grpc_error import fail
 from naiad.frontends.grpc_header_forward import HeaderForward
-from naiad.frontends.grpc_infer import Answer
+from naiad.frontends.grpc_infer import Answer, decoupled_error
 from naiad.inference import InferenceCore
 from naiad.protocol.v2_grpc_repeat import AnswerLayout, RequestLayout, learn_answer, learn_request
+from naiad.transport.grpc_message import Buffer
 from naiad.transport.grpc_method import RequestHead
 from naiad.transport.grpc_repeat import Repeats
 from naiad.transport.grpc_repeat_call import AnswerFrames, RepeatedCall
@@ -32,8 +33,8 @@ class RepeatedInfers:
         self.core = core
         self._headers = headers
 
-    def learn(self, message: bytes, head: RequestHead) -> InferForm | None:
-        request = None if self._headers.is_on else learn_request(message)
+    def learn(self, message: bytes, num_bytes: int, head: RequestHead) -> InferForm | None:
+        request = None if self._headers.is_on else learn_request(message, num_bytes)
         return None if request is None else InferForm(self.core, head, request)
 
 
@@ -55,7 +56,7 @@ class InferForm:
         self._batch_size = 1
         self._until_learning = 0
 
-    def call(self, repeats: Repeats, stream_id: int, send_window: int, parts: tuple[bytes, ...]) -> RepeatedInfer | None:
+    def call(self, repeats: Repeats, stream_id: int, send_window: int, parts: tuple[Buffer, ...]) -> RepeatedInfer | None:
         if self._tracing.is_on:
             return None
         try:
@@ -68,6 +69,18 @@ class InferForm:
         elif model.spec.is_decoupled:
             return None
         return RepeatedInfer(stream_id, send_window, repeats=repeats, form=self, request=request, model=model)
+
+    def memory(self, num_bytes: int) -> memoryview | None:
+        return self.core.input_buffer(self.request.prototype.model_name, num_bytes)
+
+    def prepare(self, request: InferRequest) -> Model:
+        """The model that serves a request now that all of it has come. Raises NaiadError."""
+        model = self.core.model(request.model_name, request.model_version)
+        if model is self.model:
+            request.batch_size = self._batch_size
+        elif model.spec.is_decoupled:
+            raise decoupled_error()
+        return model
 
     def infer(self, request: InferRequest, model: Model) -> ResponseStream:
         """Of a model that has not seen such a request. Raises NaiadError."""
@@ -106,6 +119,17 @@ class RepeatedInfer(RepeatedCall):
             self.request = None
         else:
             stream.deliver_to(self.take)
+
+    def start_late(self) -> None:
+        request = self.request
+        assert request is not None
+        try:
+            self.model = self.form.prepare(request)
+        except NaiadError as error:
+            fail(self.as_call(), error)
+            self.request = None
+        else:
+            self.start()
 
     def stop(self) -> None:
         stream, self.stream, self.request = self.stream, None, None

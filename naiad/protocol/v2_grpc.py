@@ -31,8 +31,8 @@ _MAX_GUESSES: Final = 8
 _JOIN_BYTES: Final = 64 * 1024
 
 # Tags, number << 3 | 2: all fields of ModelInferRequest and ModelInferResponse are length-delimited.
-_MODEL_NAME, _MODEL_VERSION, _ID, _RAW = 0x0A, 0x12, 0x1A, 0x3A
-_RAW_TAG: Final = bytes((_RAW,))
+_MODEL_NAME, _MODEL_VERSION, _ID, RAW = 0x0A, 0x12, 0x1A, 0x3A
+_RAW_TAG: Final = bytes((RAW,))
 _REGION: Final = b"shared_memory_region"
 """A request with all its tensors in shared memory holds none: clients repeat it as a whole."""
 RESPONSE_ID, _RESPONSE_OUTPUTS, _RESPONSE_RAW = 0x1A, 0x2A, 0x32
@@ -103,7 +103,7 @@ def raw_tensors(message: Buffer, at: int) -> list[Buffer] | None:
     end = len(message)
     try:
         while at < end:
-            if message[at] != _RAW:
+            if message[at] != RAW:
                 return None
             size = message[at + 1]
             at += 2
@@ -133,7 +133,7 @@ def _without_raw(message: Buffer) -> bytes:
         start = at
         size, at = read_varint(message, at + 1)
         at += size
-        if message[start] != _RAW:
+        if message[start] != RAW:
             rest.append(message[start:at])
     return b"".join(rest)
 
@@ -160,7 +160,7 @@ def model_of(first_bytes: bytes) -> tuple[str, int]:
         while True:
             tag = first_bytes[at]
             size, at = read_varint(first_bytes, at + 1)
-            if tag == _RAW:
+            if tag == RAW:
                 return name, at
             if tag == _MODEL_NAME:
                 name = first_bytes[at : at + size].decode()
@@ -194,7 +194,7 @@ def encode_response(response: InferResponse, request: InferRequest, options: Req
         raw += (_raw_head(len(output.data)), output.data)
     pieces += raw
     num_bytes = sum(map(len, pieces))
-    if form is not None and num_bytes <= _JOIN_BYTES and len(outputs) == len(response.outputs) and not options.classification and outputs:
+    if form is not None and len(outputs) == len(response.outputs) and not options.classification and outputs:
         form.answer = _answer_form(response)
     return ([b"".join(pieces)], num_bytes) if num_bytes <= _JOIN_BYTES else (_merge_small(pieces), num_bytes)
 
@@ -240,7 +240,7 @@ def _encode_again(response: InferResponse, form: AnswerForm) -> Pieces | None:
         num_bytes += len(id_field)
     for head, output in zip(form.heads, outputs, strict=True):
         pieces += (head, output.data)
-    return [b"".join(pieces)], num_bytes
+    return ([b"".join(pieces)] if num_bytes <= _JOIN_BYTES else _merge_small(pieces)), num_bytes
 
 
 def _classified(output: Tensor, options: RequestOptions, spec: ModelSpec) -> Tensor:

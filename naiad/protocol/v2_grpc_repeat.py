@@ -14,9 +14,9 @@ from naiad.core.request import InferRequest, RequestForm
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
-from naiad.protocol.v2_grpc import RESPONSE_ID, AnswerForm, find_id, find_template, raw_tensors
+from naiad.protocol.v2_grpc import RAW, RESPONSE_ID, AnswerForm, find_id, find_template
 from naiad.protocol.v2_grpc_request import RequestOptions
-from naiad.protocol.v2_grpc_wire import Buffer, read_varint, varint
+from naiad.protocol.v2_grpc_wire import Buffer, WireError, read_varint, varint
 
 
 class RequestLayout(msgspec.Struct, frozen=True):
@@ -30,12 +30,12 @@ class RequestLayout(msgspec.Struct, frozen=True):
     form: RequestForm
     options: RequestOptions
 
-    def request(self, parts: Sequence[bytes]) -> InferRequest:
+    def request(self, parts: Sequence[Buffer]) -> InferRequest:
         """Raises UnicodeDecodeError for an id that is none."""
         prototype = self.prototype
         request_id = prototype.id
         if self.has_id:
-            request_id = request_id or parts[0].decode()
+            request_id = request_id or bytes(parts[0]).decode()
             parts = parts[1:]
         return InferRequest(
             prototype.model_name,
@@ -47,8 +47,11 @@ class RequestLayout(msgspec.Struct, frozen=True):
         )
 
 
-def learn_request(message: bytes) -> RequestLayout | None:
-    """None for all but plain requests with raw tensors: no parameters, no shared memory, no classification, no fault."""
+def learn_request(message: bytes, num_bytes: int) -> RequestLayout | None:
+    """None for all but plain requests with raw tensors: no parameters, no shared memory, no classification, no fault.
+
+    Of a large message, of so many bytes, the beginning will do: up to where the data of its last tensor begins.
+    """
     _, start, stop = find_id(message)
     try:
         template, at = find_template(message, start, stop)
@@ -56,19 +59,25 @@ def learn_request(message: bytes) -> RequestLayout | None:
         return None
     if template is None or not template.is_plain or template.output_error is not None or template.options.classification or at < stop:
         return None
-    raw = raw_tensors(message, at)
     inputs = template.inputs
-    if raw is None or len(raw) != len(inputs):
-        return None
     layout: list[bytes | int] = []
     done = 0
     if stop:
         layout += (message[: start + 2], stop - start - 2)
         done = stop
-    for data in raw:
-        _, at = read_varint(message, at + 1)
-        layout += (message[done:at], len(data))
-        done = at = at + len(data)
+    count = 0
+    try:
+        while at < num_bytes:
+            if message[at] != RAW:
+                return None
+            size, at = read_varint(message, at + 1)
+            layout += (message[done:at], size)
+            done = at = at + size
+            count += 1
+    except (WireError, IndexError):
+        return None
+    if at != num_bytes or count != len(inputs):
+        return None
     names, datatypes, shapes = ([getattr(head, field) for head in inputs] for field in ("name", "datatype", "shape"))
     return RequestLayout(layout, stop > 0, template.prototype, names, datatypes, shapes, template.form, template.options)
 

@@ -37,8 +37,9 @@ UnaryHandler: TypeAlias = "Callable[[Call, Buffer], None]"
 StreamHandler: TypeAlias = "Callable[[Call], MessageStream]"
 
 
-LearnForm: TypeAlias = "Callable[[bytes, RequestHead], MessageForm | None]"
-"""(a request message, its head) -> the form of messages that differ from it only in data; None where that is not worth knowing."""
+LearnForm: TypeAlias = "Callable[[bytes, int, RequestHead], MessageForm | None]"
+"""(a request message or the beginning of a large one, its length, its head) -> the form of messages that differ from it only in data; None
+where that is not worth knowing. Of a large one, all but the last part must be in its beginning."""
 
 
 class Method(msgspec.Struct, frozen=True):

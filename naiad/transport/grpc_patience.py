@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from naiad.transport.grpc_call import Call
 from naiad.transport.grpc_keepalive import Due, Keepalive
 from naiad.transport.grpc_options import GrpcOptions
+from naiad.transport.grpc_repeat_call import RepeatedCall
 from naiad.transport.grpc_status import Status
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Patience:
         self._progress_ns = now_ns
         self.has_received = False
         """Anything, since the last tick."""
-        self.partial: set[Call] = set()
+        self.partial: set[Call | RepeatedCall] = set()
         """Calls of which a message has arrived in part."""
         self.closing_ns = 0
         self.drain_ns = 0

@@ -17,6 +17,7 @@ from naiad.transport.grpc_message import PREFIX_BYTES, MessageReader
 from naiad.transport.grpc_method import RequestHead
 from naiad.transport.grpc_patience import Patience
 from naiad.transport.grpc_repeat import Repeats
+from naiad.transport.grpc_repeat_call import RepeatedCall
 from naiad.transport.grpc_status import GrpcError, Status
 from naiad.transport.http2_connection import Http2Connection
 from naiad.transport.http2_event import (
@@ -131,6 +132,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 view = self._read_view
                 taken = self._repeats.receive(view, nbytes)
                 if taken < nbytes:
+                    self._read_view = self.endpoint.read_view
                     self._handle(connection.receive(bytes(view[taken:nbytes])))
         finally:
             self._is_receiving = False
@@ -212,11 +214,12 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             call.receive([], True)
 
     def _on_data(self, event: DataReceived) -> None:
-        call: Call | None = event.stream.context
+        call: Call | RepeatedCall | None = event.stream.context
         if call is None:
             return
         data = event.data
         if call.reader is None:
+            assert isinstance(call, Call)
             size = len(data)
             if (
                 event.end_stream
@@ -228,16 +231,26 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 call.take(data[PREFIX_BYTES:])
                 return
             call.reader = MessageReader(self.options.max_message_bytes, self.endpoint.budget, call.method.allocate)
+        self._feed(call, event.stream, data, event.end_stream)
+
+    def _feed(self, call: Call | RepeatedCall, stream: Stream, data: bytes | memoryview, end_stream: bool) -> None:
+        assert call.reader is not None
         try:
             messages = call.reader.feed(data)
         except GrpcError as error:
             call.abort(error.status, error.message)
             return
-        self._after_read(call, event.stream)
-        call.receive(messages, event.end_stream)
+        self._after_read(call, stream)
+        call.receive(messages, end_stream)
+
+    def on_begun(self, call: RepeatedCall, data: memoryview, next_read_bytes: int) -> None:
+        """A large request the short way, and what has come of its last part. The next one will be alike, and is better read for the most
+        part into its own memory than into the buffer of this connection."""
+        self._feed(call, call, data, False)
+        self._read_view = self.endpoint.read_view[:next_read_bytes]
 
     def _on_sink_filled(self, event: SinkFilled) -> None:
-        call: Call | None = event.stream.context
+        call: Call | RepeatedCall | None = event.stream.context
         if call is None or call.reader is None:
             return
         try:
@@ -248,7 +261,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._after_read(call, event.stream)
         call.receive(messages, event.end_stream)
 
-    def _after_read(self, call: Call, stream: Stream) -> None:
+    def _after_read(self, call: Call | RepeatedCall, stream: Stream) -> None:
         reader = call.reader
         assert reader is not None
         stream.sink = reader.sink()

@@ -2,7 +2,8 @@
 
 A client that calls one method again and again sends the same bytes each time, but for the stream's id and the data in the message:
 HEADERS, perhaps a WINDOW_UPDATE on the stream, and one DATA frame that ends it. The second such request is learnt; those after it are
-compared with it as a whole, and their answers, which are alike too, are put together from what the last one was made of.
+compared with it as a whole, and their answers, which are alike too, are put together from what the last one was made of. Of a large
+request, whose last tensor no read brings as a whole, the beginning is compared; the rest is read into memory of its own.
 Rule: what comes of it is what the long way (http2_connection.py, grpc_protocol.py, grpc_call.py) makes of it when each request comes in
 a read of its own. Whatever is not ordinary is left to the long way before anything has changed: other bytes, a limit or a window
 that is near, a header table that has changed, a deadline, compression; and on the way back, an answer that no window covers.
@@ -13,12 +14,14 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from naiad.transport.grpc_message import PREFIX_BYTES
 from naiad.transport.grpc_method import RequestHead
-from naiad.transport.grpc_repeat_form import UPDATE_BYTES, RequestForm, learn_frames
+from naiad.transport.grpc_repeat_form import MAX_UPDATES, UPDATE_BYTES, RequestForm, learn_frames
 from naiad.transport.http2_frame import END_HEADERS, HEADER_BYTES, HEADERS, MAX_WINDOW, WINDOW_UPDATE, frame_header
 
 if TYPE_CHECKING:
     from naiad.transport.grpc_protocol import GrpcProtocol
+    from naiad.transport.grpc_repeat_call import RepeatedCall
 
 _CREDIT: Final = 64
 _LEARNING_COSTS: Final = 16
@@ -32,7 +35,7 @@ _CONNECTION_UPDATE: Final = frame_header.pack(4 << 8 | WINDOW_UPDATE, 0, 0)
 class Repeats:
     """The requests of one connection."""
 
-    __slots__ = ("_blocks", "_connection", "_credit", "_decoder", "_form", "_sender", "protocol")
+    __slots__ = ("_blocks", "_connection", "_credit", "_decoder", "_form", "_large", "_sender", "protocol")
 
     def __init__(self, protocol: GrpcProtocol) -> None:
         self.protocol = protocol
@@ -41,13 +44,19 @@ class Repeats:
         self._blocks = protocol.connection.header_blocks
         self._decoder = self._blocks.decoder
         self._form: RequestForm | None = None
+        self._large: RequestForm | None = None
         self._credit = _CREDIT
 
     def receive(self, view: memoryview, num_bytes: int) -> int:
         """Takes as many requests as it can from the beginning of a read; returns how many bytes these were."""
-        form = self._form
+        form, large = self._form, self._large
         at = 0 if form is None else self._take(form, view, 0, num_bytes)
+        if large is not None and at < num_bytes:
+            at = self._take_large(large, view, at, num_bytes)
         if at < num_bytes and (form := self._learn(view, at, num_bytes)) is not None:
+            if form.tail_bytes:
+                self._large = form
+                return self._take_large(form, view, at, num_bytes)
             self._form = form
             at = self._take(form, view, at, num_bytes)
         return at
@@ -95,6 +104,55 @@ class Repeats:
                 self._credit += count
         return at
 
+    def _take_large(self, form: RequestForm, view: memoryview, at: int, num_bytes: int) -> int:
+        """The beginning of a request whose last tensor is large: the rest of it is read straight into its memory."""
+        connection = self._connection
+        send_window = self._sender.initial_window + form.increment
+        if not connection.room(form.data_bytes, 1 + MAX_UPDATES) or self._decoder.changes != form.table_changes or send_window > MAX_WINDOW:
+            return at
+        at = self._take_updates(view, at, num_bytes)
+        if num_bytes - at < form.enough_bytes:
+            return at
+        fields = form.unpack(view, at)
+        stream_id = fields[1]
+        last_id_at = form.last_id_at
+        if (
+            fields[::2] != form.constants
+            or fields[3] != stream_id
+            or fields[last_id_at] != stream_id
+            or not connection.last_peer_stream_id < stream_id <= connection.goaway_last_stream_id
+            or not stream_id & 1
+            or (memory := form.message.memory(form.tail_bytes)) is None
+        ):
+            return at
+        call: RepeatedCall | None = form.message.call(self, stream_id, send_window, (*fields[last_id_at + 2 :: 2], memory))
+        if call is None:
+            return at
+        at += form.num_bytes
+        connection.opened(stream_id, 1, 0, 1 if form.increment else 0)
+        connection.streams[stream_id] = call.context = call
+        call.begin(memory, self.protocol.endpoint.budget, connection.limits.stream_window_bytes)
+        connection.incoming.begin_known(call, form.data_bytes, form.tail_bytes - (num_bytes - at))
+        self.protocol.on_begun(call, view[at:num_bytes], form.read_bytes)
+        if self._credit < _CREDIT:
+            self._credit += 1
+        return num_bytes
+
+    def _take_updates(self, view: memoryview, at: int, num_bytes: int) -> int:
+        """Of the connection's window, before a large request: they follow the one before, and its last bytes are never read with more."""
+        sender = self._sender
+        for _ in range(MAX_UPDATES):
+            if num_bytes - at < UPDATE_BYTES or view[at + 3] != WINDOW_UPDATE:
+                break
+            frame, increment = _parse_update(view, at)
+            window = sender.window + increment
+            if frame != _CONNECTION_UPDATE or not increment or window > MAX_WINDOW or sender.ready:
+                break
+            sender.window = window
+            self._connection.opened(self._connection.last_peer_stream_id, 0, 0, 1)
+            at += UPDATE_BYTES
+        return at
+
     def _learn(self, view: memoryview, at: int, num_bytes: int) -> RequestForm | None:
         """From a request at the beginning of the bytes whose headers have come before, and mean the same again."""
         if self._credit <= 0:
@@ -110,7 +168,9 @@ class Repeats:
         if head is None or not self._may_repeat(head):
             return None
         self._credit -= _LEARNING_COSTS
-        return learn_frames(bytes(view[at:num_bytes]), block_end - at, head, self.protocol.options.max_message_bytes, self._decoder.changes)
+        limits = self._connection.limits
+        max_bytes = min(self.protocol.options.max_message_bytes, min(limits.max_frame_bytes, limits.stream_window_bytes) - PREFIX_BYTES)
+        return learn_frames(bytes(view[at:num_bytes]), block_end - at, head, max_bytes, self._decoder.changes)
 
     def _may_repeat(self, head: RequestHead) -> bool:
         method = head.method

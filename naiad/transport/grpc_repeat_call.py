@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_message import PREFIX_BYTES, Buffer
+from naiad.transport.grpc_message import PREFIX_BYTES, Buffer, Message, ReceiveBudget
+from naiad.transport.grpc_repeat_arrival import Arrival
 from naiad.transport.grpc_status import OK_TRAILERS, RESPONSE_HEADERS, Status
 from naiad.transport.http2_frame import DATA, END_HEADERS, END_STREAM, HEADERS, frame_header
-from naiad.transport.http2_stream import CLOSED, HALF_CLOSED_REMOTE, Stream
+from naiad.transport.http2_limits import KIB
+from naiad.transport.http2_stream import CLOSED, HALF_CLOSED_REMOTE, OPEN, Stream
 
 if TYPE_CHECKING:
     from naiad.transport.grpc_method import RequestHead
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _stream_id_bytes: Final = struct.Struct(">I").pack
 _prefix: Final = struct.Struct(">BI").pack
+_JOIN_BYTES: Final = 64 * KIB
+"""Larger answers are not copied together."""
 
 
 class RepeatedCall(Stream):
@@ -34,14 +38,44 @@ class RepeatedCall(Stream):
     """The Repeats that it came by."""
     form: Any = None
     """The MessageForm of its request."""
+    reader: Any = None
+    """The Arrival of a large request, until all of it is there."""
+    # What the protocol's stall check saw last.
+    seen_bytes: int = 0
+    seen_ns: int = 0
 
     def start(self) -> None:
         """The request goes to work; `reply` or `as_call` follows, now or later."""
         raise NotImplementedError
 
+    def start_late(self) -> None:
+        """The same, of a large request: time has passed since it was made, and what it was made by may be gone."""
+        raise NotImplementedError
+
     def stop(self) -> None:
         """Nobody waits for the answer any more."""
         raise NotImplementedError
+
+    # While a large request arrives, as a Call does.
+
+    def begin(self, memory: memoryview, budget: ReceiveBudget, receive_window: int) -> None:
+        self.state = OPEN
+        self.receive_window = receive_window
+        self.reader = Arrival(memory, budget)
+
+    @property
+    def is_done(self) -> bool:
+        return self.context is not self
+
+    def receive(self, messages: list[Message], end_stream: bool) -> None:
+        if end_stream:
+            self.reader = None
+            try:
+                self.start_late()
+            except Exception:
+                self.as_call().broken()
+
+    # The answer.
 
     def reply(self, frames: AnswerFrames, parts: Sequence[Buffer]) -> bool:
         """The whole answer, status OK. False: nothing has happened; it would have to wait, as the answer of a Call can."""
@@ -51,7 +85,10 @@ class RepeatedCall(Stream):
         if num_bytes > self.send_window or num_bytes > sender.window or num_bytes > sender.max_frame_bytes or sender.is_paused:
             return False
         stream_id = _stream_id_bytes(self.id)
-        sender.out.append(frames.template % (stream_id, stream_id, *parts, stream_id))
+        if frames.is_large:
+            sender.out += frames.pieces(stream_id, parts)
+        else:
+            sender.out.append(frames.template % (stream_id, stream_id, *parts, stream_id))
         sender.out_bytes += frames.num_bytes
         sender.activity += 1
         sender.useful_frames += 1
@@ -69,6 +106,7 @@ class RepeatedCall(Stream):
         assert head.method is not None
         call = self.context = Call(self.repeats.protocol, self, head, head.method)
         call.on_cancel = self.stop
+        call.reader, self.reader = self.reader, None
         return call
 
     # As the context of its stream.
@@ -83,7 +121,7 @@ class RepeatedCall(Stream):
 class AnswerFrames:
     """HEADERS, DATA and HEADERS of answers whose message has this layout."""
 
-    __slots__ = ("data_bytes", "num_bytes", "template")
+    __slots__ = ("_constants", "data_bytes", "is_large", "num_bytes", "template")
 
     def __init__(self, layout: Layout) -> None:
         message_bytes = _size(layout)
@@ -98,8 +136,24 @@ class AnswerFrames:
             OK_TRAILERS,
         )
         self.num_bytes = _size(pieces)
+        self.is_large = self.num_bytes > _JOIN_BYTES
         self.template = b"".join(b"%b" if isinstance(piece, int) else piece.replace(b"%", b"%%") for piece in pieces)
         """Wants the stream's id twice, the parts of the message, and the id again."""
+        self._constants = [b""]
+        for piece in pieces:
+            if isinstance(piece, int):
+                self._constants.append(b"")
+            else:
+                self._constants[-1] += piece
+
+    def pieces(self, stream_id: bytes, parts: Sequence[Buffer]) -> list[Buffer]:
+        """What the template makes, without copying the parts."""
+        constants = self._constants
+        out: list[Buffer] = [stream_id.join(constants[:3])]
+        for part, constant in zip(parts, constants[3:-1], strict=True):
+            out += (part, constant)
+        out[-1] = b"".join((constants[-2], stream_id, constants[-1]))
+        return out
 
 
 def _frame(kind: int, flags: int, num_bytes: int) -> tuple[bytes, int]:

@@ -99,6 +99,16 @@ class IncomingData:
         self._acknowledge(stream, at - start)
         return self.go_on(data, at, events)
 
+    def begin_known(self, stream: Stream, length: int, left: int) -> None:
+        """The last frame of a stream, all of whose checks have been made; so much of it is still to come (naiad.transport.grpc_repeat)."""
+        self.window -= length
+        stream.receive_window -= length
+        self._stream = stream
+        self._frame_end_stream = True
+        self._pad_left = 0
+        self.frame_left = left
+        self._acknowledge(stream, length - left)
+
     def _admit(self, stream: Stream, length: int, flags: int, events: list[Event]) -> Stream | None:
         state = stream.state
         if state not in MAY_RECEIVE:

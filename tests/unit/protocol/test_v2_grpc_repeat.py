@@ -25,6 +25,10 @@ def request(raw: list[bytes], request_id: str = "", version: str = "") -> ModelI
     return message
 
 
+def learn(message: bytes) -> RequestLayout | None:
+    return learn_request(message, len(message))
+
+
 def split(layout: RequestLayout, message: bytes) -> list[bytes] | None:
     """The parts of a message, as the transport finds them; None when it has another layout."""
     parts, at = [], 0
@@ -53,7 +57,7 @@ def fields(request: InferRequest) -> tuple[object, ...]:
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=3), st.text(max_size=20), st.sampled_from(["", "1"]), st.data())
 def test_the_next_request(raw: list[bytes], request_id: str, version: str, data: st.DataObject) -> None:
-    layout = learn_request(request(raw, request_id, version).SerializeToString())
+    layout = learn(request(raw, request_id, version).SerializeToString())
     assert layout is not None
     size = len(request_id.encode())
     next_id = data.draw(st.text(max_size=20).filter(lambda text: len(text.encode()) == size) | st.just(request_id))
@@ -68,7 +72,7 @@ def test_sizes_that_are_written_at_length() -> None:
     message = ModelInferRequest(model_name="m")
     message.inputs.add(name="IN", datatype="UINT8", shape=[3])
     head = message.SerializeToString()
-    layout = learn_request(head + b"\x3a\x83\x00abc")
+    layout = learn(head + b"\x3a\x83\x00abc")
     assert layout is not None
     parts = split(layout, head + b"\x3a\x83\x00xyz")
     assert parts == [b"xyz"]
@@ -76,8 +80,26 @@ def test_sizes_that_are_written_at_length() -> None:
     assert layout.request(parts).inputs == [Tensor("IN", "UINT8", [3], b"xyz")]
 
 
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=3), st.sampled_from(["", "7"]), st.integers(0, 2000))
+def test_the_beginning_of_a_message(sizes: list[int], request_id: str, num_bytes: int) -> None:
+    """It will do as soon as the last tensor's data begins; a shorter one is not taken for another message."""
+    message = request([bytes(size) for size in sizes], request_id).SerializeToString()
+    beginning = message[:num_bytes]
+    layout = learn_request(beginning, len(message))
+    if num_bytes >= len(message) - sizes[-1]:
+        assert layout == learn(message)
+    else:
+        assert layout is None
+
+
+def test_more_than_the_last_tensor() -> None:
+    message = request([b"abc"]).SerializeToString()
+    for num_bytes in (len(message) - 1, len(message) + 1):
+        assert learn_request(message, num_bytes) is None
+
+
 def test_an_id_that_is_no_text() -> None:
-    layout = learn_request(request([b"abc"], "7").SerializeToString())
+    layout = learn(request([b"abc"], "7").SerializeToString())
     assert layout is not None
     with pytest.raises(UnicodeDecodeError):
         layout.request([b"\xff", b"abc"])
@@ -126,12 +148,12 @@ def _without_tensors(message: ModelInferRequest) -> None:
 def test_not_to_be_learnt(change: object) -> None:
     message = request([b"abc"])
     change(message)  # type: ignore[operator]
-    assert learn_request(message.SerializeToString()) is None
+    assert learn(message.SerializeToString()) is None
 
 
 @pytest.mark.parametrize("message", [b"", b":", b"\xff" * 40, b"\x0a\x01m:\x02a"])
 def test_no_message(message: bytes) -> None:
-    assert learn_request(message) is None
+    assert learn(message) is None
 
 
 @given(st.lists(st.binary(min_size=3, max_size=200), min_size=1, max_size=3), st.sampled_from(["", "7", "ö"]), st.data())

@@ -1,0 +1,405 @@
+"""Large requests the short way: their last tensor is received into memory of its own, and all else is as the long way has it.
+
+As in test_grpc_repeat.py the same bytes go both ways and everything is compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from naiad.frontends.grpc_repeat_infer import RepeatedInfer
+from naiad.pb.grpc_service_pb2 import ModelInferRequest
+from naiad.transport.grpc_options import GrpcOptions
+from naiad.transport.grpc_repeat_arrival import Arrival
+from naiad.transport.grpc_status import Status
+from naiad.transport.http2_limits import Http2Limits
+from tests.unit.transport.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PING, WINDOW, frame, setting, u32
+from tests.unit.transport.http2_rig import SETTINGS as SETTINGS_FRAME
+from tests.wire.grpc_fakes import FakeModel
+from tests.wire.grpc_rig import Rig, framed
+from tests.wire.test_grpc_repeat import BLOCK, INITIAL_WINDOW, Pair, add_sub, answers, one, with_headers
+
+ELEMENTS = 50_000
+FULL_READ_BYTES = 1 << 16
+
+
+def large(value: float = 1.0, request_id: str = "", elements: int = ELEMENTS) -> ModelInferRequest:
+    return one("identity", np.full(elements, value, np.float32).tobytes(), request_id)
+
+
+def two_inputs(first_elements: int, second_elements: int) -> ModelInferRequest:
+    message = ModelInferRequest(model_name="identity")
+    for at, elements in enumerate((first_elements, second_elements)):
+        message.inputs.add(name=f"INPUT{at}", datatype="FP32", shape=[elements])
+        message.raw_input_contents.append(np.full(elements, at, np.float32).tobytes())
+    return message
+
+
+async def warm(pair: Pair, count: int = 3) -> None:
+    for value in range(count):
+        pair.feed(pair.request(large(value)))
+        await pair.check()
+    await pair.check(num_short=count - 1)
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    pair = Pair()
+    yield pair
+    await pair.close()
+
+
+def next_read_bytes(pair: Pair) -> int:
+    return len(pair.short.protocol.get_buffer(-1))
+
+
+RAW = large().SerializeToString()
+
+
+def _padded(pair: Pair) -> bytes:
+    stream_id, pair.next_id = pair.next_id, pair.next_id + 2
+    message = b"\3" + framed(RAW) + bytes(3)
+    return frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(DATA, END_STREAM | PADDED, stream_id, message)
+
+
+def _in_two_frames(pair: Pair) -> bytes:
+    stream_id, pair.next_id = pair.next_id, pair.next_id + 2
+    message = framed(RAW)
+    return (
+        frame(HEADERS, END_HEADERS, stream_id, BLOCK)
+        + frame(DATA, 0, stream_id, message[:100_000])
+        + frame(DATA, END_STREAM, stream_id, message[100_000:])
+    )
+
+
+OTHERS: dict[str, Callable[[Pair], bytes]] = {
+    "a little longer": lambda pair: pair.request(large(elements=ELEMENTS + 1)),
+    "much longer": lambda pair: pair.request(large(elements=10 * ELEMENTS)),
+    "an id": lambda pair: pair.request(large(request_id="new")),
+    "another model": lambda pair: pair.request(one("held", bytes(4 * ELEMENTS))),
+    "no model": lambda pair: pair.request(one("nobody", bytes(4 * ELEMENTS))),
+    "a decoupled model": lambda pair: pair.request(one("tap", bytes(4 * ELEMENTS))),
+    "another datatype": lambda pair: pair.request(RAW.replace(b"FP32", b"INT8")),
+    "another update": lambda pair: pair.request(large(), update=6),
+    "a deadline": lambda pair: pair.request(large(), block=with_headers((b"grpc-timeout", b"100S"))),
+    "end comes later": lambda pair: pair.request(large(), flags=0) + frame(DATA, END_STREAM, pair.next_id - 2),
+    "compressed flag": lambda pair: pair.request(large()).replace(framed(RAW), framed(RAW, 1)),
+    "one tensor more": lambda pair: pair.request(RAW + b"\x3a\x01a"),
+    "no message at all": lambda pair: pair.request(bytes(200_000)),
+    "padding": lambda pair: _padded(pair),
+    "two frames of data": lambda pair: _in_two_frames(pair),
+    "another frame before it": lambda pair: frame(PING, 0, 0, b"12345678") + pair.request(large()),
+}
+
+
+class TestEqual:
+    @pytest.mark.parametrize("update", [0, 5])
+    @pytest.mark.parametrize("num_updates", [0, 1, 2, 3])
+    @pytest.mark.parametrize("request_id", ["", "7", "%b%%", "id-ö"])
+    async def test_one_by_one(self, pair: Pair, update: int, num_updates: int, request_id: str) -> None:
+        for value in range(6):
+            request = pair.request(large(value, request_id), update=update)
+            pair.feed(frame(WINDOW, 0, 0, u32(300)) * (num_updates if value else 0) + request)
+            response = answers(await pair.check())[pair.next_id - 2]
+            assert response.id == request_id
+            assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [value] * ELEMENTS
+        # The second request is learnt when nothing precedes it. More than two updates go the long way, and take the request with them.
+        await pair.check(num_short=5 if num_updates == 0 else 0)
+
+    @pytest.mark.parametrize(("num_updates", "num_short"), [(0, 7), (1, 7), (2, 7), (3, 2)])
+    async def test_updates_of_the_connections_window_before_it(self, pair: Pair, num_updates: int, num_short: int) -> None:
+        await warm(pair)
+        for _ in range(5):
+            pair.feed(frame(WINDOW, 0, 0, u32(300)) * num_updates + pair.request(large()))
+            await pair.check()
+        await pair.check(num_short=num_short)
+
+    async def test_several_at_once(self, pair: Pair) -> None:
+        """Each begins where the last one ended, in whatever the transport reads next."""
+        await warm(pair)
+        pair.feed(b"".join(pair.request(large(value), connection_update=value) for value in range(5)))
+        assert len(answers(await pair.check(num_short=7))) == 5
+
+    async def test_with_small_ones(self, pair: Pair) -> None:
+        """Both kinds are known, and a read that was made short for large requests does not cut many small ones to pieces for ever."""
+        for message in (add_sub(), add_sub(), large(), large()):
+            pair.feed(pair.request(message))
+            await pair.check()
+        before = pair.num_short
+        assert before == 3
+        assert next_read_bytes(pair) < FULL_READ_BYTES
+        for _ in range(3):
+            pair.feed(pair.request(large()) + b"".join(pair.request(add_sub(value)) for value in range(100)))
+            assert len(answers(await pair.check())) == 101
+            assert next_read_bytes(pair) == FULL_READ_BYTES
+        assert pair.num_short > before + 6
+
+    async def test_the_last_of_two_inputs(self, pair: Pair) -> None:
+        for _ in range(4):
+            pair.feed(pair.request(two_inputs(16, ELEMENTS)))
+            await pair.check()
+        await pair.check(num_short=3)
+
+    async def test_two_large_inputs(self, pair: Pair) -> None:
+        for _ in range(4):
+            pair.feed(pair.request(two_inputs(ELEMENTS, ELEMENTS)))
+            await pair.check()
+        await pair.check(num_short=0)
+
+    @pytest.mark.parametrize("name", list(OTHERS))
+    async def test_others_go_the_long_way(self, pair: Pair, name: str) -> None:
+        await warm(pair)
+        pair.feed(OTHERS[name](pair))
+        await pair.check()
+        pair.feed(pair.request(large(7)))
+        assert pair.num_short <= 4
+        response = answers(await pair.check())[pair.next_id - 2]
+        assert response.raw_output_contents[0] == np.full(ELEMENTS, 7, np.float32).tobytes()
+
+    async def test_tracing(self, pair: Pair) -> None:
+        await warm(pair)
+        pair.both(lambda rig: setattr(rig.core.tracing, "is_on", True))
+        pair.feed(pair.request(large()))
+        await pair.check(num_short=2)
+
+    async def test_it_is_received_where_the_model_wants_it(self, pair: Pair) -> None:
+        await warm(pair, 4)
+        request = pair.short.core.requests[-1]
+        assert np.shares_memory(np.frombuffer(request.inputs[0].data, np.uint8), np.frombuffer(pair.short.core.buffers[-1], np.uint8))
+        assert len(pair.short.core.buffers[-1]) == 4 * ELEMENTS
+
+    async def test_only_the_first_request_is_checked(self, pair: Pair) -> None:
+        await warm(pair, 6)
+        assert pair.short.core.num_again == 4
+
+    async def test_nothing_is_left_to_the_garbage_collector(self, pair: Pair) -> None:
+        for rig in pair.rigs:
+            rig.core.keeps_requests = False
+        gc.collect()
+        gc.disable()
+        try:
+            await warm(pair)
+            pair.feed(pair.request(large()))
+            await pair.check()
+            assert [found for found in gc.get_objects() if isinstance(found, RepeatedInfer)] == []
+            _begin(pair, pair.request(large()))
+            pair.both(lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "over"))
+            await pair.check()
+            # Its stream lives on in the connection, whose frame it is; its memory does not.
+            assert [found for found in gc.get_objects() if isinstance(found, Arrival)] == []
+            assert [found.request for found in gc.get_objects() if isinstance(found, RepeatedInfer)] == [None]
+        finally:
+            gc.enable()
+
+
+def _begin(pair: Pair, request: bytes, num_bytes: int = 100_000) -> bytes:
+    """Feeds the beginning to both; returns the rest."""
+    pair.both(lambda rig: rig.feed(request[:num_bytes]))
+    return request[num_bytes:]
+
+
+class TestArrival:
+    """What happens between the beginning of a large request and its end."""
+
+    @pytest.mark.parametrize("num_bytes", [1000, 70_000, 190_000, 199_999, 200_100])
+    async def test_in_two_parts(self, pair: Pair, num_bytes: int) -> None:
+        """Also so that little is missing, which comes by the connection's buffer."""
+        await warm(pair)
+        rest = _begin(pair, pair.request(large(5)), num_bytes)
+        await pair.check(num_short=3)
+        assert pair.short.endpoint.budget.used_bytes > 0
+        pair.both(lambda rig: rig.feed(rest + frame(PING, 0, 0, b"12345678")))
+        response = answers(await pair.check())[pair.next_id - 2]
+        assert response.raw_output_contents[0] == np.full(ELEMENTS, 5, np.float32).tobytes()
+        assert pair.short.endpoint.budget.used_bytes == 0
+
+    async def test_a_beginning_that_is_too_short(self, pair: Pair) -> None:
+        """Memory is taken only when some part of the message is here: as the long way does it."""
+        await warm(pair)
+        request = pair.request(large())
+        buffers = len(pair.short.core.buffers)
+        rest = _begin(pair, request, 400)
+        await pair.check(num_short=2)
+        assert len(pair.short.core.buffers) == buffers
+        pair.both(lambda rig: rig.feed(rest))
+        assert len(answers(await pair.check())) == 1
+
+    async def test_connection_lost(self, pair: Pair) -> None:
+        await warm(pair)
+        _begin(pair, pair.request(large()))
+        pair.both(lambda rig: rig.transport.close())
+        await pair.check(num_short=3)
+        assert len(pair.short.core.requests) == 3
+        assert pair.short.endpoint.budget.used_bytes == 0
+
+    async def test_it_stops_arriving(self) -> None:
+        pair = Pair(GrpcOptions(receive_stall_timeout_s=10))
+        await warm(pair)
+        rest = _begin(pair, pair.request(large()))
+        for num_bytes in (50_000, 0, 0):
+            part, rest = rest[:num_bytes], rest[num_bytes:]
+
+            def later(rig: Rig, part: bytes = part) -> None:
+                rig.feed(part)
+                rig.clock.now_ns += 8_000_000_000
+                rig.protocol.patience.tick(rig.clock.now_ns)
+
+            pair.both(later)
+            await pair.check()
+        assert pair.short.endpoint.counters.failures == {"receive_stall": 1}
+        assert pair.short.endpoint.budget.used_bytes == 0
+        pair.both(lambda rig: rig.feed(rest))
+        pair.feed(pair.request(large()))
+        assert len(answers(await pair.check(num_short=4))) == 1
+        await pair.close()
+
+    async def test_more_than_the_server_will_hold(self) -> None:
+        pair = Pair(GrpcOptions(max_buffered_request_bytes=300_000))
+        await warm(pair)
+        pair.both(lambda rig: setattr(rig.endpoint.budget, "used_bytes", 200_000))
+        pair.feed(pair.request(large()))
+        await pair.check(num_short=3)
+        assert pair.short.endpoint.budget.refused_total == 1
+        assert pair.short.endpoint.budget.used_bytes == 200_000
+        assert len(pair.short.core.requests) == 3
+        pair.both(lambda rig: setattr(rig.endpoint.budget, "used_bytes", 0))
+        await pair.close()
+
+    async def test_the_server_gives_up(self, pair: Pair) -> None:
+        await warm(pair)
+        rest = _begin(pair, pair.request(large()))
+        pair.both(lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "the server is shutting down"))
+        assert b"shutting down" in await pair.check(num_short=3)
+        pair.both(lambda rig: rig.feed(rest))
+        assert len(pair.short.core.requests) == 3
+
+    async def test_draining(self, pair: Pair) -> None:
+        await warm(pair)
+        rest = _begin(pair, pair.request(large()))
+        pair.both(lambda rig: rig.protocol.drain())
+        pair.both(lambda rig: rig.protocol.finish_drain())
+        pair.both(lambda rig: rig.feed(rest))
+        assert len(answers(await pair.check(num_short=3))) == 1
+        assert pair.short.transport.is_closed
+
+    async def test_the_model_is_unloaded(self, pair: Pair) -> None:
+        await warm(pair)
+        rest = _begin(pair, pair.request(large()))
+        pair.both(lambda rig: rig.core.models.pop("identity"))
+        pair.both(lambda rig: rig.feed(rest))
+        assert b"unknown model" in await pair.check(num_short=3)
+
+    async def test_the_model_is_another_one(self, pair: Pair) -> None:
+        await warm(pair)
+        rest = _begin(pair, pair.request(large()))
+        for rig in pair.rigs:
+            rig.core.models["identity"] = FakeModel(rig.core.models["identity"].spec)
+        again = pair.short.core.num_again
+        pair.both(lambda rig: rig.feed(rest))
+        assert len(answers(await pair.check(num_short=3))) == 1
+        assert pair.short.core.num_again == again  # the new one has looked at it
+        pair.feed(pair.request(large()))
+        await pair.check(num_short=4)
+        assert pair.short.core.num_again == again + 1
+
+    async def test_the_model_is_decoupled_now(self, pair: Pair) -> None:
+        await warm(pair)
+        rest = _begin(pair, pair.request(large()))
+        for rig in pair.rigs:
+            rig.core.models["identity"] = rig.core.models["repeat"]
+        pair.both(lambda rig: rig.feed(rest))
+        assert b"decoupled transaction policy" in await pair.check(num_short=3)
+
+    async def test_a_defect(self, pair: Pair) -> None:
+        await warm(pair)
+        pair.both(lambda rig: setattr(rig.core, "_identity", None))
+        pair.feed(pair.request(large()))
+        assert b"internal error" in await pair.check(num_short=3)
+
+
+class TestWindows:
+    async def test_an_answer_that_the_streams_window_does_not_cover(self, pair: Pair) -> None:
+        await warm(pair)
+        pair.feed(frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 70_000)))
+        pair.feed(pair.request(large()))
+        await pair.check(num_short=3)
+        assert pair.short.protocol.sender.pending_bytes > 0
+        pair.feed(frame(WINDOW, 0, pair.next_id - 2, u32(200_000)))
+        await pair.check()
+        assert not pair.short.protocol.connection.streams
+
+    async def test_an_answer_while_the_transport_is_full(self, pair: Pair) -> None:
+        await warm(pair)
+        pair.both(lambda rig: rig.protocol.pause_writing())
+        pair.feed(pair.request(large()))
+        await pair.check(num_short=3)
+        pair.both(lambda rig: rig.protocol.resume_writing())
+        await pair.check()
+        assert not pair.short.protocol.connection.streams
+
+    async def test_an_update_that_lets_a_waiting_answer_go(self, pair: Pair) -> None:
+        await warm(pair)
+        pair.both(lambda rig: setattr(rig.protocol.sender, "window", 100))
+        pair.feed(pair.request(large()))
+        await pair.check()
+        assert pair.short.protocol.sender.pending_bytes
+        pair.feed(frame(WINDOW, 0, 0, u32(1_000_000)) + pair.request(large()))
+        await pair.check()
+        assert not pair.short.protocol.sender.pending_bytes
+        assert not pair.short.protocol.connection.streams
+
+    async def test_the_connections_window_is_given_back(self) -> None:
+        pair = Pair(GrpcOptions(http2=Http2Limits(connection_window_bytes=1 << 20)))
+        for _ in range(30):
+            pair.feed(pair.request(large()))
+            await pair.check()
+        assert pair.num_short > 10
+        await pair.close()
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            GrpcOptions(http2=Http2Limits(stream_window_bytes=100_000)),
+            GrpcOptions(http2=Http2Limits(max_frame_bytes=100_000)),
+            GrpcOptions(max_message_bytes=100_000),
+        ],
+    )
+    async def test_beyond_a_limit(self, options: GrpcOptions) -> None:
+        pair = Pair(options)
+        for _ in range(3):
+            pair.feed(pair.request(large()))
+            await pair.check(num_short=0)
+        assert not pair.short.core.requests
+        await pair.close()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["large", "small", "update", "other"]), st.lists(st.integers(1, 150_000), max_size=4)), max_size=12)
+)
+@settings(max_examples=40, deadline=None)
+def test_any_order_and_any_reads(conversation: list[tuple[str, list[int]]]) -> None:
+    asyncio.run(_compare(conversation))
+
+
+async def _compare(conversation: list[tuple[str, list[int]]]) -> None:
+    pair = Pair()
+    for value, (kind, reads) in enumerate(conversation):
+        data = {
+            "large": lambda value=value: pair.request(large(value)),
+            "small": lambda value=value: pair.request(add_sub(value)),
+            "update": lambda: frame(WINDOW, 0, 0, u32(5)),
+            "other": lambda value=value: pair.request(large(value, elements=30_000)),
+        }[kind]()
+        for num_bytes in reads:
+            read, data = data[:num_bytes], data[num_bytes:]
+            pair.both(lambda rig, read=read: rig.feed(read))
+        pair.both(lambda rig, data=data: rig.feed(data))
+        await pair.check()
+    await pair.close()
