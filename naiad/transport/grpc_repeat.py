@@ -108,7 +108,13 @@ class Repeats:
         """The beginning of a request whose last tensor is large: the rest of it is read straight into its memory."""
         connection = self._connection
         send_window = self._sender.initial_window + form.increment
-        if not connection.room(form.data_bytes, 1 + MAX_UPDATES) or self._decoder.changes != form.table_changes or send_window > MAX_WINDOW:
+        if (
+            # Its data is acknowledged as it arrives, like any other's: that need not be far from what the next WINDOW_UPDATE is due at.
+            not connection.room(1, 1 + MAX_UPDATES)
+            or form.data_bytes > connection.incoming.window
+            or self._decoder.changes != form.table_changes
+            or send_window > MAX_WINDOW
+        ):
             return at
         at = self._take_updates(view, at, num_bytes)
         if num_bytes - at < form.enough_bytes:

@@ -31,7 +31,7 @@ MIN_TAIL_BYTES: Final = 64 * KIB
 _ALLOCATE_RATIO: Final = 256
 """As in grpc_message.py: memory is taken when so small a part of the message has arrived."""
 UPDATE_BYTES: Final = HEADER_BYTES + 4
-MAX_UPDATES: Final = 2
+MAX_UPDATES: Final = 4
 """Of the connection's window, that may precede a large request."""
 _KIND_AND_FLAGS_END: Final = 5
 
