@@ -11,17 +11,15 @@ from naiad.transport.grpc_message import Message, ReceiveBudget
 
 
 class Arrival:
-    __slots__ = ("_budget", "_counted_bytes", "_memory", "received_bytes")
+    __slots__ = ("_budget", "_counted_bytes", "_memory", "is_empty", "received_bytes")
 
     def __init__(self, memory: memoryview, budget: ReceiveBudget) -> None:
         self._memory = memory
         self._budget = budget
         self._counted_bytes = 0
         self.received_bytes = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return self.received_bytes == len(self._memory)
+        self.is_empty = False
+        """No message is incomplete, as MessageReader has it."""
 
     def feed(self, chunk: bytes | memoryview) -> list[Message]:
         """Raises GrpcError when the server holds too much already."""
@@ -36,7 +34,8 @@ class Arrival:
         self._budget.take(num_bytes)
         self._counted_bytes += num_bytes
         self.received_bytes += num_bytes
-        if self.is_empty:
+        if self.received_bytes == len(self._memory):
+            self.is_empty = True
             self.release()
         return []
 

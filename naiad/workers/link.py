@@ -147,8 +147,8 @@ class Link(Generic[M]):
                     yield message
         except (msgspec.DecodeError, ValueError) as error:
             raise BrokenLinkError(str(error)) from error
-        if at == 0 and self._incoming:  # still incomplete: what came is already in place
-            data.release()
+        if (at == 0) if self._incoming else (at == end):
+            data.release()  # nothing is left over, or still incomplete: what came is already in place
             return
         rest = bytes(data[at:])
         data.release()

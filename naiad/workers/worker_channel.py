@@ -24,7 +24,7 @@ from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.workers.chain_ends import Inlet
 from naiad.workers.direct_calls import LentInstance
 from naiad.workers.link import Link
-from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Feed, Flow, Lend, Message, Onward, ToWorker
+from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Execute, Feed, Flow, Lend, Message, Onward, ToWorker
 
 DirectWork: TypeAlias = "tuple[LentInstance | Inlet, WorkRequest | PassedBatch | None]"
 """From another worker (naiad.workers.lease, naiad.workers.chain); None when no more will come."""
@@ -50,7 +50,8 @@ class WorkerChannel:
         """By the descriptor of its socket: this worker's instance, while it is lent."""
         self.onward_fds: dict[int, int] = {}
         """By lease or chain, until the `Borrow` or `Onward` that it came with is handled."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._is_reading = False
         self._num_waiting = 0
         self._loop_thread: int | None = None
@@ -72,7 +73,7 @@ class WorkerChannel:
 
     def wait_until(self, is_done: Callable[[], bool]) -> None:
         """Blocks until something that was received makes `is_done` true."""
-        with self._changed:
+        with self._lock:
             while not is_done():
                 if self._is_reading and threading.get_ident() != self._loop_thread:
                     self._num_waiting += 1
@@ -85,7 +86,7 @@ class WorkerChannel:
         """Takes in what has already arrived, without waiting."""
         if self._loop_thread is not None and threading.get_ident() != self._loop_thread:
             return  # the loop does
-        with self._changed:
+        with self._lock:
             if not self._is_reading or self._loop_thread is not None:
                 self._read_and_dispatch(socket.MSG_DONTWAIT)
 
@@ -105,14 +106,14 @@ class WorkerChannel:
     def _read_and_dispatch(self, flags: int) -> None:
         """Called with the lock held; released while the system call may block."""
         was_reading, self._is_reading = self._is_reading, True
-        self._changed.release()
+        self._lock.release()
         try:
             messages = self._read(flags)
         finally:
-            self._changed.acquire()
+            self._lock.acquire()
             self._is_reading = was_reading
         for message in messages:
-            if isinstance(message, (Cancel, Flow, CallEvent, Answer, Borrow)):
+            if message.__class__ is not Execute and isinstance(message, (Cancel, Flow, CallEvent, Answer, Borrow)):
                 self.on_event(message)
             else:
                 self.backlog.append(message)
@@ -139,7 +140,10 @@ class WorkerChannel:
             # The server is gone: nobody is left to serve, and whatever the model still does is in vain.
             os._exit(0)
         messages: list[Work] = []
-        for message in self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary)):
+        for message in self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()):
+            if message.__class__ is Execute:  # nearly all
+                messages.append(message)
+                continue
             if isinstance(message, (Lend, Feed)):
                 fd = self.link.take_fd()
                 self._lent[fd] = LentInstance(message.lease, fd) if isinstance(message, Lend) else Inlet(message.chain, fd)
