@@ -23,7 +23,7 @@ from naiad.backends.backend import Backend
 from naiad.core.tensor import REFERENCE, Tensor
 from naiad.core.work import LoadArguments, PassedBatch, Way, WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError
-from naiad.workers.chain_ends import Inlet, Outlet
+from naiad.workers.chain_ends import Inlet
 from naiad.workers.direct_calls import LentInstance
 from naiad.workers.host_policy import apply_host_policy
 from naiad.workers.import_backend import import_backend
@@ -44,6 +44,7 @@ from naiad.workers.messages import (
     Unload,
 )
 from naiad.workers.worker_channel import WorkerChannel
+from naiad.workers.worker_outlets import Outlets
 from naiad.workers.worker_runtime import WorkerRuntime
 
 TRACEBACK_LINES = 20
@@ -58,8 +59,7 @@ class Worker:
         self._open, self._lent, self._close = self.runtime.open, self.runtime.lent, self.runtime.close
         self._answer_direct = self.runtime.answer_direct
         self._untold = self.runtime.calls.untold
-        self._outlets: dict[int, Outlet] = {}
-        """By chain (naiad.workers.chain): where its batches go on."""
+        self._outlets = Outlets(self.channel, self.runtime)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # The work loop.
@@ -76,9 +76,9 @@ class Worker:
                 case (LentInstance() as lent, (WorkRequest() | None) as request):
                     self._execute_direct(lent, request)
                 case Onward():
-                    self._outlets[message.chain] = Outlet(message.form, message.outputs, self.channel.onward_fds.pop(message.chain))
+                    self._outlets.open(message)
                 case EndChain():
-                    self._end_chain(message.chain)
+                    self._outlets.close(message.chain)
                 case Ping():
                     self.channel.send(Pong(message.number, self._is_ready()))
                 case Configure():
@@ -171,14 +171,14 @@ class Worker:
             responses: Any = self.backend.execute(requests)
         except BaseException as error:
             responses = self._error_responses(error, len(handles))
-        if not message.chain or not self._send_on(message.chain, message.batch, [], requests, handles, input_end_ns, responses):
+        if not message.chain or not self._outlets.send(message.chain, message.batch, [], requests, handles, input_end_ns, responses):
             self._finish(message.batch, requests, handles, input_end_ns, responses)
 
     def _execute_passed(self, inlet: Inlet, passed: PassedBatch | None) -> None:
         """From the worker of the step before; None ends that."""
         if passed is None:
             inlet.close()
-            self._end_chain(inlet.chain)
+            self._outlets.close(inlet.chain)
             return
         batch, requests = passed.batch, passed.requests
         handles = [request.handle for request in requests]
@@ -194,37 +194,8 @@ class Worker:
             self.runtime.keep_guest()  # a sender may answer any time now, and only what the server knows to be here
         if self.runtime.take_guest() is None:
             self._finish(batch, requests, handles, input_end_ns, responses)
-        elif not self._send_on(inlet.chain, batch, passed.legs, requests, handles, input_end_ns, responses):
+        elif not self._outlets.send(inlet.chain, batch, passed.legs, requests, handles, input_end_ns, responses):
             self._finish(batch, requests, handles, input_end_ns, responses, way)
-
-    def _send_on(
-        self,
-        chain: int,
-        batch: int,
-        legs: list[tuple[int, int, int]],
-        requests: list[WorkRequest],
-        handles: list[int],
-        input_end_ns: int,
-        responses: list[WorkResponse | None],
-    ) -> bool:
-        """To the worker of the next step. False: there is none, or it is not for it."""
-        outlet = self._outlets.get(chain)
-        if outlet is None:
-            return False
-        output_start_ns = time.monotonic_ns()
-        if self._untold:
-            self.runtime.calls.tell()
-        if not outlet.send(batch, [*legs, (input_end_ns, output_start_ns, time.monotonic_ns())], requests, responses):
-            return False
-        for handle in handles:
-            self._close(handle)
-        return True
-
-    def _end_chain(self, chain: int) -> None:
-        outlet = self._outlets.pop(chain, None)
-        if outlet is not None:
-            outlet.close()
-        self.channel.send(Returned(chain))
 
     def _execute_direct(self, lent: LentInstance, request: WorkRequest | None) -> None:
         """For the worker that has borrowed this one's instance; None ends that."""
