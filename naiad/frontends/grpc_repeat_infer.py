@@ -78,8 +78,10 @@ class InferForm:
         model = self.core.model(request.model_name, request.model_version)
         if model is self.model:
             request.batch_size = self._batch_size
-        elif model.spec.is_decoupled:
+            return model
+        if model.spec.is_decoupled:
             raise decoupled_error()
+        request.batch_size = 1  # the model may have been another one when the request was made, and one without batches sets none
         return model
 
     def infer(self, request: InferRequest, model: Model) -> ResponseStream:

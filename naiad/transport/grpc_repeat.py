@@ -137,7 +137,8 @@ class Repeats:
         at += form.num_bytes
         connection.opened(stream_id, 1, 0, 1 if form.increment else 0)
         connection.streams[stream_id] = call.context = call
-        call.begin(memory, self.protocol.endpoint.budget, connection.limits.stream_window_bytes)
+        head_bytes = form.data_bytes - form.tail_bytes - PREFIX_BYTES
+        call.begin(memory, self.protocol.endpoint.budget, head_bytes, connection.limits.stream_window_bytes)
         connection.incoming.begin_known(call, form.data_bytes, form.tail_bytes - (num_bytes - at))
         self.protocol.on_begun(call, view[at:num_bytes], form.read_bytes)
         if self._credit < _CREDIT:

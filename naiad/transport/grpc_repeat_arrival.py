@@ -11,11 +11,13 @@ from naiad.transport.grpc_message import Message, ReceiveBudget
 
 
 class Arrival:
-    __slots__ = ("_budget", "_counted_bytes", "_memory", "is_empty", "received_bytes")
+    __slots__ = ("_budget", "_counted_bytes", "_memory", "_uncounted_bytes", "is_empty", "received_bytes")
 
-    def __init__(self, memory: memoryview, budget: ReceiveBudget) -> None:
+    def __init__(self, memory: memoryview, budget: ReceiveBudget, head_bytes: int) -> None:
         self._memory = memory
         self._budget = budget
+        self._uncounted_bytes = head_bytes
+        """Of the message, before what the memory is for: they wait with it."""
         self._counted_bytes = 0
         self.received_bytes = 0
         self.is_empty = False
@@ -31,8 +33,10 @@ class Arrival:
         return None if self.is_empty else self._memory[self.received_bytes :]
 
     def filled(self, num_bytes: int) -> list[Message]:
-        self._budget.take(num_bytes)
-        self._counted_bytes += num_bytes
+        count = num_bytes + self._uncounted_bytes
+        self._budget.take(count)
+        self._uncounted_bytes = 0
+        self._counted_bytes += count
         self.received_bytes += num_bytes
         if self.received_bytes == len(self._memory):
             self.is_empty = True

@@ -58,10 +58,11 @@ class RepeatedCall(Stream):
 
     # While a large request arrives, as a Call does.
 
-    def begin(self, memory: memoryview, budget: ReceiveBudget, receive_window: int) -> None:
+    def begin(self, memory: memoryview, budget: ReceiveBudget, head_bytes: int, receive_window: int) -> None:
+        """`memory` is for the last part of the message; the `head_bytes` before it have arrived."""
         self.state = OPEN
         self.receive_window = receive_window
-        self.reader = Arrival(memory, budget)
+        self.reader = Arrival(memory, budget, head_bytes)
 
     @property
     def is_done(self) -> bool:
@@ -83,6 +84,8 @@ class RepeatedCall(Stream):
         sender = protocol.sender
         num_bytes = frames.data_bytes
         if num_bytes > self.send_window or num_bytes > sender.window or num_bytes > sender.max_frame_bytes or sender.is_paused:
+            return False
+        if self.state == CLOSED:  # reset by frames that came with the last bytes of the request, and were read before it was started
             return False
         stream_id = _stream_id_bytes(self.id)
         if frames.is_large:

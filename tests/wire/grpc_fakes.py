@@ -155,7 +155,8 @@ class FakeCore:
         self.model(request.model_name, request.model_version)
         if request.form is not None:
             request.form.accepted_by = None if request.model_name in LOOKS_AT_DATA else self
-        request.batch_size = self._batch_size(request)
+        if self.models[request.model_name].spec.max_batch_size:  # as RequestCheck has it: else it is not touched
+            request.batch_size = self._batch_size(request)
         return self._start(request)
 
     def infer_again(self, request: InferRequest, model: FakeModel) -> ResponseStream:

@@ -130,6 +130,7 @@ def _state(rig: Rig) -> dict[str, object]:
         "sent": (sender.activity, sender.useful_frames, sender.num_finished, sender.pending_bytes, sender.out_bytes),
         "coins": (connection._purse.control.coins, connection._purse._resets.coins),
         "counters": vars(rig.endpoint.counters),
+        "budget": (rig.endpoint.budget.used_bytes, rig.endpoint.budget.refused_total),
         "ends": (connection.is_closed, rig.transport.is_closed),
         "statistics": [(s.inference_count, s.success.count) for s in rig.core.counted.values()],
         "requests": [

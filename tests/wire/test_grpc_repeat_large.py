@@ -9,6 +9,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from naiad.transport.grpc_options import GrpcOptions
 from naiad.transport.grpc_repeat_arrival import Arrival
 from naiad.transport.grpc_status import Status
 from naiad.transport.http2_limits import Http2Limits
-from tests.unit.transport.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PING, WINDOW, frame, setting, u32
+from tests.unit.transport.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PING, RST, WINDOW, frame, setting, u32
 from tests.unit.transport.http2_rig import SETTINGS as SETTINGS_FRAME
 from tests.wire.grpc_fakes import FakeModel
 from tests.wire.grpc_rig import Rig, framed
@@ -272,6 +273,17 @@ class TestArrival:
         pair.both(lambda rig: setattr(rig.endpoint.budget, "used_bytes", 0))
         await pair.close()
 
+    async def test_the_tensors_before_the_large_one_are_held_too(self) -> None:
+        pair = Pair(GrpcOptions(max_buffered_request_bytes=4 * ELEMENTS + 20_000))
+        for _ in range(3):
+            pair.feed(pair.request(two_inputs(16, ELEMENTS)))
+            await pair.check()
+        for _ in range(3):
+            pair.feed(pair.request(two_inputs(10_000, ELEMENTS)))
+            assert b"incomplete requests" in await pair.check()
+        await pair.check(num_short=4)
+        await pair.close()
+
     async def test_the_server_gives_up(self, pair: Pair) -> None:
         await warm(pair)
         rest = _begin(pair, pair.request(large()))
@@ -316,6 +328,28 @@ class TestArrival:
             rig.core.models["identity"] = rig.core.models["repeat"]
         pair.both(lambda rig: rig.feed(rest))
         assert b"decoupled transaction policy" in await pair.check(num_short=3)
+
+    async def test_the_model_had_batches(self, pair: Pair) -> None:
+        plain = pair.short.core.models["identity"].spec
+        for rig in pair.rigs:
+            rig.core.models["identity"] = FakeModel(msgspec.structs.replace(plain, max_batch_size=ELEMENTS))
+        await warm(pair)
+        rest = _begin(pair, pair.request(large()))
+        for rig in pair.rigs:
+            rig.core.models["identity"] = FakeModel(plain)
+        pair.both(lambda rig: rig.feed(rest))
+        await pair.check(num_short=3)
+        assert [request.batch_size for request in pair.short.core.requests] == [ELEMENTS, ELEMENTS, ELEMENTS, 1]
+
+    @pytest.mark.parametrize("reset", [frame(RST, 0, 7, u32(8)), frame(WINDOW, 0, 7, u32(0))], ids=["reset", "update of 0"])
+    async def test_a_reset_that_comes_with_its_last_bytes(self, pair: Pair, reset: bytes) -> None:
+        """The answer, where it is there at once, finds the stream closed."""
+        await warm(pair)
+        rest = _begin(pair, pair.request(large()), 199_000)
+        pair.both(lambda rig: rig.feed(rest + reset))
+        assert not answers(await pair.check(num_short=3))
+        pair.feed(pair.request(large()))
+        assert len(answers(await pair.check(num_short=4))) == 1
 
     async def test_a_defect(self, pair: Pair) -> None:
         await warm(pair)
