@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naiad.core.model_spec import ModelSpec
 from naiad.frontends.grpc_repeat_infer import RepeatedInfer
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
 from naiad.transport.grpc_options import GrpcOptions
@@ -23,7 +24,7 @@ from naiad.transport.grpc_status import Status
 from naiad.transport.http2_limits import Http2Limits
 from tests.unit.transport.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PING, RST, WINDOW, frame, setting, u32
 from tests.unit.transport.http2_rig import SETTINGS as SETTINGS_FRAME
-from tests.wire.grpc_fakes import FakeModel
+from tests.wire.grpc_fakes import SPECS, FakeModel
 from tests.wire.grpc_rig import Rig, framed
 from tests.wire.test_grpc_repeat import BLOCK, INITIAL_WINDOW, Pair, add_sub, answers, one, with_headers
 
@@ -414,26 +415,61 @@ class TestWindows:
         await pair.close()
 
 
+def _serve(spec: ModelSpec) -> Callable[[Rig], None]:
+    """Another copy of a model, or another model, under the name."""
+    return lambda rig: rig.core.models.update(identity=FakeModel(spec))
+
+
+def _later(rig: Rig) -> None:
+    rig.clock.now_ns += 40_000_000_000
+    if not rig.transport.is_closed:
+        rig.protocol.patience.tick(rig.clock.now_ns)
+
+
+SPEC_OF = {spec.name: spec for spec in SPECS}
+ACTIONS: dict[str, Callable[[Rig], None]] = {
+    "nothing": lambda rig: None,
+    "reload": _serve(SPEC_OF["identity"]),
+    "with batches": _serve(msgspec.structs.replace(SPEC_OF["identity"], max_batch_size=ELEMENTS)),
+    "decoupled": _serve(SPEC_OF["tap"]),
+    "unload": lambda rig: rig.core.models.pop("identity", None),
+    "the transport is full": lambda rig: rig.protocol.pause_writing(),
+    "the transport is empty": lambda rig: rig.protocol.resume_writing(),
+    "time passes": _later,
+}
+KINDS = ["large", "large", "large", "two inputs", "small", "update", "other", "reset", "smaller windows", "larger windows"]
+
+
 @given(
-    st.lists(st.tuples(st.sampled_from(["large", "small", "update", "other"]), st.lists(st.integers(1, 150_000), max_size=4)), max_size=12)
+    st.lists(
+        st.tuples(st.sampled_from(KINDS), st.lists(st.tuples(st.integers(1, 150_000), st.sampled_from(list(ACTIONS))), max_size=4)),
+        max_size=16,
+    )
 )
-@settings(max_examples=40, deadline=None)
-def test_any_order_and_any_reads(conversation: list[tuple[str, list[int]]]) -> None:
+@settings(max_examples=60, deadline=None)
+def test_any_order_and_any_reads(conversation: list[tuple[str, list[tuple[int, str]]]]) -> None:
+    """And whatever happens between two reads."""
     asyncio.run(_compare(conversation))
 
 
-async def _compare(conversation: list[tuple[str, list[int]]]) -> None:
+async def _compare(conversation: list[tuple[str, list[tuple[int, str]]]]) -> None:
     pair = Pair()
     for value, (kind, reads) in enumerate(conversation):
         data = {
             "large": lambda value=value: pair.request(large(value)),
+            "two inputs": lambda: pair.request(two_inputs(16, ELEMENTS)),
             "small": lambda value=value: pair.request(add_sub(value)),
             "update": lambda: frame(WINDOW, 0, 0, u32(5)),
             "other": lambda value=value: pair.request(large(value, elements=30_000)),
+            "reset": lambda: frame(RST, 0, pair.next_id - 2, u32(8)) if pair.next_id > 1 else b"",
+            "smaller windows": lambda: frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 70_000)),
+            "larger windows": lambda: frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 1 << 20)) + frame(WINDOW, 0, 0, u32(1 << 22)),
         }[kind]()
-        for num_bytes in reads:
+        for num_bytes, action in reads:
             read, data = data[:num_bytes], data[num_bytes:]
             pair.both(lambda rig, read=read: rig.feed(read))
+            pair.both(ACTIONS[action])
+            await pair.check()
         pair.both(lambda rig, data=data: rig.feed(data))
         await pair.check()
     await pair.close()
