@@ -52,7 +52,10 @@ class Repeats:
         form, large = self._form, self._large
         at = 0 if form is None else self._take(form, view, 0, num_bytes)
         if large is not None and at < num_bytes:
+            start = at
             at = self._take_large(large, view, at, num_bytes)
+            if form is not None and start < at < num_bytes:  # updates of the window alone
+                at = self._take(form, view, at, num_bytes)
         if at < num_bytes and (form := self._learn(view, at, num_bytes)) is not None:
             if form.tail_bytes:
                 self._large = form

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from naiad.core.model_spec import ModelSpec
 from naiad.frontends.grpc_repeat_infer import RepeatedInfer
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
+from naiad.transport import grpc_repeat
 from naiad.transport.grpc_options import GrpcOptions
 from naiad.transport.grpc_repeat_arrival import Arrival
 from naiad.transport.grpc_status import Status
@@ -142,6 +143,20 @@ class TestEqual:
             assert len(answers(await pair.check())) == 101
             assert next_read_bytes(pair) == FULL_READ_BYTES
         assert pair.num_short > before + 6
+
+    async def test_small_ones_after_an_update(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The update may have been a large request's; they are not learnt again for that."""
+        for message in (add_sub(), add_sub(), large(), large(), add_sub()):
+            pair.feed(pair.request(message))
+            await pair.check()
+        learn, learnt = grpc_repeat.learn_frames, []
+        monkeypatch.setattr(grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments))
+        before = pair.num_short
+        for value in range(10):
+            pair.feed(frame(WINDOW, 0, 0, u32(300)) + pair.request(add_sub(value)))
+            await pair.check()
+        await pair.check(num_short=before + 10)
+        assert not learnt
 
     async def test_the_last_of_two_inputs(self, pair: Pair) -> None:
         for _ in range(4):
