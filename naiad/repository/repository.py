@@ -78,7 +78,10 @@ class Repository:
         entry = self._entries.by_key.get(name)
         if num_bytes <= INLINE_MAX_BYTES or entry is None or entry.latest is None:
             return None
-        return entry.latest.arena.allocate(num_bytes)
+        try:
+            return entry.latest.arena.allocate(num_bytes)
+        except OSError:
+            return None  # no descriptors left, or no memory: it is received elsewhere, and may have more luck on its way to a worker
 
     # State.
 

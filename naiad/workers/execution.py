@@ -16,7 +16,7 @@ from naiad.core.clock import Clock
 from naiad.core.request import InferRequest
 from naiad.core.statistics import ModelStatistics
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, WorkRequest
-from naiad.errors import NaiadError, internal
+from naiad.errors import NaiadError, internal, unavailable
 from naiad.shm.arena import INLINE_MAX_BYTES
 from naiad.workers.instance_plan import InstancePlan, Permit
 from naiad.workers.messages import Cancel, Execute, Flow
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from naiad.workers.instance import Instance
 
 
+RETRY_AFTER_S = 1
 _last_handle = [0]
 """Numbers of requests and of batches are used once in all of the server: a batch may go on from worker to worker."""
 
@@ -63,14 +64,18 @@ class Execution:
         handle = number = _last_handle[0] + 1
         size = 0
         is_inline = True
+        no_memory: OSError | None = None
         open_requests, cancel, is_decoupled = self._open, self.cancel, self._plan.is_decoupled
         for request in requests:
             inputs = request.inputs
             for tensor in inputs:
                 if len(tensor.data) > INLINE_MAX_BYTES:
                     inputs = list(inputs)
-                    link.place(inputs)
                     is_inline = False
+                    try:
+                        link.place(inputs)
+                    except OSError as error:
+                        no_memory = error
                     break
             flags = 0
             if request.sequence_start or request.sequence_end:
@@ -113,10 +118,14 @@ class Execution:
             self._permit.take()
         if self._plan.execution_timeout_ns:
             batch.deadline = self._clock.call_at(now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout)
+        if no_memory is not None:
+            self._give_up(number, work, unavailable(f"no shared memory for large tensors can be had: {no_memory}", RETRY_AFTER_S))
+            return
         try:
             channel.send(Execute(number, work, chain_id))
         except (TypeError, ValueError, OverflowError) as error:
-            self._give_up(number, f"the batch could not be sent to its worker: {error}")
+            # A value that no message can carry: decoders refuse those, so this is a defect of theirs, and only these requests pay.
+            self._give_up(number, work, internal(f"the batch could not be sent to its worker: {error}"))
 
     def _is_lone(self, requests: list[InferRequest]) -> bool:
         """The server is awake for such a one, and quicker than a worker that has to be woken."""
@@ -156,14 +165,19 @@ class Execution:
             if not request.is_null:
                 self._fail(request, error, "BACKEND", now_ns)
 
-    def _give_up(self, number: int, reason: str) -> None:
-        """A value that no message can carry: decoders refuse those, so this is a defect of theirs, and only these requests pay."""
-        log.error(f"instance '{self._instance.name}': {reason}")
+    def _give_up(self, number: int, work: list[WorkRequest], error: NaiadError) -> None:
+        """A batch that has not left."""
+        log.error(f"instance '{self._instance.name}': {error.message}")
+        assert self._instance.process is not None
+        for item in work:
+            self._instance.process.channel.link.unplace(item.inputs)
         batch = self._work.batches.pop(number)
+        if batch.deadline is not None:
+            batch.deadline.cancel()
         self.keep_batches(self._instance.num_batches - 1)
         for handle in batch.handles:
             if (entry := self._work.pop(handle)) is not None:
-                self._fail(entry.request, internal(reason), "OTHER", self._clock.now_ns())
+                self._fail(entry.request, error, "OTHER", self._clock.now_ns())
         if batch.on_executed is not None:
             batch.on_executed(batch.requests, [])
         self._instance.on_idle(self._instance)

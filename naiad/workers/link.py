@@ -45,7 +45,10 @@ class Link(Generic[M]):
     # Out.
 
     def place(self, tensors: list[Tensor]) -> None:
-        """Replaces large tensors in the list by references into shared memory, copying only what is not already there."""
+        """Replaces large tensors in the list by references into shared memory, copying only what is not already there.
+
+        Raises OSError when none can be had; `unplace` then gives back what some of them may have got.
+        """
         for at, tensor in enumerate(tensors):
             data = tensor.data
             if len(data) > INLINE_MAX_BYTES or (isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES):
@@ -53,6 +56,13 @@ class Link(Generic[M]):
                 # Read-only memory has more than one reader, and the peer may write to what it gets.
                 ref = self._copy(view) if view.readonly else self._share(view) or self._copy(view)
                 tensors[at] = _with_ref(tensor, ref)
+
+    def unplace(self, tensors: list[Tensor]) -> None:
+        """The message that was to refer to them is not sent."""
+        for tensor in tensors:
+            ref: Any = tensor.data
+            if isinstance(ref, SlotRef) and not ref.is_mine:
+                self._take_released(Released([ref.slot]))
 
     def copy_if_kept(self, tensors: list[Tensor]) -> None:
         """Memory that is handed back must not be in anybody's hands here: a model may keep an input and write to it later."""

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import numpy as np
 import pytest
 
 from naiad.core.tensor import SlotRef
 from naiad.core.work import WorkResponse
-from naiad.errors import NaiadError
+from naiad.errors import Code, NaiadError
 from naiad.workers.messages import Executed, Response, ToServer
 from naiad.workers.template_process import Templates
 from tests.unit.workers.identity_instance import infer, make_instance, request
@@ -51,6 +52,37 @@ async def test_slots_are_reused_so_memory_does_not_grow(templates: Templates) ->
     for _ in range(50):
         await infer(instance, request(array))
     assert instance._arena.committed_bytes <= 3 * 2_500_000
+    await instance.stop(5)
+
+
+async def test_without_descriptors_large_tensors_fail_and_nothing_is_lost(templates: Templates, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = make_instance(templates, execution_timeout_ns=3600 * 10**9)
+    await instance.load()
+    array = np.arange(500_000, dtype=np.float32)
+    view = instance._arena.allocate(array.nbytes)
+    np.frombuffer(view, np.float32)[:] = array
+    slot = instance._arena.find(view)
+    assert slot is not None
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.memfd_create", none_left)
+        # The first one's memory is shared already, the second one's would have to be copied there.
+        batch = [request(array, view), request(array)]
+        instance.execute(batch)
+        for each in batch:
+            assert each.stream is not None
+            with pytest.raises(NaiadError, match=r"no shared memory for large tensors can be had: .*Too many open files") as failed:
+                await each.stream.single()
+            assert failed.value.code is Code.UNAVAILABLE
+        (small,) = await infer(instance, request(array[:10]))
+        assert np.array_equal(small, array[:10])
+    assert slot[0].leases == 0
+    assert instance.inflight == 0
+    (result,) = await infer(instance, request(array))
+    assert np.array_equal(result, array)
     await instance.stop(5)
 
 
