@@ -71,7 +71,7 @@ class BatchExecution:
         try:
             return self._execute([request])[0]
         except NaiadError as error:
-            return WorkResponse(error=WorkError(error.code.name, error.message))
+            return WorkResponse(error=WorkError.of(error))
         except Exception as error:
             return WorkResponse(error=WorkError(Code.INTERNAL.name, self._words(error)))
 

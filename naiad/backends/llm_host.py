@@ -224,7 +224,7 @@ def _response(answer: Answer) -> WorkResponse | None:
 
 
 def error_response(error: NaiadError) -> WorkResponse:
-    return WorkResponse(error=WorkError(error.code.name, error.message, error.retry_after_s))
+    return WorkResponse(error=WorkError.of(error))
 
 
 def is_device_lost(error: Exception) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from naiad.core.request import ParameterValue
 from naiad.core.tensor import SlotRef, Tensor
+from naiad.errors import NaiadError
 
 __all__ = ["SlotRef", "WorkTensor"]
 
@@ -46,6 +47,10 @@ class WorkError(msgspec.Struct, array_like=True):
     message: str
     retry_after_s: int | None = None
     """Set when the same request may succeed later, e.g. when an engine's own queue is full."""
+
+    @classmethod
+    def of(cls, error: NaiadError) -> WorkError:
+        return cls(error.code.name, error.message, error.retry_after_s)
 
 
 class WorkResponse(msgspec.Struct, array_like=True):

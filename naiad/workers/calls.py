@@ -179,11 +179,14 @@ class Calls:
             return
         answer = None
         if response is not None and response.error is not None:
-            answer = WorkResponse(error=WorkError(response.error.code.name, response.error.message, response.error.retry_after_s))
+            answer = WorkResponse(error=WorkError.of(response.error))
         elif response is not None:
             outputs = list(response.outputs)
-            self._channel.link.place(outputs)
-            answer = WorkResponse(outputs, None, response.parameters)
+            try:
+                self._channel.link.place(outputs)
+                answer = WorkResponse(outputs, None, response.parameters)
+            except NaiadError as error:
+                answer = WorkResponse(error=WorkError.of(error))
         if is_final and number in self._repeatable:
             self._repeatable.discard(number)
             if outgoing is not None and answer is not None and answer.error is None:
@@ -232,7 +235,7 @@ class Calls:
         try:
             value = self._services.metric(self._owner, message.operation)
         except NaiadError as failure:
-            error = WorkError(failure.code.name, failure.message)
+            error = WorkError.of(failure)
         if message.question:
             self._channel.send(Answer(message.question, value, error))
 
@@ -241,7 +244,7 @@ class Calls:
         try:
             value = await self._services.control(self._owner, message.operation)
         except NaiadError as failure:
-            error = WorkError(failure.code.name, failure.message)
+            error = WorkError.of(failure)
         except Exception as failure:
             error = WorkError(Code.INTERNAL.name, f"{type(failure).__name__}: {failure}")
         self._channel.send(Answer(message.question, float(value), error))

@@ -16,7 +16,7 @@ from naiad.core.clock import Clock
 from naiad.core.request import InferRequest
 from naiad.core.statistics import ModelStatistics
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, WorkRequest
-from naiad.errors import NaiadError, internal, unavailable
+from naiad.errors import NaiadError, internal
 from naiad.shm.arena import INLINE_MAX_BYTES
 from naiad.workers.instance_plan import InstancePlan, Permit
 from naiad.workers.messages import Cancel, Execute, Flow
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from naiad.workers.instance import Instance
 
 
-RETRY_AFTER_S = 1
 _last_handle = [0]
 """Numbers of requests and of batches are used once in all of the server: a batch may go on from worker to worker."""
 
@@ -64,7 +63,7 @@ class Execution:
         handle = number = _last_handle[0] + 1
         size = 0
         is_inline = True
-        no_memory: OSError | None = None
+        no_memory: NaiadError | None = None
         open_requests, cancel, is_decoupled = self._open, self.cancel, self._plan.is_decoupled
         for request in requests:
             inputs = request.inputs
@@ -74,7 +73,7 @@ class Execution:
                     is_inline = False
                     try:
                         link.place(inputs)
-                    except OSError as error:
+                    except NaiadError as error:
                         no_memory = error
                     break
             flags = 0
@@ -119,7 +118,7 @@ class Execution:
         if self._plan.execution_timeout_ns:
             batch.deadline = self._clock.call_at(now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout)
         if no_memory is not None:
-            self._give_up(number, work, unavailable(f"no shared memory for large tensors can be had: {no_memory}", RETRY_AFTER_S))
+            self._give_up(number, work, no_memory)
             return
         try:
             channel.send(Execute(number, work, chain_id))

@@ -15,10 +15,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from naiad.core.tensor import SlotRef, Tensor
+from naiad.errors import unavailable
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena, LentSlots, Slot, address_of
 from naiad.shm.foreign import ForeignSlots
 from naiad.workers.messages import Message, Released, Slots
 
+RETRY_AFTER_S = 1
 M = TypeVar("M")
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 1 << 31
@@ -47,22 +49,28 @@ class Link(Generic[M]):
     def place(self, tensors: list[Tensor]) -> None:
         """Replaces large tensors in the list by references into shared memory, copying only what is not already there.
 
-        Raises OSError when none can be had; `unplace` then gives back what some of them may have got.
+        Raises NaiadError when none can be had; the list is of no use then.
         """
         for at, tensor in enumerate(tensors):
             data = tensor.data
             if len(data) > INLINE_MAX_BYTES or (isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES):
                 view = (data if isinstance(data, memoryview) else memoryview(data)).cast("B")
                 # Read-only memory has more than one reader, and the peer may write to what it gets.
-                ref = self._copy(view) if view.readonly else self._share(view) or self._copy(view)
+                try:
+                    ref = self._copy(view) if view.readonly else self._share(view) or self._copy(view)
+                except OSError as error:
+                    self.unplace(tensors)
+                    raise unavailable(f"no shared memory for large tensors can be had: {error}", RETRY_AFTER_S) from error
                 tensors[at] = _with_ref(tensor, ref)
 
     def unplace(self, tensors: list[Tensor]) -> None:
-        """The message that was to refer to them is not sent."""
-        for tensor in tensors:
+        """The message that was to refer to them is not sent: memory that was lent for it comes back, and the references are gone."""
+        for at, tensor in enumerate(tensors):
             ref: Any = tensor.data
-            if isinstance(ref, SlotRef) and not ref.is_mine:
-                self._take_released(Released([ref.slot]))
+            if isinstance(ref, SlotRef):
+                tensors[at] = Tensor(tensor.name, tensor.datatype, tensor.shape, b"")
+                if not ref.is_mine:
+                    self._take_released(Released([ref.slot]))
 
     def copy_if_kept(self, tensors: list[Tensor]) -> None:
         """Memory that is handed back must not be in anybody's hands here: a model may keep an input and write to it later."""

@@ -131,7 +131,7 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, NaiadError):
-            work_error = WorkError(error.code.name, error.message)
+            work_error = WorkError.of(error)
         else:
             work_error = WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")
         self.channel.send(Failed(work_error, _last_lines(error)))
@@ -231,7 +231,11 @@ class Worker:
                 self._close(handle)
         if self._untold:
             self.runtime.calls.tell()
-        self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses, way), answers, requests)
+        try:
+            self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses, way), answers, requests)
+        except NaiadError as error:
+            failed = [None if response is None else WorkResponse(error=WorkError.of(error)) for response in responses]
+            self.channel.send(Executed(batch, input_end_ns, output_start_ns, failed, way))
 
     def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
         """Backends word their own errors; what arrives here is a defect of the backend or an exit from inside the model."""

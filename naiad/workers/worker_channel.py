@@ -20,6 +20,7 @@ import msgspec
 
 from naiad.core.tensor import Tensor
 from naiad.core.work import PassedBatch, WorkRequest
+from naiad.errors import NaiadError
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.workers.chain_ends import Inlet
 from naiad.workers.direct_calls import LentInstance
@@ -169,7 +170,10 @@ class WorkerChannel:
     # Out.
 
     def send(self, message: Message, tensors: list[Tensor] | None = None) -> None:
-        """`tensors` is the list inside the message: the large ones move to shared memory first."""
+        """`tensors` is the list inside the message: the large ones move to shared memory first.
+
+        Raises NaiadError, as the next two do, and has sent nothing, when there is none to be had.
+        """
         with self._send_lock:
             if tensors:
                 self.link.place(tensors)
@@ -177,8 +181,7 @@ class WorkerChannel:
 
     def send_many(self, message: Message, answers: list[list[Tensor]]) -> None:
         with self._send_lock:
-            for tensors in answers:
-                self.link.place(tensors)
+            self._place_all(answers)
             self._send(message)
 
     def send_last_use(self, message: Message, answers: list[list[Tensor]], requests: list[Any]) -> None:
@@ -189,12 +192,20 @@ class WorkerChannel:
                 requests.clear()
                 self._send(message)
                 return
-            for tensors in answers:
-                self.link.place(tensors)
+            self._place_all(answers)
             requests.clear()
             for tensors in answers:
                 self.link.copy_if_kept(tensors)
             self._send(message)
+
+    def _place_all(self, answers: list[list[Tensor]]) -> None:
+        try:
+            for tensors in answers:
+                self.link.place(tensors)
+        except NaiadError:
+            for tensors in answers:
+                self.link.unplace(tensors)
+            raise
 
     def send_with_fd(self, message: Message, fd: int) -> None:
         with self._send_lock:

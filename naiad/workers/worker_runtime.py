@@ -9,7 +9,7 @@ import itertools
 import threading
 import time
 
-from naiad.core.work import ControlOperation, MetricOperation, Way, WorkResponse
+from naiad.core.work import ControlOperation, MetricOperation, Way, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.workers.direct_calls import LentInstance
 from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Control, Flow, LogLine, Metric, Response, Responses, Stays
@@ -55,7 +55,15 @@ class WorkerRuntime:
             self.calls.tell()
         if is_final:
             self.close(handle)
-        self._channel.send(Response(handle, response, is_final), response.outputs if response is not None else None)
+        self._send(Response(handle, response, is_final))
+
+    def _send(self, message: Response) -> None:
+        """An answer for which there is no memory becomes an error."""
+        response = message.response
+        try:
+            self._channel.send(message, response.outputs if response is not None else None)
+        except NaiadError as error:
+            self._channel.send(Response(message.handle, WorkResponse(error=WorkError.of(error)), message.is_final))
 
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
         items: list[Response] = []
@@ -69,7 +77,11 @@ class WorkerRuntime:
                     self.close(handle)
                 items.append(Response(handle, response, is_final))
         if items:
-            self._channel.send_many(Responses(items), [item.response.outputs for item in items if item.response is not None])
+            try:
+                self._channel.send_many(Responses(items), [item.response.outputs for item in items if item.response is not None])
+            except NaiadError as error:
+                failed = WorkResponse(error=WorkError.of(error))
+                self._channel.send(Responses([Response(item.handle, failed, item.is_final) for item in items]))
 
     def _respond_direct(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
         lent = self.lent[handle]
