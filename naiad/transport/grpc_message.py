@@ -24,7 +24,7 @@ Allocate: TypeAlias = Callable[[bytes, int], memoryview | None]
 
 PREFIX_BYTES = 5
 _SMALL_BYTES = 64 * KIB
-_ALLOCATE_RATIO = 256
+ALLOCATE_RATIO = 256
 """The first read, 64 KiB, decides for messages up to 16 MiB. Only reserved: pages are committed as bytes arrive."""
 _FIRST_BYTES = 4096
 
@@ -148,7 +148,7 @@ class MessageReader:
         stop = min(len(chunk), at + self._length - have)
         num_bytes = stop - at
         self._count(num_bytes)
-        if self._target is None and self._length > _SMALL_BYTES and (have + num_bytes) * _ALLOCATE_RATIO >= self._length:
+        if self._target is None and self._length > _SMALL_BYTES and (have + num_bytes) * ALLOCATE_RATIO >= self._length:
             self._take_target(chunk[at:stop])
         if self._target is None:
             self._start += chunk[at:stop]

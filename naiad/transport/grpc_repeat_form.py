@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from naiad.transport.grpc_message import PREFIX_BYTES, Buffer
+from naiad.transport.grpc_message import ALLOCATE_RATIO, PREFIX_BYTES, Buffer
 from naiad.transport.http2_frame import DATA, END_STREAM, HEADER_BYTES, MAX_WINDOW, WINDOW_UPDATE, frame_header
 from naiad.transport.http2_limits import KIB
 
@@ -28,8 +28,6 @@ MAX_DATA_BYTES: Final = 4096
 """To copy more would cost more than the long way, which hands on views."""
 MIN_TAIL_BYTES: Final = 64 * KIB
 """No read that brings the beginning of a large request brings all of it."""
-_ALLOCATE_RATIO: Final = 256
-"""As in grpc_message.py: memory is taken when so small a part of the message has arrived."""
 UPDATE_BYTES: Final = HEADER_BYTES + 4
 MAX_UPDATES: Final = 4
 """Of the connection's window, that may precede a large request."""
@@ -75,7 +73,7 @@ class RequestForm(msgspec.Struct, frozen=True):
     @property
     def enough_bytes(self) -> int:
         """That must have arrived before memory is taken for the tail."""
-        return self.num_bytes + self.tail_bytes // _ALLOCATE_RATIO
+        return self.num_bytes + self.tail_bytes // ALLOCATE_RATIO
 
     @property
     def read_bytes(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from naiad.core.tensor import SlotRef, Tensor
-from naiad.errors import unavailable
+from naiad.errors import NaiadError, unavailable
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena, LentSlots, Slot, address_of
 from naiad.shm.foreign import ForeignSlots
 from naiad.workers.messages import Message, Released, Slots
@@ -51,17 +51,17 @@ class Link(Generic[M]):
 
         Raises NaiadError when none can be had; the list is of no use then.
         """
-        for at, tensor in enumerate(tensors):
-            data = tensor.data
-            if len(data) > INLINE_MAX_BYTES or (isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES):
-                view = (data if isinstance(data, memoryview) else memoryview(data)).cast("B")
-                # Read-only memory has more than one reader, and the peer may write to what it gets.
-                try:
+        try:
+            for at, tensor in enumerate(tensors):
+                data = tensor.data
+                if len(data) > INLINE_MAX_BYTES or (isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES):
+                    view = (data if isinstance(data, memoryview) else memoryview(data)).cast("B")
+                    # Read-only memory has more than one reader, and the peer may write to what it gets.
                     ref = self._copy(view) if view.readonly else self._share(view) or self._copy(view)
-                except OSError as error:
-                    self.unplace(tensors)
-                    raise unavailable(f"no shared memory for large tensors can be had: {error}", RETRY_AFTER_S) from error
-                tensors[at] = _with_ref(tensor, ref)
+                    tensors[at] = _with_ref(tensor, ref)
+        except NaiadError:
+            self.unplace(tensors)
+            raise
 
     def unplace(self, tensors: list[Tensor]) -> None:
         """The message that was to refer to them is not sent: memory that was lent for it comes back, and the references are gone."""
@@ -73,7 +73,10 @@ class Link(Generic[M]):
                     self._take_released(Released([ref.slot]))
 
     def copy_if_kept(self, tensors: list[Tensor]) -> None:
-        """Memory that is handed back must not be in anybody's hands here: a model may keep an input and write to it later."""
+        """Memory that is handed back must not be in anybody's hands here: a model may keep an input and write to it later.
+
+        Raises NaiadError as `place` does.
+        """
         for at, tensor in enumerate(tensors):
             ref: Any = tensor.data
             if isinstance(ref, SlotRef) and ref.is_mine and self.lent.live_views(ref.slot) > 0:
@@ -90,7 +93,10 @@ class Link(Generic[M]):
         return self._foreign.lend(view, address_of(view)) if self._foreign is not None else None
 
     def _copy(self, view: memoryview) -> SlotRef:
-        keep = self.arena.allocate(view.nbytes)
+        try:
+            keep = self.arena.allocate(view.nbytes)
+        except OSError as error:
+            raise unavailable(f"no shared memory for large tensors can be had: {error}", RETRY_AFTER_S) from error
         keep[:] = view
         found = self.arena.find(keep)
         assert found is not None

@@ -192,16 +192,18 @@ class WorkerChannel:
                 requests.clear()
                 self._send(message)
                 return
-            self._place_all(answers)
-            requests.clear()
-            for tensors in answers:
-                self.link.copy_if_kept(tensors)
+            self._place_all(answers, requests)
             self._send(message)
 
-    def _place_all(self, answers: list[list[Tensor]]) -> None:
+    def _place_all(self, answers: list[list[Tensor]], requests: list[Any] | None = None) -> None:
+        """`requests`: that end with these answers."""
         try:
             for tensors in answers:
                 self.link.place(tensors)
+            if requests is not None:
+                requests.clear()
+                for tensors in answers:
+                    self.link.copy_if_kept(tensors)
         except NaiadError:
             for tensors in answers:
                 self.link.unplace(tensors)

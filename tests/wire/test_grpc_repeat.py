@@ -15,7 +15,7 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import invalid_arg
 from naiad.frontends.grpc_repeat_infer import RepeatedInfer
-from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse, ServerLiveResponse
+from naiad.pb.grpc_service_pb2 import ModelInferRequest, ServerLiveResponse
 from naiad.transport import grpc_repeat
 from naiad.transport.grpc_options import GrpcOptions
 from naiad.transport.grpc_status import Status
@@ -40,104 +40,8 @@ from tests.unit.transport.http2_rig import (
     u32,
 )
 from tests.wire.grpc_fakes import FakeModel
+from tests.wire.grpc_repeat_pair import BLOCK, HEAD, INITIAL_WINDOW, Pair, add_sub, answers, one, with_headers
 from tests.wire.grpc_rig import SERVICE, Rig, framed
-
-HEAD = [
-    (b":method", b"POST"), (b":scheme", b"http"), (b":path", f"{SERVICE}ModelInfer".encode()), (b":authority", b"test"),
-    (b"te", b"trailers"), (b"content-type", b"application/grpc"),
-]  # fmt: skip
-BLOCK = encode_headers(HEAD)
-INITIAL_WINDOW = 4
-
-
-class NoRepeats:
-    def receive(self, view: memoryview, num_bytes: int) -> int:
-        return 0
-
-
-class Pair:
-    """A server that takes the short way and one that does not."""
-
-    def __init__(self, options: GrpcOptions | None = None) -> None:
-        self.short = Rig(options)
-        self.long = Rig(options)
-        self.rigs = (self.short, self.long)
-        self.long.protocol._repeats = NoRepeats()
-        self.next_id = 1
-        self.num_short = 0
-        """Requests that took the short way."""
-        opened = self.short.protocol.connection.opened
-
-        def count(last_stream_id: int, num_streams: int, data_bytes: int, num_updates: int) -> None:
-            self.num_short += num_streams
-            opened(last_stream_id, num_streams, data_bytes, num_updates)
-
-        self.short.protocol.connection.opened = count
-
-    def feed(self, data: bytes) -> None:
-        """In one read to the short way, frame by frame to the long one."""
-        self.short.feed(data)
-        for kind, flags, stream_id, payload in frames(data):
-            self.long.feed(frame(kind, flags, stream_id, payload))
-
-    def request(
-        self,
-        message: ModelInferRequest | bytes,
-        *,
-        block: bytes = BLOCK,
-        update: int = 5,
-        connection_update: int = 0,
-        flags: int = END_STREAM,
-    ) -> bytes:
-        """As grpc++ sends it."""
-        stream_id, self.next_id = self.next_id, self.next_id + 2
-        raw = message if isinstance(message, bytes) else message.SerializeToString()
-        return (
-            frame(HEADERS, END_HEADERS, stream_id, block)
-            + (frame(WINDOW, 0, stream_id, u32(update)) if update else b"")
-            + frame(DATA, flags, stream_id, framed(raw))
-            + (frame(WINDOW, 0, 0, u32(connection_update)) if connection_update else b"")
-        )
-
-    def both(self, act: Callable[[Rig], None]) -> None:
-        for rig in self.rigs:
-            act(rig)
-
-    async def check(self, *, num_short: int | None = None) -> bytes:
-        """That all is equal; returns what was written since the last check."""
-        for _ in range(3):
-            await asyncio.sleep(0)
-        written = [bytes(rig.transport.written) for rig in self.rigs]
-        for rig in self.rigs:
-            rig.transport.written.clear()
-        assert written[0] == written[1]
-        assert _state(self.short) == _state(self.long)
-        if num_short is not None:
-            assert self.num_short == num_short
-        return written[0]
-
-    async def close(self) -> None:
-        for rig in self.rigs:
-            await rig.close()
-
-
-def _state(rig: Rig) -> dict[str, object]:
-    connection, sender = rig.protocol.connection, rig.protocol.sender
-    return {
-        "streams": [(stream.id, stream.state, stream.send_window, stream.pending_bytes) for stream in connection.streams.values()],
-        "ids": (connection.last_peer_stream_id, connection.goaway_last_stream_id, list(sender.reset_ids)),
-        "windows": (sender.window, sender.initial_window, connection.incoming.window, connection.incoming.unacknowledged_bytes),
-        "sent": (sender.activity, sender.useful_frames, sender.num_finished, sender.pending_bytes, sender.out_bytes),
-        "coins": (connection._purse.control.coins, connection._purse._resets.coins),
-        "counters": vars(rig.endpoint.counters),
-        "budget": (rig.endpoint.budget.used_bytes, rig.endpoint.budget.refused_total),
-        "ends": (connection.is_closed, rig.transport.is_closed),
-        "statistics": [(s.inference_count, s.success.count) for s in rig.core.counted.values()],
-        "requests": [
-            (r.model_name, r.model_version, r.id, r.inputs, r.requested_outputs, r.parameters, r.batch_size) for r in rig.core.requests
-        ],
-        "held": [(held.request.id, held.is_cancelled) for held in rig.core.held],
-    }
 
 
 @pytest.fixture
@@ -147,28 +51,8 @@ async def pair() -> AsyncIterator[Pair]:
     await pair.close()
 
 
-def add_sub(value: float = 1.0, request_id: str = "", batch: int = 1) -> ModelInferRequest:
-    message = ModelInferRequest(model_name="add_sub", id=request_id)
-    message.parameters["triton_enable_empty_final_response"].bool_param = True
-    for i in range(2):
-        message.inputs.add(name=f"INPUT{i}", datatype="FP32", shape=[batch, 16])
-        message.outputs.add(name=f"OUTPUT{i}")
-        message.raw_input_contents.append(np.full(16 * batch, value + i, np.float32).tobytes())
-    return message
-
-
-def one(model: str, data: bytes = b"\0\0\0\0", request_id: str = "") -> ModelInferRequest:
-    message = ModelInferRequest(model_name=model, id=request_id, raw_input_contents=[data])
-    message.inputs.add(name="INPUT0", datatype="FP32", shape=[len(data) // 4])
-    return message
-
-
 def answer(name: str = "OUTPUT0", datatype: str = "FP32", shape: Sequence[int] = (1,), data: Buffer = b"\0\0\0\0") -> InferResponse:
     return InferResponse("held", "1", "", [Tensor(name, datatype, list(shape), data)])
-
-
-def answers(written: bytes) -> dict[int, ModelInferResponse]:
-    return {stream_id: ModelInferResponse.FromString(data[5:]) for kind, _, stream_id, data in frames(written) if kind == DATA}
 
 
 async def warm(pair: Pair, message: ModelInferRequest | None = None, count: int = 3) -> None:
@@ -252,10 +136,6 @@ class TestEqual:
             assert [found for found in gc.get_objects() if isinstance(found, RepeatedInfer)] == []
         finally:
             gc.enable()
-
-
-def with_headers(*fields: tuple[bytes, bytes]) -> bytes:
-    return encode_headers([*HEAD, *fields])
 
 
 RAW = add_sub().SerializeToString()

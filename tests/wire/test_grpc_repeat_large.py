@@ -26,8 +26,8 @@ from naiad.transport.http2_limits import Http2Limits
 from tests.unit.transport.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PING, RST, WINDOW, frame, setting, u32
 from tests.unit.transport.http2_rig import SETTINGS as SETTINGS_FRAME
 from tests.wire.grpc_fakes import SPECS, FakeModel
+from tests.wire.grpc_repeat_pair import BLOCK, INITIAL_WINDOW, Pair, add_sub, answers, one, with_headers
 from tests.wire.grpc_rig import Rig, framed
-from tests.wire.test_grpc_repeat import BLOCK, INITIAL_WINDOW, Pair, add_sub, answers, one, with_headers
 
 ELEMENTS = 50_000
 FULL_READ_BYTES = 1 << 16

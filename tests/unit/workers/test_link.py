@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from naiad.core.tensor import SlotRef, Tensor
 from naiad.core.work import WorkRequest, WorkResponse
+from naiad.errors import NaiadError
 from naiad.shm.arena import Arena
 from naiad.workers.link import BrokenLinkError, Link
 from naiad.workers.messages import Execute, Executed, Message, Ping, Released, Slots, ToServer, ToWorker
@@ -91,6 +93,27 @@ def test_an_input_that_the_model_keeps_is_copied_before_it_goes_back() -> None:
     ref = outputs[0].data
     assert isinstance(ref, SlotRef)
     assert not ref.is_mine
+    assert len(kept) == LARGE
+
+
+def test_an_input_that_is_kept_while_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair()
+    inputs = [Tensor("X", "UINT8", [LARGE], bytes(LARGE))]
+    pair.server.place(inputs)
+    (message,) = pair.to_worker(Execute(1, [WorkRequest(1, "", inputs)]))
+    assert isinstance(message, Execute)
+    received = message.requests[0].inputs
+    pair.worker.resolve(received)
+    kept = received[0].data
+    outputs = [Tensor("Y", "UINT8", [LARGE], kept)]
+    pair.worker.place(outputs)
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("os.memfd_create", none_left)
+    with pytest.raises(NaiadError, match="no shared memory for large tensors can be had"):
+        pair.worker.copy_if_kept(outputs)
     assert len(kept) == LARGE
 
 
