@@ -61,6 +61,10 @@ class Repeatable(Protocol):
         """None when it is another request."""
         ...
 
+    def is_head(self, data: bytes) -> bool:
+        """As of `Repeated`."""
+        ...
+
 
 class RepeatedForm:
     """All that such requests have in common; shared by the connections of a route."""
@@ -126,6 +130,9 @@ class RepeatedForm:
             batch_size=self.batch_size,
         )
 
+    def is_head(self, data: bytes) -> bool:
+        return data == self.head.text
+
 
 class RepeatedInfer(Exchange):
     """One per connection, used again for each of its requests: they come one after the other."""
@@ -161,6 +168,10 @@ class RepeatedInfer(Exchange):
         else:
             stream.deliver_to(self.take)
         return True
+
+    def is_head(self, data: bytes) -> bool:
+        form = self._form
+        return form.is_head(data) and not form.head.expects_continue and not form.core.tracing.is_on
 
     def take(self, response: InferResponse | None, is_final: bool) -> None:
         forms = self._form.forms

@@ -24,6 +24,7 @@ class RepeatedJsonForm:
     """Shared by the connections of a route."""
 
     __slots__ = (
+        "_after",
         "_before",
         "_behind",
         "_fixed_bytes",
@@ -53,7 +54,8 @@ class RepeatedJsonForm:
         self.size = 0
         start, end = length
         self._before = head.text[:start]
-        self._behind = head.text[end:] if form.has_id else head.text[end:] + form.start
+        self._after = head.text[end:]
+        self._behind = self._after if form.has_id else self._after + form.start
         self._fixed_bytes = len(head.text)
         self._min_length, self._max_length = 10 ** (end - start - 1), min(10 ** (end - start) - 1, max_bytes)
         """Of a body whose length is written with as many digits."""
@@ -70,6 +72,12 @@ class RepeatedJsonForm:
         if form.has_id:
             return form.fill_with_id(data, len(start), self.model_name, self.model_version)
         return form.fill(data, len(start), "", self.model_name, self.model_version)
+
+    def is_head(self, data: bytes) -> bool:
+        start, end = len(self._before), len(data) - len(self._after)
+        if len(data) != self._fixed_bytes or not data.startswith(self._before) or not data.endswith(self._after):
+            return False
+        return data[start:end].isdigit() and self._min_length <= int(data[start:end]) <= self._max_length
 
 
 def length_in(head: Head) -> tuple[int, int] | None:

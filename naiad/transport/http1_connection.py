@@ -62,7 +62,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._heads = endpoint.heads
         self._scratch = endpoint.scratch
         self._pending = b""
-        """Received and not understood yet: the beginning of a head, or requests that wait for their turn."""
+        """Received and not understood yet: the beginning of a request, or requests that wait for their turn."""
         self._body: FixedBody | ChunkedBody | None = None
         self._fixed_body: FixedBody | None = None
         """The same, when the socket fills it directly."""
@@ -120,21 +120,19 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._drain(nbytes)
             return
         data = self._scratch[:nbytes].tobytes()
-        answers = self._answers
-        again = answers.again
-        if (
-            again is not None
-            and (nbytes == again.size or not again.size)
-            and not answers.exchanges
-            and not answers.is_paused
-            and not self._pending
-            and self._body is None
-            and self._begin_again(again, data)
-        ):
-            return
         if self._pending:
             data = self._pending + data
             self._pending = b""
+        answers = self._answers
+        again = answers.again
+        if again is not None and not answers.exchanges and not answers.is_paused and self._body is None:
+            if (not again.size or len(data) == again.size) and self._begin_again(again, data):
+                return
+            if again.is_head(data):
+                # Many clients send head and body one after the other, and some are read in between: the body is on its way.
+                self._pending = data
+                self._note_receiving()
+                return
         self._parse(data)
 
     def pause_writing(self) -> None:
@@ -271,8 +269,10 @@ class Http1Connection(asyncio.BufferedProtocol):
                 exchange.respond_error(500, "internal error")
 
     def _begin_again(self, again: Repeated, data: bytes) -> bool:
+        received_bytes, self._received_bytes = self._received_bytes, 0
         try:
             if not again.begin(self._answers, data):
+                self._received_bytes = received_bytes
                 return False
         except Exception:
             log.error(f"the handler of a repeated request failed: {traceback.format_exc()}")

@@ -17,6 +17,10 @@ class Repeated(Protocol):
     """Of the whole request, head and body; 0 where requests of other sizes may be repetitions, too."""
 
     def begin(self, answers: AnswerQueue, data: bytes) -> bool:
-        """Called with so many bytes that have come in one piece while nothing else of the connection was under way; with any number of
-        them where `size` is 0. False: nothing has happened, it is another request."""
+        """Called with so many bytes that have come while nothing else of the connection was under way; with any number of them where
+        `size` is 0. False: nothing has happened, it is another request."""
+        ...
+
+    def is_head(self, data: bytes) -> bool:
+        """All of the head of such a request, and nothing of its body, which the client sends without being asked to."""
         ...
