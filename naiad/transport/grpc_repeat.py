@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _CREDIT: Final = 64
 _LEARNING_COSTS: Final = 16
 """Requests that go the long way for each one that is learnt, of a client that does not repeat itself."""
+_MAX_FORMS: Final = 4
+"""All requests of a client may share one connection, and those of two models, or with ids of two lengths, take turns."""
 
 _parse_header: Final = frame_header.unpack_from
 _parse_update: Final = struct.Struct(">9sI").unpack_from
@@ -35,7 +37,7 @@ _CONNECTION_UPDATE: Final = frame_header.pack(4 << 8 | WINDOW_UPDATE, 0, 0)
 class Repeats:
     """The requests of one connection."""
 
-    __slots__ = ("_blocks", "_connection", "_credit", "_decoder", "_form", "_large", "_sender", "protocol")
+    __slots__ = ("_blocks", "_connection", "_credit", "_decoder", "_forms", "_large", "_sender", "protocol")
 
     def __init__(self, protocol: GrpcProtocol) -> None:
         self.protocol = protocol
@@ -43,25 +45,43 @@ class Repeats:
         self._sender = protocol.sender
         self._blocks = protocol.connection.header_blocks
         self._decoder = self._blocks.decoder
-        self._form: RequestForm | None = None
+        self._forms: list[RequestForm] = []
+        """Of small requests; the first one is tried first."""
         self._large: RequestForm | None = None
         self._credit = _CREDIT
 
     def receive(self, view: memoryview, num_bytes: int) -> int:
         """Takes as many requests as it can from the beginning of a read; returns how many bytes these were."""
-        form, large = self._form, self._large
-        at = 0 if form is None else self._take(form, view, 0, num_bytes)
+        at = self._take_known(view, 0, num_bytes)
+        large = self._large
         if large is not None and at < num_bytes:
             start = at
             at = self._take_large(large, view, at, num_bytes)
-            if form is not None and start < at < num_bytes:  # updates of the window alone
-                at = self._take(form, view, at, num_bytes)
+            if start < at < num_bytes:  # updates of the window alone
+                at = self._take_known(view, at, num_bytes)
         if at < num_bytes and (form := self._learn(view, at, num_bytes)) is not None:
             if form.tail_bytes:
                 self._large = form
                 return self._take_large(form, view, at, num_bytes)
-            self._form = form
-            at = self._take(form, view, at, num_bytes)
+            self._keep(form)
+            at = self._take_known(view, at, num_bytes)
+        return at
+
+    def _keep(self, form: RequestForm) -> None:
+        """In front of those that may still fit other requests."""
+        others = [old for old in self._forms if old.table_changes == form.table_changes and old.constants != form.constants]
+        self._forms = [form, *others[: _MAX_FORMS - 1]]
+
+    def _take_known(self, view: memoryview, at: int, num_bytes: int) -> int:
+        """Small requests of all forms that are known, as they come."""
+        forms = self._forms
+        untried = len(forms)
+        while untried and at < num_bytes:
+            start = at
+            at = self._take(forms[0], view, at, num_bytes)
+            if at < num_bytes:
+                forms.append(forms.pop(0))
+                untried = untried - 1 if at == start else len(forms) - 1
         return at
 
     def _take(self, form: RequestForm, view: memoryview, at: int, num_bytes: int) -> int:

@@ -89,13 +89,33 @@ class TestEqual:
             assert answers(await pair.check())[pair.next_id - 2].id == f"request {value}"
         await pair.check(num_short=9)
 
-    async def test_a_client_of_several_kinds_of_requests(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_kinds_of_requests_that_take_turns(self, pair: Pair) -> None:
+        """On one connection: of other models, with ids of other lengths; one by one, and in any order in one read."""
+        kinds = [add_sub(), one("identity"), add_sub(request_id="9"), add_sub(request_id="10")]
+        for number in range(16):
+            pair.feed(pair.request(kinds[number % 4]))
+            await pair.check()
+        assert pair.num_short >= 12
+        before = pair.num_short
+        order = [0, 1, 1, 2, 3, 0, 0, 3, 2, 1, 2, 2, 0, 3]
+        pair.feed(b"".join(pair.request(kinds[kind], connection_update=kind) for kind in order))
+        assert len(answers(await pair.check(num_short=before + len(order)))) == len(order)
+
+    async def test_the_latest_kinds_are_kept(self, pair: Pair) -> None:
+        for length in range(1, 12):
+            await warm(pair, add_sub(request_id="x" * length), count=20)  # which earns the next one's learning
+        before = pair.num_short
+        pair.feed(b"".join(pair.request(add_sub(request_id="x" * length)) for length in (8, 9, 10, 11)))
+        await pair.check(num_short=before + 4)
+
+    async def test_a_client_of_many_kinds_of_requests(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are not learnt again and again, and never is it the wrong one for ever."""
         learn, learnt = grpc_repeat.learn_frames, []
         monkeypatch.setattr(grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments))
         messages = [add_sub(), one("identity"), one("classes", bytes(16)), one("identity", bytes(8))]
+        messages += [add_sub(request_id="x" * length) for length in (1, 2, 3)]
         for number in range(64):
-            pair.feed(pair.request(messages[number % 4]))
+            pair.feed(pair.request(messages[number % len(messages)]))
             await pair.check()
         assert len(learnt) < 10
         before = pair.num_short
