@@ -25,6 +25,7 @@ from pathlib import Path
 
 from bench import many_models, oracle
 from bench.load import STEADY, Figures, has_wrk, perf_analyzer, wrk
+from bench.parts import add_parts, chosen_parts
 from bench.table import Row, markdown, over_starts
 from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
@@ -138,7 +139,7 @@ PARTS = {"add_sub": measure_add_sub, "large": measure_large, "wrk": measure_wrk}
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help="add_sub, large, wrk, models; all when none is named")
+    add_parts(parser, [*PARTS, "models"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--starts", type=int, default=1, help="so often both servers are started anew (not of the part `models`)")
     parser.add_argument("--models", type=int, default=100, help="how many small models the part `models` serves")
@@ -146,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--server", default=OURS, help="our command, with {repository} {http} {grpc} {metrics}")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     chosen = parser.parse_args(arguments)
-    parts = chosen.parts or [*PARTS, "models"]
+    parts = chosen_parts(parser, chosen.parts, [*PARTS, "models"])
     oracle.install()
     made: list[Row] = []
     if any(part in PARTS for part in parts):
