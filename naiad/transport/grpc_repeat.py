@@ -46,7 +46,7 @@ class Repeats:
         self._blocks = protocol.connection.header_blocks
         self._decoder = self._blocks.decoder
         self._forms: list[RequestForm] = []
-        """Of small requests; the first one is tried first."""
+        """Of small requests; the one that was taken last is tried first."""
         self._large: RequestForm | None = None
         self._credit = _CREDIT
 
@@ -68,20 +68,23 @@ class Repeats:
         return at
 
     def _keep(self, form: RequestForm) -> None:
-        """In front of those that may still fit other requests."""
+        """Before those that may still fit other requests; of too many, the one that was not taken for the longest time is forgotten."""
         others = [old for old in self._forms if old.table_changes == form.table_changes and old.constants != form.constants]
         self._forms = [form, *others[: _MAX_FORMS - 1]]
 
     def _take_known(self, view: memoryview, at: int, num_bytes: int) -> int:
         """Small requests of all forms that are known, as they come."""
         forms = self._forms
-        untried = len(forms)
-        while untried and at < num_bytes:
+        tried = 0
+        while tried < len(forms) and at < num_bytes:
             start = at
-            at = self._take(forms[0], view, at, num_bytes)
-            if at < num_bytes:
-                forms.append(forms.pop(0))
-                untried = untried - 1 if at == start else len(forms) - 1
+            at = self._take(forms[tried], view, at, num_bytes)
+            if at == start:
+                tried += 1
+            else:
+                if tried:
+                    forms.insert(0, forms.pop(tried))
+                tried = 1
         return at
 
     def _take(self, form: RequestForm, view: memoryview, at: int, num_bytes: int) -> int:

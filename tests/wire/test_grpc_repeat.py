@@ -108,6 +108,20 @@ class TestEqual:
         pair.feed(b"".join(pair.request(add_sub(request_id="x" * length)) for length in (8, 9, 10, 11)))
         await pair.check(num_short=before + 4)
 
+    async def test_kinds_that_come_no_more_make_room(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In whatever order the others come: none of these is learnt a second time."""
+        for length in (5, 6):
+            await warm(pair, add_sub(request_id="x" * length), count=40)
+        learn, learnt = grpc_repeat.learn_frames, []
+        monkeypatch.setattr(grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments))
+        often, *others = add_sub(), one("identity"), one("identity", bytes(8))
+        await warm(pair, often, count=40)
+        for number in range(80):
+            for message in (often, others[number % 2]):
+                pair.feed(pair.request(message))
+                await pair.check()
+        assert len(learnt) == 3
+
     async def test_a_client_of_many_kinds_of_requests(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are not learnt again and again, and never is it the wrong one for ever."""
         learn, learnt = grpc_repeat.learn_frames, []
