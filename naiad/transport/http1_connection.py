@@ -324,6 +324,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._resume()
 
     def on_last_answer(self) -> None:
+        self._is_draining = True
         self._answers.disconnect()
         self._since_s = self._endpoint.now_s
         if not self._is_broken:

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_limits import Http1Limits
-from tests.unit.transport.http1_rig import Rig, answer, request
+from tests.unit.transport.http1_rig import Rig, answer, echo, request
 
 LIMITS = Http1Limits(
     receive_timeout_s=60, min_receive_bytes_per_s=1000, keep_alive_timeout_s=300, write_timeout_s=30, linger_timeout_s=5, max_connections=2
@@ -155,6 +156,25 @@ async def test_stop_finishes_what_is_in_work() -> None:
     assert receiving_transport.is_closed
     assert not stopping.done()
     rig.lose(receiving)
+    await stopping
+
+
+async def test_nothing_that_follows_the_last_answer_is_worked_on() -> None:
+    """Its answer says that the connection ends with it: the client asks again elsewhere."""
+    seen: list[bytes] = []
+
+    def handle(exchange: Exchange) -> None:
+        seen.append(bytes(exchange.body))
+        echo(exchange)
+
+    rig = Rig(handle=handle)
+    rig.feed(request(body=b"one")[:-1])
+    stopping = asyncio.ensure_future(rig.endpoint.stop(1000.0))
+    await rig.turn()
+    rig.feed(b"e" + request(body=b"two") + request(body=b"three"))
+    assert await rig.written() == answer(b"one", headers="Connection: close\r\n")
+    assert seen == [b"one"]
+    rig.lose()
     await stopping
 
 
