@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bench import many_models, oracle
 from bench.load import STEADY, Figures, has_wrk, perf_analyzer, wrk
-from bench.parts import add_parts, chosen_parts
+from bench.parts import add_parts
 from bench.table import Row, markdown, over_starts
 from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--server", default=OURS, help="our command, with {repository} {http} {grpc} {metrics}")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     chosen = parser.parse_args(arguments)
-    parts = chosen_parts(parser, chosen.parts, [*PARTS, "models"])
+    parts = chosen.parts
     oracle.install()
     made: list[Row] = []
     if any(part in PARTS for part in parts):

@@ -28,7 +28,7 @@ from pathlib import Path
 from bench import oracle
 from bench.compare import OURS, Pair, both, rows, take_turns
 from bench.load import STEADY, has_wrk, perf_analyzer, wrk
-from bench.parts import add_parts, chosen_parts
+from bench.parts import add_parts
 from bench.table import Row, markdown, over_starts
 from tests.server.harness import Server
 
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--starts", type=int, default=1, help="so often both servers are started anew (not for `cost`)")
     parser.add_argument("--only", action="append", choices=MODELS, help="of throughput and wrk; may be given several times")
     chosen = parser.parse_args(arguments)
-    parts = chosen_parts(parser, chosen.parts, ["cost", *PARTS])
+    parts = chosen.parts
     oracle.install()
     starts: list[list[Row]] = []
     cost: list[str] = []

@@ -1,9 +1,10 @@
 """The short way of requests that repeat: bytes of a read -> calls, without frames, events and headers in between.
 
 A client that calls one method again and again sends the same bytes each time, but for the stream's id and the data in the message:
-HEADERS, perhaps a WINDOW_UPDATE on the stream, and one DATA frame that ends it. The second such request is learnt; those after it are
-compared with it as a whole, and their answers, which are alike too, are put together from what the last one was made of. Of a large
-request, whose last tensor no read brings as a whole, the beginning is compared; the rest is read into memory of its own.
+HEADERS, perhaps a WINDOW_UPDATE on the stream, and one DATA frame that ends it. The second request of a kind is learnt; those after it
+are compared with it as a whole, and their answers, which are alike too, are put together from what the last one was made of. A few kinds
+may take turns. Of a large request, whose last tensor no read brings as a whole, the beginning is compared; the rest is read into memory
+of its own.
 Rule: what comes of it is what the long way (http2_connection.py, grpc_protocol.py, grpc_call.py) makes of it when each request comes in
 a read of its own. Whatever is not ordinary is left to the long way before anything has changed: other bytes, a limit or a window
 that is near, a header table that has changed, a deadline, compression; and on the way back, an answer that no window covers.

@@ -6,8 +6,6 @@ import asyncio
 import json
 import struct
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -16,86 +14,28 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, ResponseStream
 from naiad.core.tensor import tensor_from_numpy
-from naiad.transport.http1_exchange import Exchange
 from tests.wire.http_client import Client, Reply, on_uvloop
-from tests.wire.http_fakes import FakeCore, HttpServer, respond, serving
-
-LENGTH = "Inference-Header-Content-Length"
-BINARY = {"parameters": {"binary_data": True}}
+from tests.wire.http_fakes import FakeCore, HttpServer, respond
+from tests.wire.http_repeated_conversation import BINARY, LENGTH, ask_binary, check_both_ways, connected, floats, talk
 
 
-def floats(*values: float) -> bytes:
-    return struct.pack(f"<{len(values)}f", *values)
+@pytest.mark.parametrize("requests", BINARY.values(), ids=BINARY)
+def test_both_ways_give_the_same(requests: list[bytes]) -> None:
+    async def converse(server: HttpServer, client: Client) -> list[Reply]:
+        return [await talk(client, request) for request in requests]
 
-
-def ask(data: bytes, *, model: str = "id_fp32", id: str | None = None, is_binary: bool = True, headers: str = "") -> bytes:
-    """The bytes of a whole request."""
-    document: dict[str, object] = {} if id is None else {"id": id}
-    document["inputs"] = [
-        {"name": "IN", "datatype": "FP32", "shape": [len(data) // 4], "parameters": {"binary_data_size": len(data)}},
-    ]
-    document["outputs"] = [{"name": "OUT"} | (BINARY if is_binary else {})]
-    text = json.dumps(document, separators=(",", ":")).encode()
-    lengths = f"Content-Length: {len(text) + len(data)}\r\n{LENGTH}: {len(text)}\r\n"
-    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: t\r\n{lengths}{headers}\r\n".encode() + text + data
-
-
-@asynccontextmanager
-async def connected(core: FakeCore | None = None) -> AsyncIterator[tuple[HttpServer, Client]]:
-    async with serving(core=core) as server:
-        client = await Client.connect(server.port)
-        try:
-            yield server, client
-        finally:
-            await client.close()
-
-
-async def talk(client: Client, data: bytes) -> Reply:
-    client.send(data)
-    return await client.read()
-
-
-CONVERSATIONS = {
-    "the same again": [ask(floats(n, 2)) for n in range(5)],
-    "with ids": [ask(floats(n, 2), id=id) for n, id in enumerate(["1", "2", "30", "4", "50", "51", 'a"b', "ü", "x" * 200, "6", "7"])],
-    "with and without": [ask(floats(n, 2), id=id) for n, id in enumerate([None, "1", None, None, "2", "3", None])],
-    "other sizes": [ask(floats(*range(n))) for n in (2, 2, 3, 3, 2, 0, 0, 2, 2)],
-    "as many bytes, other text": [ask(floats(1, 2), id=id) for id in ("ab", "cd", '"b', "ef")],
-    "other heads": [ask(floats(n, 2), headers=f"X-N: {n % 2}\r\n") for n in range(6)],
-    "answers in JSON": [ask(floats(n, 2), is_binary=False) for n in range(4)],
-    "compressed answers": [ask(floats(n, 2), headers="Accept-Encoding: gzip\r\n") for n in range(4)],
-    "answers with parameters": [ask(floats(n, 2), model="with_parameters") for n in range(4)],
-    "unknown models": [ask(floats(1, 2)), ask(floats(1, 2), model="no_fp32"), ask(floats(1, 2)), ask(floats(1, 2), model="no_fp32")],
-    "a wrong head in between": [ask(floats(1, 2)), ask(floats(1, 2)), ask(floats(1, 2)).replace(b'"FP32"', b'"FP64"'), ask(floats(1, 2))],
-    "larger than copies": [ask(floats(*range(3000))) for _ in range(4)],
-}
-
-
-@pytest.mark.parametrize("requests", CONVERSATIONS.values(), ids=CONVERSATIONS)
-def test_both_ways_give_the_same(requests: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[Reply]] = []
-
-    @on_uvloop
-    async def run() -> None:
-        async with connected() as (server, client):
-            seen.append([await talk(client, request) for request in requests])
-            assert server.frontend.num_requests == len(requests)
-
-    run()
-    monkeypatch.setattr(Exchange, "expect_again", lambda self, again: None)
-    run()
-    assert seen[0] == seen[1]
+    check_both_ways(converse, len(requests))
 
 
 @on_uvloop
 async def test_the_short_way_is_taken() -> None:
     async with connected() as (server, client):
         for n in range(5):
-            reply = await talk(client, ask(floats(n, 2)))
+            reply = await talk(client, ask_binary(floats(n, 2)))
             assert reply.body.endswith(floats(n, 2))
         assert server.core.num_again == 4
         for id in ("1", "2", "3"):
-            reply = await talk(client, ask(floats(7, 8), id=id))
+            reply = await talk(client, ask_binary(floats(7, 8), id=id))
             assert json.loads(reply.body[: int(reply.headers[LENGTH])])["id"] == id
         assert server.core.num_again == 4 + 2
 
@@ -116,20 +56,20 @@ async def test_strings_are_looked_at_each_time() -> None:
 @on_uvloop
 async def test_pipelined_and_in_pieces() -> None:
     async with connected() as (server, client):
-        await talk(client, ask(floats(0, 0)))
-        client.send(b"".join(ask(floats(n, 1)) for n in range(4)))
+        await talk(client, ask_binary(floats(0, 0)))
+        client.send(b"".join(ask_binary(floats(n, 1)) for n in range(4)))
         assert [(await client.read()).body[-8:] for _ in range(4)] == [floats(n, 1) for n in range(4)]
-        held_up = ask(floats(1, 2), model="held")
+        held_up = ask_binary(floats(1, 2), model="held")
         client.send(held_up)
         held = await server.core.next_held()
-        client.send(held_up + ask(floats(5, 6)))
+        client.send(held_up + ask_binary(floats(5, 6)))
         later = await server.core.next_held()
         for each in (later, held):
             respond(each.request, each.stream, [tensor_from_numpy("OUT", np.array([3], np.float32))])
         answers = [await client.read() for _ in range(3)]
         assert [answer.status for answer in answers] == [200, 200, 200]
         assert answers[2].body.endswith(floats(5, 6))
-        whole = ask(floats(8, 9))
+        whole = ask_binary(floats(8, 9))
         client.send(whole[:100])
         while not any(connection._pending for connection in server.frontend.endpoint.connections):
             await asyncio.sleep(0)
@@ -142,7 +82,7 @@ async def test_pipelined_and_in_pieces() -> None:
 async def test_a_bug_costs_one_request(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the answer of that one, when it comes after all, does not become the answer of the next."""
     async with connected() as (server, client):
-        request = ask(floats(1, 2), model="held")
+        request = ask_binary(floats(1, 2), model="held")
         client.send(request)
         held = await server.core.next_held()
         respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))])
@@ -185,7 +125,7 @@ async def test_a_response_and_the_end_that_are_there_before_they_are_asked_for()
     core.models["id_fp32"].compute = compute
     async with connected(core) as (_, client):
         for n in range(3):
-            reply = await talk(client, ask(floats(n, 2)))
+            reply = await talk(client, ask_binary(floats(n, 2)))
             assert (reply.status, reply.body[-8:]) == (200, floats(n, 2))
         assert core.num_again == 2
 
@@ -194,7 +134,7 @@ async def test_a_response_and_the_end_that_are_there_before_they_are_asked_for()
 async def test_a_compressed_request_is_no_pattern_for_one_that_is_not() -> None:
     """Lengths in its head are of the compressed bytes: here, of all of the JSON and too few bytes of the tensor."""
     async with connected() as (server, client):
-        head, end, body = ask(bytes(4000)).partition(b"\r\n\r\n")
+        head, end, body = ask_binary(bytes(4000)).partition(b"\r\n\r\n")
         text = body[:-4000]
         length = len(text) + 3
         head = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: %d" % length) + b"\r\nContent-Encoding: gzip" + end
@@ -218,7 +158,7 @@ async def test_a_head_that_is_new_with_every_request_is_not_kept() -> None:
     async with connected() as (server, client):
         header = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
         for _ in range(2):
-            assert (await talk(client, ask(floats(1, 2), headers=header))).status == 200
+            assert (await talk(client, ask_binary(floats(1, 2), headers=header))).status == 200
         assert server.core.num_again == 0
 
 
@@ -226,7 +166,7 @@ async def test_a_head_that_is_new_with_every_request_is_not_kept() -> None:
 async def test_empty_lines_before_it_are_not_the_beginning_of_a_request() -> None:
     """They do not count against the time that it may take to receive one."""
     async with connected() as (server, client):
-        await talk(client, ask(floats(1, 2)))
+        await talk(client, ask_binary(floats(1, 2)))
         [connection] = server.frontend.endpoint.connections
         client.send(b"\r\n")
         while not connection._pending:
@@ -234,8 +174,8 @@ async def test_empty_lines_before_it_are_not_the_beginning_of_a_request() -> Non
         client.send(b"\r\n")
         while connection._pending:
             await asyncio.sleep(0)
-        assert (await talk(client, ask(floats(1, 2)))).status == 200
+        assert (await talk(client, ask_binary(floats(1, 2)))).status == 200
         limits, endpoint = server.frontend.endpoint.limits, server.frontend.endpoint
         connection.check_deadlines(endpoint.now_s + limits.receive_timeout_s + 1)
-        assert (await talk(client, ask(floats(1, 2)))).status == 200
+        assert (await talk(client, ask_binary(floats(1, 2)))).status == 200
         assert server.core.num_again == 2

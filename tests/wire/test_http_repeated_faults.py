@@ -13,9 +13,7 @@ from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import unavailable
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_fakes import respond, serving
-from tests.wire.test_http_repeated import ask as ask_binary
-from tests.wire.test_http_repeated import connected, floats, talk
-from tests.wire.test_http_repeated_json import ask as ask_json
+from tests.wire.http_repeated_conversation import ask_binary, ask_json, connected, floats, talk
 
 Ask = Callable[[float, str], bytes]
 """(the first of two numbers, model) -> a whole request."""

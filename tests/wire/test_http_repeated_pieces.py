@@ -7,13 +7,9 @@ import asyncio
 import pytest
 
 from naiad.transport.http1_connection import Http1Connection
-from naiad.transport.http1_exchange import Exchange
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_fakes import HttpServer
-from tests.wire.test_http_repeated import CONVERSATIONS as BINARY
-from tests.wire.test_http_repeated import ask, connected, floats, talk
-from tests.wire.test_http_repeated_json import CONVERSATIONS as JSON
-from tests.wire.test_http_repeated_json import ask as ask_json
+from tests.wire.http_repeated_conversation import BINARY, JSON, ask_binary, ask_json, check_both_ways, connected, floats, talk
 
 CONVERSATIONS = {**BINARY, **{f"JSON, {name}": requests for name, requests in JSON.items()}}
 
@@ -46,28 +42,20 @@ def head_size(request: bytes) -> int:
 
 
 @pytest.mark.parametrize("requests", CONVERSATIONS.values(), ids=CONVERSATIONS)
-def test_both_ways_give_the_same(requests: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[Reply]] = []
+def test_both_ways_give_the_same(requests: list[bytes]) -> None:
+    async def converse(server: HttpServer, client: Client) -> list[Reply]:
+        await talk(client, requests[0])
+        return [await talk_in_pieces(server, client, request, head_size(request)) for request in requests]
 
-    @on_uvloop
-    async def run() -> None:
-        async with connected() as (server, client):
-            await talk(client, requests[0])
-            seen.append([await talk_in_pieces(server, client, request, head_size(request)) for request in requests])
-            assert server.frontend.num_requests == 1 + len(requests)
-
-    run()
-    monkeypatch.setattr(Exchange, "expect_again", lambda self, again: None)
-    run()
-    assert seen[0] == seen[1]
+    check_both_ways(converse, 1 + len(requests))
 
 
 @on_uvloop
 async def test_the_short_way_is_taken() -> None:
     async with connected() as (server, client):
-        await talk(client, ask(floats(0, 2)))
+        await talk(client, ask_binary(floats(0, 2)))
         for n in range(1, 4):
-            request = ask(floats(n, 2))
+            request = ask_binary(floats(n, 2))
             assert (await talk_in_pieces(server, client, request, head_size(request))).body.endswith(floats(n, 2))
         assert server.core.num_again == 3
         await talk(client, ask_json("[1,2]"))
@@ -82,9 +70,9 @@ async def test_the_short_way_is_taken() -> None:
 async def test_other_pieces(sizes: tuple[int, ...]) -> None:
     """Also in the midst of the head, and of the body (counted from the end)."""
     async with connected() as (server, client):
-        await talk(client, ask(floats(0, 2)))
+        await talk(client, ask_binary(floats(0, 2)))
         for n in range(1, 4):
-            request = ask(floats(n, 2))
+            request = ask_binary(floats(n, 2))
             cut = [size if size > 0 else len(request) + size for size in sizes]
             assert (await talk_in_pieces(server, client, request, *cut)).body.endswith(floats(n, 2))
 
@@ -92,8 +80,8 @@ async def test_other_pieces(sizes: tuple[int, ...]) -> None:
 @on_uvloop
 async def test_more_than_the_body_follows() -> None:
     async with connected() as (server, client):
-        await talk(client, ask(floats(0, 2)))
-        first, second = ask(floats(1, 2)), ask(floats(3, 4))
+        await talk(client, ask_binary(floats(0, 2)))
+        first, second = ask_binary(floats(1, 2)), ask_binary(floats(3, 4))
         reply = await talk_in_pieces(server, client, first + second, head_size(first))
         assert [reply.body[-8:], (await client.read()).body[-8:]] == [floats(1, 2), floats(3, 4)]
 
@@ -101,7 +89,7 @@ async def test_more_than_the_body_follows() -> None:
 @on_uvloop
 async def test_a_client_that_asks_whether_to_go_on_is_told_so() -> None:
     async with connected() as (_, client):
-        request = ask(floats(1, 2), headers="Expect: 100-continue\r\n")
+        request = ask_binary(floats(1, 2), headers="Expect: 100-continue\r\n")
         for _ in range(3):
             client.send(request[: head_size(request)])
             assert (await client.read_head()).status == 100
@@ -109,7 +97,7 @@ async def test_a_client_that_asks_whether_to_go_on_is_told_so() -> None:
             assert (await client.read()).body.endswith(floats(1, 2))
 
 
-@pytest.mark.parametrize("request_bytes", [ask(floats(1, 2)), ask_json("[1,2]")], ids=["binary", "JSON"])
+@pytest.mark.parametrize("request_bytes", [ask_binary(floats(1, 2)), ask_json("[1,2]")], ids=["binary", "JSON"])
 @on_uvloop
 async def test_a_body_that_does_not_come(request_bytes: bytes) -> None:
     """The time that a request may take is counted from its first byte, however it comes."""
@@ -132,7 +120,7 @@ async def test_a_body_that_does_not_come(request_bytes: bytes) -> None:
 @on_uvloop
 async def test_a_client_that_leaves_after_the_head() -> None:
     async with connected() as (server, client):
-        request = ask(floats(1, 2))
+        request = ask_binary(floats(1, 2))
         await talk(client, request)
         connection = the_connection(server)
         client.send(request[: head_size(request)])
@@ -148,7 +136,7 @@ async def test_a_client_that_leaves_after_the_head() -> None:
 async def test_a_traced_request_began_with_its_first_byte() -> None:
     """The body of a traced request is received the long way, which notes that time."""
     async with connected() as (server, client):
-        request = ask(floats(1, 2))
+        request = ask_binary(floats(1, 2))
         await talk(client, request)
         server.core.tracing.is_on = True
         client.send(request[: head_size(request)])

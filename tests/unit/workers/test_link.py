@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.core.tensor import SlotRef, Tensor
+from naiad.core.tensor import Buffer, SlotRef, Tensor
 from naiad.core.work import WorkRequest, WorkResponse
 from naiad.errors import NaiadError
 from naiad.shm.arena import Arena
@@ -78,17 +78,22 @@ def test_a_large_tensor_travels_by_reference_and_comes_back_uncopied() -> None:
     assert bytes(response.outputs[0].data) == original
 
 
-def test_an_input_that_the_model_keeps_is_copied_before_it_goes_back() -> None:
-    pair = Pair()
+def received_and_placed(pair: Pair) -> tuple[Buffer, list[Tensor]]:
+    """A large input that the worker has received, and is about to send back as its output."""
     inputs = [Tensor("X", "UINT8", [LARGE], bytes(LARGE))]
     pair.server.place(inputs)
     (message,) = pair.to_worker(Execute(1, [WorkRequest(1, "", inputs)]))
     assert isinstance(message, Execute)
     received = message.requests[0].inputs
     pair.worker.resolve(received)
-    kept = received[0].data
-    outputs = [Tensor("Y", "UINT8", [LARGE], kept)]
+    outputs = [Tensor("Y", "UINT8", [LARGE], received[0].data)]
     pair.worker.place(outputs)
+    return received[0].data, outputs
+
+
+def test_an_input_that_the_model_keeps_is_copied_before_it_goes_back() -> None:
+    pair = Pair()
+    kept, outputs = received_and_placed(pair)
     pair.worker.copy_if_kept(outputs)
     ref = outputs[0].data
     assert isinstance(ref, SlotRef)
@@ -98,15 +103,7 @@ def test_an_input_that_the_model_keeps_is_copied_before_it_goes_back() -> None:
 
 def test_an_input_that_is_kept_while_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = Pair()
-    inputs = [Tensor("X", "UINT8", [LARGE], bytes(LARGE))]
-    pair.server.place(inputs)
-    (message,) = pair.to_worker(Execute(1, [WorkRequest(1, "", inputs)]))
-    assert isinstance(message, Execute)
-    received = message.requests[0].inputs
-    pair.worker.resolve(received)
-    kept = received[0].data
-    outputs = [Tensor("Y", "UINT8", [LARGE], kept)]
-    pair.worker.place(outputs)
+    kept, outputs = received_and_placed(pair)
 
     def none_left(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
