@@ -114,12 +114,6 @@ class FakeInstance:
         if self.is_lent:
             self.recalls.append(is_wanted)
 
-    def recall_for(self, request: InferRequest) -> None:
-        self.recall(is_wanted=True)
-
-    def goes_with(self, request: InferRequest) -> bool:
-        return False
-
     def come_home(self) -> None:
         """Its borrower has it no more."""
         self.is_lent = False

@@ -37,10 +37,6 @@ class BusyPoll:
         self._until_ns = 0
         self._is_turning = False
 
-    def is_lone(self, num_requests: int) -> bool:
-        """A batch that is about to leave is of a client that the loop may stay awake for, if the batch comes back soon."""
-        return num_requests == 1 and not self.num_flying and self._num_lone >= MIN_LONE
-
     def leave(self, num_requests: int, now_ns: int) -> None:
         """A batch goes to its worker."""
         self.num_flying += 1

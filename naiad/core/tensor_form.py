@@ -1,7 +1,7 @@
 """The form of an answer: names, types, shapes and sizes of its tensors, and what they are called as the inputs of a next model.
 
 What a model has taken once it takes again, as long as the form is the same; so only the form is compared. Made by ensembles
-(naiad.scheduling.ensemble_relay), which ask the next model; also sent to workers that hand their answers on themselves.
+(naiad.scheduling.ensemble_relay), which ask the next model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 from naiad.core.tensor import Tensor
 
 
-class TensorForm(msgspec.Struct, frozen=True, array_like=True):
+class TensorForm(msgspec.Struct, frozen=True):
     """Answers that need no further look: they bear the same names, types, shapes and sizes as one that the next model has taken."""
 
     tensors: list[tuple[str, str, list[int], int]]
@@ -34,11 +34,6 @@ class TensorForm(msgspec.Struct, frozen=True, array_like=True):
         for tensor, name in zip(taken, self.names, strict=True):
             tensor.name = name
         return taken
-
-    def undo(self, outputs: list[Tensor]) -> None:
-        """They bear the names of the answer again."""
-        for tensor, (name, _, _, _) in zip(outputs, self.tensors, strict=True):
-            tensor.name = name
 
 
 def made_form(outputs: list[Tensor], wanted: list[tuple[str, str]], batch_size: int) -> TensorForm | None:

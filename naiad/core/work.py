@@ -97,22 +97,6 @@ class DirectCall(msgspec.Struct, array_like=True):
     """A `naiad.errors.Code` by name; empty for an answer."""
 
 
-class Way(msgspec.Struct, array_like=True):
-    """Of a batch that came from another worker (naiad.workers.chain)."""
-
-    chain: int
-    legs: list[tuple[int, int, int]]
-    """Of the steps before: when the inputs were there, when the outputs were, when it went on. A step starts when the last went on."""
-
-
-class PassedBatch(msgspec.Struct, array_like=True):
-    """What goes from worker to worker."""
-
-    batch: int
-    legs: list[tuple[int, int, int]]
-    requests: list[WorkRequest]
-
-
 class MetricOperation(msgspec.Struct, array_like=True):
     """`kind` is one of create_family, create_metric, delete_family, delete_metric, increment, set, observe, merge, value."""
 

@@ -108,7 +108,7 @@ class DynamicScheduler:
         """One that has come about elsewhere (only where `takes_batches`): as a whole, when it would leave like this if its requests came
         one by one; else through the queue. Their streams go on."""
         fits = len(requests) == 1 or batch_size <= self._rule.max_batch_size
-        instance = (self._free_instance() or self._fellow_of(requests[0])) if fits and not self._queue else None
+        instance = self._free_instance() if fits and not self._queue else None
         if instance is not None:
             self._last_count = len(requests)
             instance.execute(requests)
@@ -117,24 +117,6 @@ class DynamicScheduler:
             self._queue.push(request)
         self._statistics.pending_request_count += len(requests)
         self._dispatch_soon()
-
-    def _fellow_of(self, request: InferRequest) -> Executor | None:
-        for instance in self._instances:
-            if instance.goes_with(request):
-                return instance
-        return None
-
-    @property
-    def max_batch_size(self) -> int:
-        return self._rule.max_batch_size
-
-    @property
-    def instances(self) -> Sequence[Executor]:
-        return self._instances
-
-    def spare_instances(self) -> Sequence[Executor]:
-        """Those that may be lent: nobody waits for them."""
-        return () if self._queue or not self._may_lend else self._instances
 
     def inflight(self) -> int:
         return len(self._queue) + sum(instance.inflight for instance in (*self._instances, *self._leaving))
@@ -193,9 +175,9 @@ class DynamicScheduler:
             self._statistics.pending_request_count -= len(batch)
             self._last_count = len(batch)
             instance.execute(batch)
-        if self._may_lend and (first := self._queue.first()) is not None:
+        if self._may_lend and self._queue:
             for instance in self._instances:
-                instance.recall_for(first)
+                instance.recall(is_wanted=True)
 
     def _dispatch_enough(self) -> None:
         """In the midst of a turn. If all clients' requests went as one batch, server and worker would only ever wait for each other:

@@ -16,7 +16,6 @@ from naiad.core.response import ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, unavailable
-from naiad.scheduling.ensemble_chain import former_of
 from naiad.scheduling.ensemble_plan import EnsemblePlan, Route, RouteStep
 from naiad.scheduling.ensemble_relay import AnswerRelay, Find, StepRelay
 from naiad.scheduling.ensemble_run import Run
@@ -62,7 +61,7 @@ class EnsembleScheduler:
         """What takes batches of this step's answers on, where they may go on as one."""
         if entry.relay is None and self._find is not None:
             if entry.is_last:
-                entry.relay = AnswerRelay(entry, self, route.outputs, former_of(route, self._find))
+                entry.relay = AnswerRelay(entry, self, route.outputs)
             elif entry.heir is not None:
                 self.relay_of(entry.heir, route)
                 entry.relay = StepRelay(entry, entry.heir, self._find)

@@ -26,7 +26,6 @@ from naiad.scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from naiad.scheduling.ensemble import EnsembleScheduler
-    from naiad.scheduling.ensemble_chain import ChainFormer
     from naiad.scheduling.ensemble_run import Run, StepCall
 
 
@@ -61,18 +60,10 @@ class StepRelay:
         calls = calls_of(self, requests, responses, form)
         if calls is None:
             return False
-        take = form.take
-        for request, response in zip(requests, responses, strict=True):
-            request.inputs = take(response.outputs)
-        self._advance(requests, calls, times, form.batch_size, scheduler.now_ns())
-        scheduler.take_batch(requests, form.batch_size * len(requests))
-        return True
-
-    def _advance(self, requests: list[InferRequest], calls: list[StepCall], times: BatchTimes, batch_size: int, now_ns: int) -> None:
-        """They stand at the next step now."""
-        heir = self._heir
+        heir, batch_size, take, now_ns = self._heir, form.batch_size, form.take, scheduler.now_ns()
         model_name, model_version, outputs, relay = heir.step.model_name, heir.step.model_version, heir.outputs, heir.relay
-        for request, call in zip(requests, calls, strict=True):
+        for request, response, call in zip(requests, responses, calls, strict=True):
+            request.inputs = take(response.outputs)
             request.model_name = model_name
             request.model_version = model_version
             request.requested_outputs = outputs
@@ -81,17 +72,8 @@ class StepRelay:
             call.entry = heir
             call.relay = relay
             call.run.times.append(times)
-
-    # Past the server (naiad.scheduling.ensemble_chain).
-
-    def known_form(self, scheduler: Scheduler) -> TensorForm | None:
-        """Of the answers that this model has taken last."""
-        return self._form if self._known is not None and self._known() is scheduler else None
-
-    def advance(self, requests: list[InferRequest], batch_size: int, times: BatchTimes) -> None:
-        """They have gone on by themselves."""
-        calls: list[Any] = [request.part for request in requests]
-        self._advance(requests, calls, times, batch_size, times.compute_end_ns)
+        scheduler.take_batch(requests, batch_size * len(requests))
+        return True
 
     def _form_for(self, outputs: list[Tensor]) -> tuple[DynamicScheduler, TensorForm] | None:
         """Who takes them now, and how."""
@@ -126,9 +108,8 @@ class StepRelay:
 class AnswerRelay:
     """From the last step to whoever asked the ensemble."""
 
-    def __init__(self, entry: RouteStep, ensemble: EnsembleScheduler, outputs: list[str], former: ChainFormer | None) -> None:
+    def __init__(self, entry: RouteStep, ensemble: EnsembleScheduler, outputs: list[str]) -> None:
         self._ensemble = ensemble
-        self._former = former
         made_by = {tensor: name for name, tensor in entry.step.output_map.items()}
         self._wanted = [(made_by[tensor], tensor) for tensor in outputs]
         self._form: TensorForm | None = None
@@ -147,8 +128,6 @@ class AnswerRelay:
             call.run.times.append(times)
             runs.append(call.run)
         self._ensemble.finish(runs, [form.take(response.outputs) for response in responses])
-        if self._former is not None and (len(runs) > 1 or self._ensemble.inflight()):
-            self._former.on_batch(runs[0].times)  # not of a client that is alone (naiad.core.busy_poll)
         return True
 
 

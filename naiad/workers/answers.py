@@ -17,6 +17,7 @@ from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.workers.execution import Execution
 from naiad.workers.instance_plan import InstancePlan
+from naiad.workers.link import BrokenLinkError
 from naiad.workers.messages import Executed, Response
 from naiad.workers.open_work import Batch, OnExecuted, OpenRequest, OpenWork
 
@@ -36,16 +37,11 @@ class Answers:
     # Of a batch.
 
     def on_executed(self, message: Executed) -> None:
+        """Raises BrokenLinkError."""
         instance = self._instance
-        if message.way is not None:
-            took_ns = message.compute_output_start_ns - message.compute_input_end_ns
-            instance.linking.move(message.batch, message.way, took_ns)
         batch = self._work.batches.pop(message.batch, None)
         if batch is None:
-            self._resolve_all(message)  # of a chain, and failed when another process of it ended: its memory goes back
-            return
-        if batch.chain is not None:
-            batch.chain.look_at([], 0)
+            raise BrokenLinkError(f"response to batch {message.batch}, which the worker does not have")
         if batch.deadline is not None:
             batch.deadline.cancel()
         self._keep_batches(instance.num_batches - 1)
@@ -54,7 +50,12 @@ class Answers:
         # The next batch goes out first: the worker works on it while the answers of this one are written.
         instance.on_free(instance)
         # While they are still open: a reference that is wrong ends the worker, and with it all that is open is failed.
-        self._resolve_all(message)
+        for response in message.responses:
+            if response is not None:
+                for tensor in response.outputs:
+                    if tensor.data.__class__ is REFERENCE:
+                        self._resolve(response)
+                        break
         times = BatchTimes(batch.compute_start_ns, message.compute_input_end_ns, message.compute_output_start_ns, time.monotonic_ns())
         batch.times = times
         self._statistics.record_execution(batch.batch_size, times)
@@ -88,14 +89,6 @@ class Answers:
                 request.trace.computed(times)
             assert request.stream is not None
             request.stream.put(InferResponse(name, version, request.id, response.outputs, response.parameters, None, times), True)
-
-    def _resolve_all(self, message: Executed) -> None:
-        for response in message.responses:
-            if response is not None:
-                for tensor in response.outputs:
-                    if tensor.data.__class__ is REFERENCE:
-                        self._resolve(response)
-                        break
 
     def _resolve(self, response: WorkResponse) -> None:
         """Raises BrokenLinkError."""

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from naiad.workers.instance import Instance
 
 
-_last_handle = [0]
-"""Numbers of requests and of batches are used once in all of the server: a batch may go on from worker to worker."""
-
-
 class Execution:
     def __init__(
         self,
@@ -49,6 +45,7 @@ class Execution:
         self._statistics = statistics
         self._busy_poll = busy_poll
         self._permit = permit
+        self._last_handle = 0
 
     def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None:
         """Only when `is_free`. The answers go to the requests' streams."""
@@ -60,17 +57,15 @@ class Execution:
         handles: list[int] = []
         batch = Batch(requests, handles, 0, now_ns, on_executed=on_executed)
         work: list[WorkRequest] = []
-        handle = number = _last_handle[0] + 1
+        handle = number = self._last_handle + 1
         size = 0
-        is_inline = True
         no_memory: NaiadError | None = None
-        open_requests, cancel, is_decoupled = self._open, self.cancel, self._plan.is_decoupled
+        open_requests, cancel, is_decoupled = self._open, self._cancel, self._plan.is_decoupled
         for request in requests:
             inputs = request.inputs
             for tensor in inputs:
                 if len(tensor.data) > INLINE_MAX_BYTES:
                     inputs = list(inputs)
-                    is_inline = False
                     try:
                         link.place(inputs)
                     except NaiadError as error:
@@ -105,11 +100,8 @@ class Execution:
             size += request.batch_size
             handle += 1
         batch.batch_size = size
-        _last_handle[0] = handle - 1
+        self._last_handle = handle - 1
         self._work.batches[number] = batch
-        chain, chain_id = instance.chain, 0
-        if chain is not None and is_inline and on_executed is None and not self._is_lone(requests) and chain.takes(requests):
-            batch.chain, chain_id = chain, chain.id
         instance.num_batches += 1
         if self._busy_poll is not None:
             self._busy_poll.leave(len(requests), now_ns)
@@ -121,25 +113,10 @@ class Execution:
             self._give_up(number, work, no_memory)
             return
         try:
-            channel.send(Execute(number, work, chain_id))
+            channel.send(Execute(number, work))
         except (TypeError, ValueError, OverflowError) as error:
             # A value that no message can carry: decoders refuse those, so this is a defect of theirs, and only these requests pay.
             self._give_up(number, work, internal(f"the batch could not be sent to its worker: {error}"))
-
-    def _is_lone(self, requests: list[InferRequest]) -> bool:
-        """The server is awake for such a one, and quicker than a worker that has to be woken."""
-        return self._busy_poll is not None and self._busy_poll.is_lone(len(requests))
-
-    def adopt(self, number: int, batch: Batch, open_requests: dict[int, OpenRequest], *, is_counted: bool) -> None:
-        """One that another instance began (naiad.workers.chain). `is_counted`: as under way."""
-        self._work.batches[number] = batch
-        self._open.update(open_requests)
-        self._instance.num_batches += 1
-        if self._busy_poll is not None and not is_counted:
-            self._busy_poll.num_flying += 1
-        for handle, entry in open_requests.items():
-            assert entry.request.stream is not None
-            entry.request.stream.on_cancel(self.cancel, handle)
 
     def keep_batches(self, count: int) -> None:
         """The worker has no more than that now."""
@@ -155,14 +132,11 @@ class Execution:
         """The worker is gone, and all that it had with it."""
         requests = self._work.clear()
         self.keep_batches(0)
-        self.fail_all(requests, error)
-        self._instance.on_idle(self._instance)
-
-    def fail_all(self, requests: list[InferRequest], error: NaiadError) -> None:
         now_ns = self._clock.now_ns()
         for request in requests:
             if not request.is_null:
                 self._fail(request, error, "BACKEND", now_ns)
+        self._instance.on_idle(self._instance)
 
     def _give_up(self, number: int, work: list[WorkRequest], error: NaiadError) -> None:
         """A batch that has not left."""
@@ -192,14 +166,11 @@ class Execution:
         if instance.process is not None:
             instance.process.kill_now()
 
-    def cancel(self, handle: int) -> None:
+    def _cancel(self, handle: int) -> None:
         instance = self._instance
-        entry = self._open.get(handle)
-        if entry is not None and instance.process is not None:
+        if handle in self._open and instance.process is not None:
             self._work.abandoned.add(handle)
             instance.process.channel.send(Cancel([handle]))
-            if entry.batch.chain is not None:
-                entry.batch.chain.cancel(handle)
             if not self._work.inflight:
                 instance.on_idle(instance)
 

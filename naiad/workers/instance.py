@@ -23,13 +23,11 @@ from naiad.shm.arena import Arena
 from naiad.workers.answers import Answers
 from naiad.workers.call_graph import OutgoingCall
 from naiad.workers.calls import Calls, Services
-from naiad.workers.chain import Chain, ChainLink
 from naiad.workers.execution import Execution
 from naiad.workers.heartbeat import Heartbeat
 from naiad.workers.instance_plan import InstancePlan, Permit
 from naiad.workers.lease import Lease
 from naiad.workers.lending import Lending
-from naiad.workers.linking import Linking
 from naiad.workers.messages import (
     CallFlow,
     CancelCall,
@@ -43,7 +41,6 @@ from naiad.workers.messages import (
     Responses,
     Returned,
     StartCall,
-    Stays,
     ToServer,
 )
 from naiad.workers.open_work import OpenWork
@@ -100,9 +97,7 @@ class Instance:
         """Its scheduler asks no more than that it is free."""
         self.is_latest = True
         """No later version of the model serves."""
-        self.lease: Lease | ChainLink | None = None
-        self.chain: Chain | None = None
-        """That it leads."""
+        self.lease: Lease | None = None
         self.process: WorkerProcess | None = None
         self.calls: Calls | None = None
         """Of the process that it has now."""
@@ -110,10 +105,9 @@ class Instance:
         self._restarting: asyncio.Task[None] | None = None
         self.last_end = ""
         """How its process ended the last time, in words."""
-        work = self.work = OpenWork()
+        work = self._work = OpenWork()
         self._execution = Execution(self, plan, work, clock, statistics, services.busy_poll, permit)
         self._lending = Lending(self, plan, work, statistics, has_permit=permit is not None)
-        self.linking = Linking(self, work, self._execution, statistics)
         self._heartbeat = Heartbeat(self, clock)
         answers = Answers(self, plan, work, self._execution, statistics)
         # Hot: not wrapped in methods of this class, which would be a call more for each batch.
@@ -125,9 +119,7 @@ class Instance:
 
     @property
     def is_free(self) -> bool:
-        if self.state is not State.READY or self.lease is not None:
-            return False
-        if self.num_batches >= (self.max_batches if self.chain is None else self.chain.max_batches):
+        if self.state is not State.READY or self.num_batches >= self.max_batches or self.lease is not None:
             return False
         return self._permit is None or self._permit.may_run()
 
@@ -175,7 +167,7 @@ class Instance:
             await process.start(self._templates.get(self._plan.backend))
         self.process = process
         # Before the load: a model may create metrics or call others from `initialize`.
-        self.calls = Calls(process.channel, self._services, self.name, self.work.find_trace, self)
+        self.calls = Calls(process.channel, self._services, self.name, self._work.find_trace, self)
         process.on_message = self._take
         process.on_end = self._on_process_end
         loaded = await process.load(self.arguments)
@@ -212,7 +204,6 @@ class Instance:
         if was_ready:
             self.state = State.DOWN
         error = internal(f"Failed to process the request(s) for model instance '{self.name}', message: its worker process ended")
-        self.linking.on_process_end(error)
         self._lending.end()
         self._heartbeat.settle(False)
         self._execution.fail_open(error)
@@ -256,14 +247,9 @@ class Instance:
                 self._heartbeat.on_pong(message)
             case LogLine():
                 log.emit(message.severity, message.message, message.file, message.line, self.pid)
-            case Stays():
-                self.linking.move(message.batch, message.way)
             case Returned():
-                if not self.linking.on_returned(message.lease):
-                    self._lending.on_returned(message)
+                self._lending.on_returned(message)
             case StartCall() | CancelCall() | CallFlow() | Metric() | Control() | DirectCalls():
-                if isinstance(message, StartCall):
-                    self.linking.on_call()
                 if self.calls is not None:
                     self.calls.take(message)
 
@@ -279,14 +265,12 @@ class Instance:
 
     def heartbeat(self, now_ns: int) -> None:
         """Asks an idle work loop whether it still turns. A busy one is not asked: busy is not dead."""
-        if self.chain is not None:
-            self.chain.beat(now_ns)
         self._heartbeat.beat(now_ns)
 
     def ask_ready(self, answer: Callable[[bool], None]) -> None:
         self._heartbeat.ask_ready(answer)
 
-    # Lending it to a model that calls it, or to an ensemble (naiad.workers.chain).
+    # Lending it to a model that calls it.
 
     @property
     def is_lent(self) -> bool:
@@ -303,26 +287,6 @@ class Instance:
         """From now on no call goes past the server. It is free again when its worker has said so."""
         if self.lease is not None:
             self.lease.recall(is_wanted=is_wanted)
-        if self.chain is not None:
-            self.chain.recall(is_wanted=is_wanted)
-
-    def recall_for(self, request: InferRequest) -> None:
-        """This one waits for it. Unless it goes the same way as those that it has, it is to be had as soon as can be."""
-        if self.chain is None or not self.chain.takes_one(request):
-            self.recall(is_wanted=True)
-
-    def goes_with(self, request: InferRequest) -> bool:
-        """It is lent to the ensemble that this is a request of, and stands at its step."""
-        link = self.lease
-        return isinstance(link, ChainLink) and not link.is_recalled and request.part is not None and request.part.relay is link.relay
-
-    @property
-    def may_lead(self) -> bool:
-        return self._lending.may_lead and not self.linking.makes_calls
-
-    @property
-    def may_follow(self) -> bool:
-        return self._lending.may_follow and not self.linking.makes_calls
 
     # For the circles of calls (naiad.workers.call_graph).
 
@@ -331,17 +295,17 @@ class Instance:
         return self._plan.model_name
 
     def executes(self, request: InferRequest) -> bool:
-        return (isinstance(self.lease, Lease) and self.lease.request is request) or self.work.has(request)
+        return (self.lease is not None and self.lease.request is request) or self._work.has(request)
 
     def waits(self) -> list[list[OutgoingCall]]:
         """A call from a thread of the model's own is taken to be what its only batch waits for, unless the model is decoupled."""
         calls = list(self.calls.waiting()) if self.calls is not None else []
-        batches = self.work.batches
+        batches = self._work.batches
         may_guess = len(batches) == 1 and not self._plan.is_decoupled
         waits = [
             [call for handles, call in calls if (not handles and may_guess) or not batch_handles.isdisjoint(handles)]
             for batch_handles in (frozenset(batch.handles) for batch in batches.values())
         ]
-        if isinstance(self.lease, Lease):
+        if self.lease is not None:
             waits.append([call for handles, call in calls if self.lease.id in handles])
         return waits

@@ -28,8 +28,8 @@ IDLE_HEARTBEATS = 5
 WORTHWHILE = 8
 """A lease was, if it served so many times the calls that it took to get it."""
 
-next_lease_id = itertools.count(1 << 40).__next__
-"""Leases, and chains, share a number space with the handles of requests, which start at 1."""
+_ids = itertools.count(1 << 40)
+"""Leases share a number space with the handles of an instance's requests, which start at 1."""
 
 
 class Lender(Protocol):
@@ -69,7 +69,7 @@ class Lease:
     ) -> None:
         """`sock` is the lender's end, shared with its worker. Of the borrower: `is_at_rest` when it executes nothing, so that no call can
         be under way; `on_over` when the lender has the instance back."""
-        self.id = next_lease_id()
+        self.id = next(_ids)
         self.lender = lender
         self.statistics = statistics
         self.batch_size = batch_size

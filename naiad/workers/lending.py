@@ -31,29 +31,19 @@ class Lending:
     def may_borrow(self) -> bool:
         """What is lent itself does not borrow."""
         instance = self._instance
-        is_apart = instance.lease is None and instance.chain is None
-        return is_apart and instance.max_batches == 1 and not self._plan.is_decoupled and instance.is_serving
+        return instance.lease is None and instance.max_batches == 1 and not self._plan.is_decoupled and instance.is_serving
 
     @property
     def _may_lend(self) -> bool:
         instance = self._instance
-        return not instance.num_batches and not self._work.requests and self.may_follow
-
-    @property
-    def may_follow(self) -> bool:
-        """In a chain: also while it executes."""
-        instance = self._instance
-        if not instance.is_latest or instance.has_ready_hook:
-            return False  # the hook is asked whenever it is idle
-        return self.may_lead
-
-    @property
-    def may_lead(self) -> bool:
-        instance = self._instance
-        if not instance.is_lendable or not instance.is_serving or instance.lease is not None or instance.chain is not None:
+        if not instance.is_lendable or not instance.is_serving or instance.lease is not None:
+            return False
+        if instance.num_batches or self._work.requests:
             return False
         if instance.max_batches != 1 or self._has_permit or self._plan.is_decoupled or self._plan.execution_timeout_ns:
             return False
+        if instance.has_ready_hook or not instance.is_latest:
+            return False  # the hook is asked whenever it is idle
         return instance.calls is not None and not instance.calls.has_borrowed
 
     def lend(self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:

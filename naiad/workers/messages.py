@@ -9,14 +9,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from naiad.core.tensor_form import TensorForm
 from naiad.core.work import (
     CallRequest,
     ControlOperation,
     DirectCall,
     LoadArguments,
     MetricOperation,
-    Way,
     WorkError,
     WorkRequest,
     WorkResponse,
@@ -62,8 +60,6 @@ class Load(Message, tag=11):
 class Execute(Message, tag=12):
     batch: int
     requests: list[WorkRequest]
-    chain: int = 0
-    """By which its answers go on to another worker, if they are as usual; 0: by none."""
 
 
 class Cancel(Message, tag=13):
@@ -115,26 +111,6 @@ class Borrow(Message, tag=20):
     instance_name: str
 
 
-class Feed(Message, tag=21):
-    """Batches of this chain come on the descriptor beside this, until its end; that is answered by `Returned`."""
-
-    chain: int
-
-
-class Onward(Message, tag=22):
-    """Batches of this chain whose answers are all of this form go on to the descriptor beside this, asking for these outputs."""
-
-    chain: int
-    form: TensorForm
-    outputs: list[str]
-
-
-class EndChain(Message, tag=23):
-    """To the first worker of a chain: it is over. Answered by `Returned`."""
-
-    chain: int
-
-
 # Worker to server.
 
 
@@ -165,15 +141,6 @@ class Executed(Message, tag=34):
     compute_input_end_ns: int
     compute_output_start_ns: int
     responses: list[WorkResponse | None]
-    way: Way | None = None
-    """By which the batch came, if the server does not know that it is here."""
-
-
-class Stays(Message, tag=46):
-    """A batch that came by this way is the instance's own from now on: it asks something while it executes, or a sender answers it."""
-
-    batch: int
-    way: Way
 
 
 class Response(Message, tag=35):
@@ -222,7 +189,7 @@ class LogLine(Message, tag=40):
 
 
 class Returned(Message, tag=44):
-    """All that came by this lease, or chain, has been executed: it was recalled, or the other end is gone."""
+    """The worker has read every request of this lease: the lease was recalled, or the borrower is gone."""
 
     lease: int
 
@@ -239,24 +206,7 @@ class Pong(Message, tag=41):
     """What the model's own `is_ready` says."""
 
 
-ToWorker: TypeAlias = (
-    Slots
-    | Released
-    | Configure
-    | Load
-    | Execute
-    | Cancel
-    | Flow
-    | CallEvent
-    | Answer
-    | Ping
-    | Unload
-    | Lend
-    | Borrow
-    | Feed
-    | Onward
-    | EndChain
-)
+ToWorker: TypeAlias = Slots | Released | Configure | Load | Execute | Cancel | Flow | CallEvent | Answer | Ping | Unload | Lend | Borrow
 ToServer: TypeAlias = (
     Slots
     | Released
@@ -276,7 +226,6 @@ ToServer: TypeAlias = (
     | Pong
     | Returned
     | DirectCalls
-    | Stays
 )
 
 

@@ -7,7 +7,7 @@ they are emptied, never replaced.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -15,9 +15,6 @@ from naiad.core.clock import Timer
 from naiad.core.request import InferRequest
 from naiad.core.statistics import BatchTimes
 from naiad.core.trace import Trace
-
-if TYPE_CHECKING:
-    from naiad.workers.chain import Chain
 
 OnExecuted: TypeAlias = Callable[[list[InferRequest], list[InferRequest]], None]
 """Called with (requests, those of them that the model wants to see again) when `execute` has returned, before any answer of the batch
@@ -33,8 +30,6 @@ class Batch(msgspec.Struct, eq=False):
     """Known when `execute` has returned."""
     deadline: Timer | None = None
     on_executed: OnExecuted | None = None
-    chain: Chain | None = None
-    """By which it goes on from worker to worker (naiad.workers.chain): it may be with any of them."""
 
 
 class OpenRequest(msgspec.Struct, eq=False):
@@ -60,12 +55,6 @@ class OpenWork:
     def pop(self, handle: int) -> OpenRequest | None:
         self.abandoned.discard(handle)
         return self.requests.pop(handle, None)
-
-    def take(self, handles: list[int]) -> dict[int, OpenRequest]:
-        """Those of them that are open."""
-        self.abandoned.difference_update(handles)
-        pop = self.requests.pop
-        return {handle: entry for handle in handles if (entry := pop(handle, None)) is not None}
 
     def clear(self) -> list[InferRequest]:
         """All that were open."""

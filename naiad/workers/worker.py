@@ -21,22 +21,19 @@ from typing import Any
 
 from naiad.backends.backend import Backend
 from naiad.core.tensor import REFERENCE, Tensor
-from naiad.core.work import LoadArguments, PassedBatch, Way, WorkError, WorkRequest, WorkResponse
+from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError
-from naiad.workers.chain_ends import Inlet
 from naiad.workers.direct_calls import LentInstance
 from naiad.workers.host_policy import apply_host_policy
 from naiad.workers.import_backend import import_backend
 from naiad.workers.messages import (
     Configure,
     Configured,
-    EndChain,
     Execute,
     Executed,
     Failed,
     Load,
     Loaded,
-    Onward,
     Ping,
     Pong,
     Returned,
@@ -44,7 +41,6 @@ from naiad.workers.messages import (
     Unload,
 )
 from naiad.workers.worker_channel import WorkerChannel
-from naiad.workers.worker_outlets import Outlets
 from naiad.workers.worker_runtime import WorkerRuntime
 
 TRACEBACK_LINES = 20
@@ -59,7 +55,6 @@ class Worker:
         self._open, self._lent, self._close = self.runtime.open, self.runtime.lent, self.runtime.close
         self._answer_direct = self.runtime.answer_direct
         self._untold = self.runtime.calls.untold
-        self._outlets = Outlets(self.channel, self.runtime)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # The work loop.
@@ -71,14 +66,8 @@ class Worker:
             match message:
                 case Execute():
                     self._execute(message)
-                case (Inlet() as inlet, (PassedBatch() | None) as passed):
-                    self._execute_passed(inlet, passed)
-                case (LentInstance() as lent, (WorkRequest() | None) as request):
+                case (lent, request):
                     self._execute_direct(lent, request)
-                case Onward():
-                    self._outlets.open(message)
-                case EndChain():
-                    self._outlets.close(message.chain)
                 case Ping():
                     self.channel.send(Pong(message.number, self._is_ready()))
                 case Configure():
@@ -171,31 +160,7 @@ class Worker:
             responses: Any = self.backend.execute(requests)
         except BaseException as error:
             responses = self._error_responses(error, len(handles))
-        if not message.chain or not self._outlets.send(message.chain, message.batch, [], requests, handles, input_end_ns, responses):
-            self._finish(message.batch, requests, handles, input_end_ns, responses)
-
-    def _execute_passed(self, inlet: Inlet, passed: PassedBatch | None) -> None:
-        """From the worker of the step before; None ends that."""
-        if passed is None:
-            inlet.close()
-            self._outlets.close(inlet.chain)
-            return
-        batch, requests = passed.batch, passed.requests
-        handles = [request.handle for request in requests]
-        self._open.update(handles)
-        way = Way(inlet.chain, passed.legs)
-        self.runtime.guest = batch, way
-        input_end_ns = time.monotonic_ns()
-        try:
-            responses: Any = self.backend.execute(requests)
-        except BaseException as error:
-            responses = self._error_responses(error, len(handles))
-        if None in responses:
-            self.runtime.keep_guest()  # a sender may answer any time now, and only what the server knows to be here
-        if self.runtime.take_guest() is None:
-            self._finish(batch, requests, handles, input_end_ns, responses)
-        elif not self._outlets.send(inlet.chain, batch, passed.legs, requests, handles, input_end_ns, responses):
-            self._finish(batch, requests, handles, input_end_ns, responses, way)
+        self._finish(message.batch, requests, handles, input_end_ns, responses)
 
     def _execute_direct(self, lent: LentInstance, request: WorkRequest | None) -> None:
         """For the worker that has borrowed this one's instance; None ends that."""
@@ -215,13 +180,7 @@ class Worker:
             self._answer_direct(handle, responses[0])
 
     def _finish(
-        self,
-        batch: int,
-        requests: list[WorkRequest],
-        handles: list[int],
-        input_end_ns: int,
-        responses: list[WorkResponse | None],
-        way: Way | None = None,
+        self, batch: int, requests: list[WorkRequest], handles: list[int], input_end_ns: int, responses: list[WorkResponse | None]
     ) -> None:
         output_start_ns = time.monotonic_ns()
         answers: list[list[Tensor]] = []
@@ -232,10 +191,10 @@ class Worker:
         if self._untold:
             self.runtime.calls.tell()
         try:
-            self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses, way), answers, requests)
+            self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses), answers, requests)
         except NaiadError as error:
             failed = [None if response is None else WorkResponse(error=WorkError.of(error)) for response in responses]
-            self.channel.send(Executed(batch, input_end_ns, output_start_ns, failed, way))
+            self.channel.send(Executed(batch, input_end_ns, output_start_ns, failed))
 
     def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
         """Backends word their own errors; what arrives here is a defect of the backend or an exit from inside the model."""

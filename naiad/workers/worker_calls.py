@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
 
 from naiad.core.work import CallRequest, DirectCall, WorkRequest, WorkResponse
 from naiad.workers.direct_calls import BorrowedInstance, Form, LentInstance, form_of
@@ -39,10 +38,8 @@ class WorkerCalls:
         self.untold: list[DirectCall] = []
         """Emptied, never replaced."""
         self._lock = threading.Lock()
-        self.before_call: Callable[[], None] = lambda: None
 
     def call(self, request: CallRequest) -> RunningCall | DoneCall:
-        self.before_call()
         form = form_of(request) if request.is_repeatable else None
         if form is None:
             request.is_repeatable = False
@@ -91,7 +88,7 @@ class WorkerCalls:
 
     def take_borrowed(self, message: Borrow) -> None:
         """The call that it came of is still waited for, so nothing is being asked meanwhile."""
-        borrowed = BorrowedInstance(message.lease, message.instance_name, self.channel.onward_fds.pop(message.lease))
+        borrowed = BorrowedInstance(message.lease, message.instance_name, self.channel.borrowed_fds.pop(message.lease))
         self._drop_borrowed()
         if self._form is None or self._form[0] != message.call:
             borrowed.close()  # the lender is told by that

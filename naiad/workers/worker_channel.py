@@ -19,17 +19,16 @@ from typing import Any, TypeAlias
 import msgspec
 
 from naiad.core.tensor import Tensor
-from naiad.core.work import PassedBatch, WorkRequest
+from naiad.core.work import WorkRequest
 from naiad.errors import NaiadError
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
-from naiad.workers.chain_ends import Inlet
 from naiad.workers.direct_calls import LentInstance
 from naiad.workers.link import Link
-from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Execute, Feed, Flow, Lend, Message, Onward, ToWorker
+from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Execute, Flow, Lend, Message, ToWorker
 
-DirectWork: TypeAlias = "tuple[LentInstance | Inlet, WorkRequest | PassedBatch | None]"
-"""From another worker (naiad.workers.lease, naiad.workers.chain); None when no more will come."""
-Work: TypeAlias = "ToWorker | DirectWork"
+DirectRequest: TypeAlias = "tuple[LentInstance, WorkRequest | None]"
+"""From another worker (naiad.workers.lease); None when no more will come."""
+Work: TypeAlias = "ToWorker | DirectRequest"
 Event: TypeAlias = Cancel | Flow | CallEvent | Answer | Borrow
 
 READ_BYTES = 1 << 18
@@ -47,10 +46,10 @@ class WorkerChannel:
         self.link: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
         self.backlog: deque[Work] = deque()
         self.on_event: Callable[[Event], None] = lambda message: None
-        self._lent: dict[int, LentInstance | Inlet] = {}
+        self._lent: dict[int, LentInstance] = {}
         """By the descriptor of its socket: this worker's instance, while it is lent."""
-        self.onward_fds: dict[int, int] = {}
-        """By lease or chain, until the `Borrow` or `Onward` that it came with is handled."""
+        self.borrowed_fds: dict[int, int] = {}
+        """By lease, until the `Borrow` that it came with is handled."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._is_reading = False
@@ -145,27 +144,25 @@ class WorkerChannel:
             if message.__class__ is Execute:  # nearly all
                 messages.append(message)
                 continue
-            if isinstance(message, (Lend, Feed)):
+            if isinstance(message, Lend):
                 fd = self.link.take_fd()
-                self._lent[fd] = LentInstance(message.lease, fd) if isinstance(message, Lend) else Inlet(message.chain, fd)
+                self._lent[fd] = LentInstance(message.lease, fd)
                 self._readable.register(fd, select.POLLIN)
                 continue
             if isinstance(message, Borrow):
-                self.onward_fds[message.lease] = self.link.take_fd()
-            elif isinstance(message, Onward):
-                self.onward_fds[message.chain] = self.link.take_fd()
+                self.borrowed_fds[message.lease] = self.link.take_fd()
             messages.append(message)
         return messages
 
     # Lent to another worker.
 
-    def _read_lent(self, fd: int) -> DirectWork:
+    def _read_lent(self, fd: int) -> DirectRequest:
         lent = self._lent[fd]
-        work = lent.read()
-        if work is None:
+        request = lent.read()
+        if request is None:
             del self._lent[fd]
             self._readable.unregister(fd)
-        return lent, work
+        return lent, request
 
     # Out.
 

@@ -9,10 +9,10 @@ import itertools
 import threading
 import time
 
-from naiad.core.work import ControlOperation, MetricOperation, Way, WorkError, WorkResponse
+from naiad.core.work import ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.workers.direct_calls import LentInstance
-from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Control, Flow, LogLine, Metric, Response, Responses, Stays
+from naiad.workers.messages import Answer, Borrow, CallEvent, Cancel, Control, Flow, LogLine, Metric, Response, Responses
 from naiad.workers.worker_calls import WorkerCalls
 from naiad.workers.worker_channel import Event, WorkerChannel
 
@@ -27,16 +27,12 @@ class WorkerRuntime:
         self._paused: set[int] = set()
         self.lent: dict[int, LentInstance] = {}
         """By lease: the requests of other workers (naiad.workers.lease)."""
-        self.guest: tuple[int, Way] | None = None
-        """The batch that is executed, by its number, while the server takes it to be on its way between workers (naiad.workers.chain)."""
         self.calls = WorkerCalls(channel, self.lent)
-        self.calls.before_call = self.keep_guest
         self.call = self.calls.call
         self._untold = self.calls.untold
         self._answers: dict[int, Answer] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._guest_lock = threading.Lock()
 
     # Answers.
 
@@ -49,8 +45,6 @@ class WorkerRuntime:
         if handle in self.lent:
             self._respond_direct(handle, response, is_final)
             return
-        if self.guest is not None:
-            self.keep_guest()
         if self._untold:
             self.calls.tell()
         if is_final:
@@ -67,8 +61,6 @@ class WorkerRuntime:
 
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
         items: list[Response] = []
-        if self.guest is not None:
-            self.keep_guest()
         for handle, response, is_final in responses:
             if handle in self.lent:
                 self._respond_direct(handle, response, is_final)
@@ -95,18 +87,6 @@ class WorkerRuntime:
         lent = self.lent.pop(handle)
         self.close(handle)
         lent.answer(response, time.monotonic_ns())
-
-    def keep_guest(self) -> None:
-        """From now on the batch is this instance's own: what it asks and answers while it executes can only be of that."""
-        with self._guest_lock:
-            if self.guest is not None:
-                self._channel.send(Stays(*self.guest))
-                self.guest = None  # not before it is told: another thread that finds none here sends its answer at once
-
-    def take_guest(self) -> tuple[int, Way] | None:
-        with self._guest_lock:
-            guest, self.guest = self.guest, None
-            return guest
 
     def close(self, handle: int) -> None:
         self.open.discard(handle)
@@ -143,7 +123,6 @@ class WorkerRuntime:
         return self._wait_for_answer(number)
 
     def control(self, operation: ControlOperation) -> bool:
-        self.keep_guest()  # a model that is to be unloaded must not wait for this batch, only because it began there
         number = self._next_number()
         self._channel.send(Control(number, operation))
         return bool(self._wait_for_answer(number))

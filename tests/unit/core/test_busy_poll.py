@@ -107,18 +107,6 @@ def test_never_under_load(num_requests: int) -> None:
     assert server.poll.num_flying == 0
 
 
-def test_who_is_lone() -> None:
-    server = lone_client()
-    assert server.poll.is_lone(1)
-    assert not server.poll.is_lone(2)
-    server.poll.leave(1, server.clock.now_ns())
-    assert not server.poll.is_lone(1)
-    server.poll.leave(1, server.clock.now_ns())
-    server.poll.come_back()
-    server.poll.come_back()
-    assert not server.poll.is_lone(1)  # not any more
-
-
 @pytest.mark.parametrize(
     ("limits", "quota"), [("max 100000", None), ("200000 100000", 2.0), ("800000 100000", 8.0), ("nonsense", None), ("x y", None)]
 )

@@ -10,10 +10,11 @@ import pytest
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics
-from naiad.core.tensor import SlotRef, Tensor
+from naiad.core.tensor import Tensor
 from naiad.core.work import WorkError, WorkResponse
 from naiad.workers.answers import Answers
 from naiad.workers.instance_plan import InstancePlan
+from naiad.workers.link import BrokenLinkError
 from naiad.workers.messages import Executed
 from naiad.workers.open_work import Batch, OpenRequest, OpenWork
 from naiad.workers.restart import RestartPolicy
@@ -36,7 +37,6 @@ class Bench:
         self.work = OpenWork()
         self.events: list[str] = []
         instance: Any = SimpleNamespace(num_batches=1, process=None)
-        self.instance = instance
         instance.on_free = lambda _: self.events.append("free")
         instance.on_idle = lambda _: self.events.append("idle")
         execution: Any = SimpleNamespace(keep_batches=lambda count: None)
@@ -54,13 +54,6 @@ class Bench:
         request.stream = ResponseStream()
         request.stream.deliver_to(lambda response, is_final: self.delivered.update({id: response}))
         return request
-
-    def execute_unknown(self, response: WorkResponse) -> list[list[Tensor]]:
-        """A batch that has been failed. What was made of the answer's memory."""
-        resolved: list[list[Tensor]] = []
-        self.instance.process = SimpleNamespace(channel=SimpleNamespace(link=SimpleNamespace(resolve=resolved.append)))
-        self.answers.on_executed(Executed(8, 0, 0, [response, None]))
-        return resolved
 
     def execute(self, *responses: WorkResponse | None) -> None:
         self.answers.on_executed(Executed(7, 0, 0, list(responses)))
@@ -103,10 +96,9 @@ def test_errors_and_what_a_sender_answers_do_not_come_to_the_relay() -> None:
     assert len(bench.work.requests) == 2
 
 
-def test_the_memory_of_an_answer_that_nobody_waits_for_goes_back() -> None:
+def test_a_batch_that_the_worker_does_not_have_breaks_its_channel() -> None:
     bench = Bench(None)
-    reference: Any = SlotRef(1, 0, 100_000)
-    large = WorkResponse([Tensor("Y", "UINT8", [100_000], reference)])
-    assert bench.execute_unknown(large) == [large.outputs]
+    with pytest.raises(BrokenLinkError):
+        bench.answers.on_executed(Executed(8, 0, 0, [good(), None]))
     assert bench.events == []
     assert len(bench.work.requests) == 2
