@@ -36,7 +36,6 @@ from naiad.transport.http2_event import (
 from naiad.transport.http2_frame import MAX_STREAM_ID, ErrorCode
 from naiad.transport.http2_limits import KIB, MIB
 from naiad.transport.http2_stream import CLOSED, Stream
-from naiad.transport.same_host import stop_pacing
 
 if TYPE_CHECKING:
     from naiad.transport.grpc_endpoint import GrpcEndpoint
@@ -96,7 +95,6 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.loop = self.endpoint.loop
         self._transport = transport
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
-        stop_pacing(transport)
         ssl_object = transport.get_extra_info("ssl_object")
         if ssl_object is not None and ssl_object.selected_alpn_protocol() != "h2":
             self.count("alpn")

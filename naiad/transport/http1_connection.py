@@ -21,7 +21,6 @@ from naiad.transport.http1_exchange import Exchange
 from naiad.transport.http1_head import BROKEN, Head, HeadError
 from naiad.transport.http1_repeated import Repeated
 from naiad.transport.http1_response import CONTINUE
-from naiad.transport.same_host import stop_pacing
 
 if TYPE_CHECKING:
     from naiad.transport.http1 import Http1Endpoint
@@ -84,7 +83,6 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        stop_pacing(transport)
         self._answers = AnswerQueue(self, self._transport, self._endpoint.turn, self._limits.max_stream_buffer_bytes)
         reason = self._endpoint.admit(self)
         if reason is not None:
