@@ -21,11 +21,12 @@ from collections.abc import AsyncIterator, Callable
 
 import uvloop
 
-from naiad import __version__, log, tables, wiring
+from naiad import __version__, log, wiring
 from naiad.errors import Code, NaiadError, internal
 from naiad.frontends.grpc import GrpcFrontend
 from naiad.frontends.http import HttpFrontend
 from naiad.frontends.metrics import MetricsFrontend
+from naiad.log import tables
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.page import MetricsPage
 from naiad.settings import Settings

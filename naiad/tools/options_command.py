@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from naiad.serve_command import CONTEXT
+from naiad.cli.serve import CONTEXT
 from naiad.settings.option import Option, OptionError, declared_options
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from naiad.serve_command import CONTEXT
+from naiad.cli.serve import CONTEXT
 from naiad.tools.pull import PACKAGES, pull
 
 

@@ -196,7 +196,7 @@ def naiad_command(*arguments: str) -> list[str]:
     if "NAIAD_EXECUTABLE" in os.environ:
         return [os.environ["NAIAD_EXECUTABLE"], *arguments]
     script = Path(sys.executable).with_name("naiad")
-    return [*([str(script)] if script.exists() else [sys.executable, "-c", "from naiad.cli import main; main()"]), *arguments]
+    return [*([str(script)] if script.exists() else [sys.executable, "-c", "from naiad.cli.main import main; main()"]), *arguments]
 
 
 def naiad_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from naiad.cli import naiad as naiad_group
-from naiad.cli import run
+from naiad.cli.main import naiad as naiad_group
+from naiad.cli.main import run
 from naiad.tools.analyze.checkpoint import FILE
 from tests.server.harness import Server, naiad, naiad_command, naiad_environment, process_tree, wait_gone
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli import naiad as naiad_group
-from naiad.cli import run
+from naiad.cli.main import naiad as naiad_group
+from naiad.cli.main import run
 from tests.server.harness import Endpoints, Server, launch_naiad, naiad, naiad_command, naiad_environment
 
 FAST = ["-p", "60", "-s", "100000", "--max-trials", "3"]

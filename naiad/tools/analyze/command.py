@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from naiad.serve_command import CONTEXT
+from naiad.cli.serve import CONTEXT
 from naiad.tools.analyze.settings import ProfileOptions, ReportOptions
 from naiad.tools.options_command import OptionsCommand
 

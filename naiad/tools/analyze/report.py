@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from naiad.log.tables import render_table
 from naiad.settings.option import OptionError
-from naiad.tables import render_table
 from naiad.tools.analyze.analyze_page import analyze_page
 from naiad.tools.analyze.checkpoint import History, Job, read_history
 from naiad.tools.analyze.measurement import Measurement

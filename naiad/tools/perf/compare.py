@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from naiad.log.tables import render_table
 from naiad.settings.option import OptionError
-from naiad.tables import render_table
 from naiad.tools.perf.options import PerfOptions
 from naiad.tools.perf.progress import bar
 from naiad.tools.perf.saved_run import SavedLevel, SavedRun

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naiad.tables import render_table
+from naiad.log.tables import render_table
 from naiad.tools.perf.gpu_readings import GpuReadings
 from naiad.tools.perf.measure import LevelResult
 from naiad.tools.perf.model_facts import ModelFacts

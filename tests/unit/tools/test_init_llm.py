@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from naiad.cli import naiad
+from naiad.cli.main import naiad
 from naiad.errors import NaiadError
 from naiad.repository.check import Severity, check_repository
 from naiad.tools.init_llm import init_llm, model_name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cli import naiad, run
+from naiad.cli.main import naiad, run
 from tests.unit.tools.fake_openai import FakeOpenAi
 
 

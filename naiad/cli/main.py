@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from naiad import __version__
+from naiad.cli.serve import CONTEXT, ServeCommand, expand_abbreviations
 from naiad.errors import NaiadError
-from naiad.serve_command import CONTEXT, ServeCommand, expand_abbreviations
 from naiad.settings.option import OptionError
 from naiad.settings.resolve import TRITONSERVER_DEFAULTS, suggestion
 

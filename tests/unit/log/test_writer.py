@@ -1,7 +1,7 @@
 import os
 import threading
 
-from naiad.log_writer import LogWriter
+from naiad.log.writer import LogWriter
 
 
 def loss(count: int) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from naiad.log_line import escape_control
+from naiad.log.line import escape_control
 from naiad.settings import Settings
 
 

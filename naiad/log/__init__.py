@@ -1,7 +1,7 @@
 """The server's log: its own lines, and those that its workers send.
 
 In:  info, warning, error and verbose from anywhere in the server process; emit for a line that was written elsewhere.
-Out: INFO to stdout, WARNING and ERROR to stderr, or all to --log-file, through the thread of naiad.log_writer.
+Out: INFO to stdout, WARNING and ERROR to stderr, or all to --log-file, through the thread of naiad.log.writer.
 Rule: logging never blocks and never raises; a level that is off costs one comparison. No headers, keys or tensor data in messages.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from naiad.log_line import ERROR, INFO, VERBOSE, WARNING, head, json_line, quote
-from naiad.log_writer import LogWriter
+from naiad.log.line import ERROR, INFO, VERBOSE, WARNING, head, json_line, quote
+from naiad.log.writer import LogWriter
 
 MAX_MESSAGE_CHARS = 1 << 20
 
@@ -99,7 +99,7 @@ def is_verbose(level: int) -> bool:
 
 
 def table(text: str) -> None:
-    """A start-up table: starts on a line of its own, unquoted. Its cells hold no control characters (naiad.tables)."""
+    """A start-up table: starts on a line of its own, unquoted. Its cells hold no control characters (naiad.log.tables)."""
     if settings.log_json:
         info(text)
     elif settings.log_info:

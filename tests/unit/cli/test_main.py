@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import naiad.cli
+import naiad.cli.main
 from naiad import __version__, log
-from naiad.cli import run
+from naiad.cli.main import run
+from naiad.cli.serve import ServeCommand, expand_abbreviations
 from naiad.errors import NaiadError, internal
 from naiad.log import LogSettings
-from naiad.serve_command import ServeCommand, expand_abbreviations
 from naiad.settings import Settings
 from naiad.settings.resolve import OPTIONS, TRITONSERVER_DEFAULTS
 
@@ -48,7 +48,7 @@ def _restore_log() -> Any:
 
 
 def serve(*arguments: str) -> int:
-    return run(naiad.cli.naiad, "naiad", ["serve", "--model-repository", "/models", *arguments])
+    return run(naiad.cli.main.naiad, "naiad", ["serve", "--model-repository", "/models", *arguments])
 
 
 def tritonserver(*arguments: str) -> int:
@@ -151,7 +151,7 @@ def test_mistakes(
 
 
 def test_no_repository(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(naiad.cli.naiad, "naiad", ["serve"]) == 1
+    assert run(naiad.cli.main.naiad, "naiad", ["serve"]) == 1
     assert capsys.readouterr().err == "error: creating server: Invalid argument - --model-repository must be specified\n"
 
 
@@ -180,7 +180,7 @@ def test_abbreviations_of_tritonserver(server: FakeServer) -> None:
 
 
 def test_help_shows_every_option_in_its_group(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(naiad.cli.naiad, "naiad", ["serve", "--help"]) == 0
+    assert run(naiad.cli.main.naiad, "naiad", ["serve", "--help"]) == 0
     out = capsys.readouterr().out
     assert [name for name in OPTIONS if f"--{name}" not in out] == []
     titles = [line[:-1] for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
@@ -195,14 +195,14 @@ def test_help_of_tritonserver_shows_its_own_defaults(capsys: pytest.CaptureFixtu
 
 
 def test_version_and_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(naiad.cli.naiad, "naiad", ["--version"]) == 0
+    assert run(naiad.cli.main.naiad, "naiad", ["--version"]) == 0
     assert capsys.readouterr().out == f"naiad {__version__}\n"
-    assert run(naiad.cli.naiad, "naiad", []) == 0
+    assert run(naiad.cli.main.naiad, "naiad", []) == 0
     assert "serve" in capsys.readouterr().out
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(naiad.cli.naiad, "naiad", ["serv"]) == 1
+    assert run(naiad.cli.main.naiad, "naiad", ["serv"]) == 1
     assert capsys.readouterr().err.startswith("error: No such command 'serv'")
 
 
@@ -212,18 +212,18 @@ def test_check_tells_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
     (model / "1" / "model.py").write_text("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
     config = 'backend: "python"\ninput { name: "x" data_type: TYPE_FP32 dims: [1] }\noutput { name: "y" data_type: TYPE_FP32 dims: [1] }\n'
     (model / "config.pbtxt").write_text(config)
-    assert run(naiad.cli.naiad, "naiad", ["check", str(tmp_path)]) == 0
+    assert run(naiad.cli.main.naiad, "naiad", ["check", str(tmp_path)]) == 0
     (model / "config.pbtxt").write_text(config + "nonsense: 1\n")
     capsys.readouterr()
-    assert run(naiad.cli.naiad, "naiad", ["check", str(tmp_path)]) == 1
+    assert run(naiad.cli.main.naiad, "naiad", ["check", str(tmp_path)]) == 1
     assert "config.pbtxt:4" in capsys.readouterr().out
-    assert run(naiad.cli.naiad, "naiad", ["check"]) == 1
-    assert run(naiad.cli.naiad, "naiad", ["check", str(tmp_path / "nothing")]) == 1
+    assert run(naiad.cli.main.naiad, "naiad", ["check"]) == 1
+    assert run(naiad.cli.main.naiad, "naiad", ["check", str(tmp_path / "nothing")]) == 1
 
 
 def test_help_imports_nothing_heavy() -> None:
     script = (
-        "import sys; from naiad.cli import run, naiad; run(naiad, 'naiad', ['serve', '--help']);"
+        "import sys; from naiad.cli.main import run, naiad; run(naiad, 'naiad', ['serve', '--help']);"
         "print('HEAVY', sorted({'numpy', 'asyncio', 'uvloop', 'google.protobuf', 'logging', 'psutil', 'rich'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
@@ -233,7 +233,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_a_pager_that_quits_is_no_traceback() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    command = [sys.executable, "-c", "from naiad.cli import main; main()", "serve", "--help"]
+    command = [sys.executable, "-c", "from naiad.cli.main import main; main()", "serve", "--help"]
     result = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
     os.close(write_end)
     assert "Traceback" not in result.stderr

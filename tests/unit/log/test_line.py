@@ -4,7 +4,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.log_line import head, json_line, quote
+from naiad.log.line import head, json_line, quote
 
 # 2024-02-05 18:34:18.707423 UTC
 TIME_NS = 1_707_158_058_707_423_999
