@@ -10,13 +10,13 @@ from pathlib import Path
 
 from naiad import __version__
 from naiad.backends.custom_package import installed_backends
-from naiad.core.busy_poll import BusyPoll, has_spare_cpu
 from naiad.core.clock import Clock, LoopClock
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.work import ControlOperation
 from naiad.errors import internal, unsupported
 from naiad.frontends.http_options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
+from naiad.instances.busy_poll import BusyPoll, has_spare_cpu
 from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries

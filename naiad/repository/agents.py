@@ -10,8 +10,8 @@ import asyncio
 import hashlib
 from pathlib import Path
 
-from naiad.core.inside import path_inside
 from naiad.errors import invalid_arg
+from naiad.files.safe_path import path_inside
 from naiad.pb.model_config_pb2 import ModelConfig, ModelRepositoryAgents
 
 ALGORITHMS = ("MD5", "SHA256")

@@ -24,8 +24,8 @@ import msgspec
 
 import naiad
 from naiad import log
-from naiad.core.private_folder import private_folder
 from naiad.errors import NaiadError, invalid_arg
+from naiad.files.private_folder import private_folder
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.fingerprint import fingerprint
 from naiad.repository.python_environment_archive import unpack

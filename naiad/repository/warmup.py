@@ -13,11 +13,11 @@ import numpy as np
 
 from naiad.core.byte_strings import encode_byte_strings
 from naiad.core.datatype import BY_CONFIG_NUMBER, DataType
-from naiad.core.inside import path_inside
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Tensor
 from naiad.errors import internal, invalid_arg
+from naiad.files.safe_path import path_inside
 from naiad.pb.model_config_pb2 import ModelConfig, ModelWarmup
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.implicit_state import read_state

@@ -13,9 +13,9 @@ import msgspec
 
 from naiad.core.byte_strings import encode_byte_strings
 from naiad.core.datatype import BY_CONFIG_NUMBER
-from naiad.core.inside import path_inside
 from naiad.core.tensor import Tensor
 from naiad.errors import invalid_arg
+from naiad.files.safe_path import path_inside
 from naiad.pb.model_config_pb2 import ModelConfig, ModelSequenceBatching
 
 

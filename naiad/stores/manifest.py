@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from naiad import log
-from naiad.core.private_folder import is_trusted_file, write_file
+from naiad.files.private_folder import is_trusted_file, write_file
 from naiad.stores.bucket import RemoteFile
 
 FILE_NAME = "manifest.json"

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from naiad import log
-from naiad.core.private_folder import locked, private_folder
 from naiad.errors import NaiadError, unavailable
+from naiad.files.private_folder import locked, private_folder
 from naiad.stores.bucket import Bucket, ChangedError, RemoteFile, StoreError
 from naiad.stores.download import Download
 from naiad.stores.manifest import Manifest, is_intact, read_manifest, write_manifest

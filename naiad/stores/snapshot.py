@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from naiad.core.private_folder import PRIVATE
+from naiad.files.private_folder import PRIVATE
 from naiad.stores.bucket import RemoteFile
 
 NUM_KEPT = 2

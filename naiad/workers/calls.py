@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from naiad.core.busy_poll import BusyPoll
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import SlotRef, Tensor
 from naiad.core.trace import Trace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError, unsupported
+from naiad.instances.busy_poll import BusyPoll
 from naiad.workers.call_graph import OutgoingCall, Target, Waiter
 from naiad.workers.channel import Channel
 from naiad.workers.lease import LEND_AFTER, MAX_LEND_AFTER, WORTHWHILE, Lease

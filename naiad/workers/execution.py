@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from naiad import log
-from naiad.core.busy_poll import BusyPoll
 from naiad.core.clock import Clock
 from naiad.core.request import InferRequest
 from naiad.core.statistics import ModelStatistics
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, WorkRequest
 from naiad.errors import NaiadError, internal
+from naiad.instances.busy_poll import BusyPoll
 from naiad.shm.arena import INLINE_MAX_BYTES
 from naiad.workers.instance_plan import InstancePlan, Permit
 from naiad.workers.messages import Cancel, Execute, Flow

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from naiad.core import busy_poll
-from naiad.core.busy_poll import MIN_LONE, BusyPoll, has_spare_cpu
 from naiad.core.clock import Timer
+from naiad.instances import busy_poll
+from naiad.instances.busy_poll import MIN_LONE, BusyPoll, has_spare_cpu
 
 WINDOW_NS = 200_000
 
