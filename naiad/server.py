@@ -30,8 +30,8 @@ from naiad.log import tables
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.page import MetricsPage
 from naiad.settings import Settings
-from naiad.transport.http1 import Http1Endpoint
-from naiad.transport.http1_limits import Http1Limits
+from naiad.transport.http1.endpoint import Http1Endpoint
+from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
 from naiad.workers.heartbeat import HEARTBEAT_NS
 from naiad.workers.template_process import Templates

@@ -42,8 +42,8 @@ from naiad.stores.location import is_remote
 from naiad.stores.open_store import open_store
 from naiad.trace.trace_options import OPENTELEMETRY, read_trace_options
 from naiad.trace.tracing import Tracing
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.http1_limits import Http1Limits
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HTTP1, HTTP2, TlsFiles, build_tls_context
 from naiad.workers.calls import Services
 from naiad.workers.devices import gpu_ids

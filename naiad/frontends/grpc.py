@@ -19,11 +19,11 @@ from naiad.frontends.grpc_repository import RepositoryControl
 from naiad.frontends.grpc_stream_infer import ModelStreamInfer
 from naiad.frontends.grpc_unary import SlowCalls
 from naiad.inference import InferenceCore
-from naiad.transport.grpc_endpoint import GrpcEndpoint
-from naiad.transport.grpc_method import Method
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.grpc_protocol import GrpcProtocol
-from naiad.transport.http2_limits import Http2Counters
+from naiad.transport.grpc.endpoint import GrpcEndpoint
+from naiad.transport.grpc.method import Method
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.grpc.protocol import GrpcProtocol
+from naiad.transport.http2.limits import Http2Counters
 
 __all__ = ["GrpcFrontend", "GrpcOptions"]
 

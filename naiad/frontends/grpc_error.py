@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from naiad.errors import Code, NaiadError
-from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_status import Status
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.status import Status
 
 STATUS: dict[Code, Status] = {
     Code.UNKNOWN: Status.UNKNOWN,

@@ -9,7 +9,7 @@ from naiad.frontends.http_trace import check_model
 from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.shm.region import CUDA, SYSTEM
-from naiad.transport.grpc_method import UnaryHandler
+from naiad.transport.grpc.method import UnaryHandler
 
 _LOG_SWITCHES = ("log_info", "log_warning", "log_error")
 

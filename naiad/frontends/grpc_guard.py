@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 
-from naiad.transport.grpc_method import Guard, Method
+from naiad.transport.grpc.method import Guard, Method
 
 _PREFIX = "triton-grpc-protocol-"
 PROTOCOLS: dict[str, frozenset[str]] = {

@@ -10,8 +10,8 @@ import asyncio
 from naiad.frontends.grpc_unary import parse, reply
 from naiad.inference import InferenceCore
 from naiad.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_message import Buffer
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.message import Buffer
 
 WATCH_INTERVAL_S = 0.5
 _Serving = HealthCheckResponse.ServingStatus

@@ -15,9 +15,9 @@ from naiad.inference import InferenceCore
 from naiad.protocol import v2_grpc
 from naiad.protocol.v2_grpc import RequestIdentity
 from naiad.protocol.v2_grpc_request import RequestOptions
-from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_message import Buffer
-from naiad.transport.grpc_status import Status
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.message import Buffer
+from naiad.transport.grpc.status import Status
 
 
 class ModelInfer:

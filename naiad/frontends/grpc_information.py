@@ -9,7 +9,7 @@ from naiad.core.statistics import Duration, ModelStatistics
 from naiad.frontends.grpc_unary import SlowCalls, unary
 from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
-from naiad.transport.grpc_method import UnaryHandler
+from naiad.transport.grpc.method import UnaryHandler
 
 
 class Information:

@@ -10,9 +10,9 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 from naiad.pb import grpc_service_pb2, health_pb2, model_config_pb2
 from naiad.protocol.v2_grpc_wire import delimited, read_varint, varint
-from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_message import Buffer
-from naiad.transport.grpc_status import GrpcError, Status
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.message import Buffer
+from naiad.transport.grpc.status import GrpcError, Status
 
 # Fields of ServerReflectionRequest, and of the response that answers them.
 _FILE_BY_NAME, _FILE_WITH_SYMBOL, _LIST_SERVICES = 3, 4, 7

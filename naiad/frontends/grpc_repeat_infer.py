@@ -1,4 +1,4 @@
-"""ModelInfer the short way (naiad.transport.grpc_repeat): requests that differ from an earlier one in nothing but their data and id.
+"""ModelInfer the short way (naiad.transport.grpc.repeat): requests that differ from an earlier one in nothing but their data and id.
 
 In:  the parts of a message that are new. Out: what ModelInfer.infer (grpc_infer.py) makes of the whole message; an answer that is not
 like the last one goes the way of all answers. The model is looked up for each request: another one, or a new copy, checks it first.
@@ -16,10 +16,10 @@ from naiad.frontends.grpc_header_forward import HeaderForward
 from naiad.frontends.grpc_infer import Answer, decoupled_error
 from naiad.inference import InferenceCore
 from naiad.protocol.v2_grpc_repeat import AnswerLayout, RequestLayout, learn_answer, learn_request
-from naiad.transport.grpc_message import Buffer
-from naiad.transport.grpc_method import RequestHead
-from naiad.transport.grpc_repeat import Repeats
-from naiad.transport.grpc_repeat_call import AnswerFrames, RepeatedCall
+from naiad.transport.grpc.message import Buffer
+from naiad.transport.grpc.method import RequestHead
+from naiad.transport.grpc.repeat import Repeats
+from naiad.transport.grpc.repeat_call import AnswerFrames, RepeatedCall
 
 if TYPE_CHECKING:
     from naiad.repository.model import Model

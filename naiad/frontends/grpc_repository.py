@@ -6,7 +6,7 @@ from naiad.errors import invalid_arg, unsupported
 from naiad.frontends.grpc_unary import SlowCalls, unary
 from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
-from naiad.transport.grpc_method import UnaryHandler
+from naiad.transport.grpc.method import UnaryHandler
 
 
 class RepositoryControl:

@@ -25,9 +25,9 @@ from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.inference import InferenceCore
 from naiad.protocol import v2_grpc
 from naiad.protocol.v2_grpc_request import PLAIN, RequestOptions
-from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_message import Buffer
-from naiad.transport.grpc_status import Status
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.message import Buffer
+from naiad.transport.grpc.status import Status
 
 _GONE = InferRequest("", [])
 _SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."

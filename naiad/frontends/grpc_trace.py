@@ -8,7 +8,7 @@ from naiad.core.request import InferRequest
 from naiad.core.trace import TraceGroup
 from naiad.trace.tracing import Tracing
 from naiad.trace.w3c import read_parent
-from naiad.transport.grpc_call import Call
+from naiad.transport.grpc.call import Call
 
 
 def start_trace(tracing: Tracing, request: InferRequest, call: Call) -> TraceGroup | None:

@@ -11,10 +11,10 @@ from google.protobuf.message import DecodeError, Message
 from naiad import log
 from naiad.errors import NaiadError
 from naiad.frontends.grpc_error import fail
-from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_message import Buffer
-from naiad.transport.grpc_method import UnaryHandler
-from naiad.transport.grpc_status import GrpcError, Status
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.message import Buffer
+from naiad.transport.grpc.method import UnaryHandler
+from naiad.transport.grpc.status import GrpcError, Status
 
 
 def parse(kind: type[Any], message: Buffer) -> Any:

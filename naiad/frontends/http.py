@@ -22,10 +22,10 @@ from naiad.frontends.http_routes import Entry, Names, RouteTable, simple
 from naiad.frontends.http_shared_memory import SharedMemoryRoutes
 from naiad.frontends.http_trace import TraceRoutes
 from naiad.frontends.openai import OpenAiRoutes
-from naiad.transport.http1 import Http1Endpoint
-from naiad.transport.http1_connection import Http1Connection
-from naiad.transport.http1_head import Head
-from naiad.transport.http1_route import Route
+from naiad.transport.http1.connection import Http1Connection
+from naiad.transport.http1.endpoint import Http1Endpoint
+from naiad.transport.http1.head import Head
+from naiad.transport.http1.route import Route
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

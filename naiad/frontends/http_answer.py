@@ -5,8 +5,8 @@ from __future__ import annotations
 from naiad.core.tensor import Buffer
 from naiad.errors import Code, NaiadError
 from naiad.protocol.v2_json import encode_error
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_response import JSON_TYPE
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.response_head import JSON_TYPE
 
 TEXT_TYPE = b"Content-Type: text/plain\r\n"
 

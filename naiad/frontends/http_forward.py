@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from naiad.core.request import ParameterValue
 from naiad.errors import invalid_arg
-from naiad.transport.http1_head import Head
+from naiad.transport.http1.head import Head
 
 _RESERVED = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "headers"))
 _CASE_SENSITIVE = "(?-i)"

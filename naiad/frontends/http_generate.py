@@ -18,9 +18,9 @@ from naiad.frontends.http_trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate
 from naiad.protocol.v2_json import encode_error
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_head import Head
-from naiad.transport.http1_response import JSON_TYPE
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
+from naiad.transport.http1.response_head import JSON_TYPE
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

@@ -30,8 +30,8 @@ from naiad.protocol.triton_json import parse
 from naiad.protocol.v2_json_checked import MissingInputsError
 from naiad.protocol.v2_json_form import JsonForm
 from naiad.protocol.v2_json_template import Template, recall, without_id
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_head import Head
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

@@ -15,8 +15,8 @@ from naiad.frontends.http_answer import answer_error
 from naiad.protocol import v2_json
 from naiad.protocol.compression import IDENTITY, compress
 from naiad.protocol.output_form import AnswerHead, OutputForms
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_response import render_head
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.response_head import render_head
 
 _MAX_INLINE_COMPRESS_BYTES = 64 * 1024
 _MAX_AGAIN_BYTES = 64 * 1024

@@ -9,7 +9,7 @@ from naiad.errors import NaiadError
 from naiad.frontends.http_answer import answer_error, answer_json
 from naiad.frontends.http_routes import Names
 from naiad.protocol.extension_json import decode_log_update
-from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1.exchange import Exchange
 
 
 def show(exchange: Exchange, _names: Names) -> None:

@@ -10,7 +10,7 @@ from naiad.errors import NaiadError
 from naiad.frontends.http_answer import answer_empty, answer_error, answer_json
 from naiad.frontends.http_routes import Names
 from naiad.protocol.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
-from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from naiad.transport.http1_limits import Http1Limits
+from naiad.transport.http1.limits import Http1Limits
 
 
 class Restriction(msgspec.Struct, frozen=True):

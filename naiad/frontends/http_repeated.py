@@ -20,10 +20,10 @@ from naiad.protocol.compression import IDENTITY
 from naiad.protocol.output_form import OutputForms
 from naiad.protocol.v2_json import JSON_HEADERS, is_repeated
 from naiad.protocol.v2_json_template import ID_AT_START, MAX_COPIED_BYTES, Template
-from naiad.transport.http1_answers import AnswerQueue
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_head import Head
-from naiad.transport.http1_response import render_head
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
+from naiad.transport.http1.response_head import render_head
+from naiad.transport.http1.response_queue import AnswerQueue
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from naiad.core.request import InferRequest
 from naiad.protocol.v2_json_form import JsonForm
-from naiad.transport.http1_head import Head
+from naiad.transport.http1.head import Head
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

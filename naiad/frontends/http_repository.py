@@ -18,8 +18,8 @@ from naiad.frontends.http_routes import Names
 from naiad.protocol.json_access import find, mismatch
 from naiad.protocol.metadata import encode_index
 from naiad.protocol.triton_json import parse
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_response import JSON_TYPE
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.response_head import JSON_TYPE
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

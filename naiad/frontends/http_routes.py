@@ -15,10 +15,10 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from naiad.frontends.http_options import Restriction
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_head import Head
-from naiad.transport.http1_response import JSON_TYPE
-from naiad.transport.http1_route import Route
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
+from naiad.transport.http1.response_head import JSON_TYPE
+from naiad.transport.http1.route import Route
 
 Names: TypeAlias = dict[str, str]
 RouteBuilder: TypeAlias = Callable[[Head, Names], Route]

@@ -16,8 +16,8 @@ from naiad.frontends.http_routes import Names
 from naiad.protocol.extension_json import CudaRegistration, decode_cuda_registration, decode_system_registration
 from naiad.shm.region import CUDA
 from naiad.shm.region_table import RegionTable
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_response import JSON_TYPE
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.response_head import JSON_TYPE
 
 
 class SharedMemoryRoutes:

@@ -18,7 +18,7 @@ from naiad.frontends.http_routes import Names
 from naiad.protocol.extension_json import decode_trace_update
 from naiad.trace.tracing import Tracing
 from naiad.trace.w3c import read_parent
-from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

@@ -12,9 +12,9 @@ import msgspec
 
 from naiad import log
 from naiad.metrics.page import CONTENT_TYPE
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_head import Head
-from naiad.transport.http1_route import Route
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
+from naiad.transport.http1.route import Route
 
 MAX_BODY_BYTES = 64 * 1024
 """A scraper sends none."""

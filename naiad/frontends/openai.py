@@ -33,9 +33,9 @@ from naiad.protocol.openai_body import (
 )
 from naiad.protocol.openai_error import OpenAiError, bad_request, from_core
 from naiad.protocol.openai_response import ResponseWriter
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_head import Head
-from naiad.transport.http1_route import Route
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
+from naiad.transport.http1.route import Route
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

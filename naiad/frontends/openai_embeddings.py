@@ -16,7 +16,7 @@ from naiad.frontends.openai_reply import answer_error
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol.openai_embedding import EmbeddingForm, encode_response, read_count, read_rows
 from naiad.protocol.openai_error import from_core
-from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

@@ -18,8 +18,8 @@ from naiad.frontends.openai_reply import answer_error
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol.openai_answer import AnswerWriter
 from naiad.protocol.openai_error import OpenAiError, from_core
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_response import JSON_TYPE
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.response_head import JSON_TYPE
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

@@ -16,7 +16,7 @@ from naiad.frontends.http_routes import Names
 from naiad.frontends.openai_reply import answer_error
 from naiad.protocol.openai_embedding import EmbeddingForm, embedding_form
 from naiad.protocol.openai_error import OpenAiError, bad_request, unknown_model
-from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
     from naiad.inference import InferenceCore

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from naiad.protocol.openai_error import OpenAiError, encode_error
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_response import JSON_TYPE
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.response_head import JSON_TYPE
 
 
 def answer_error(exchange: Exchange, error: OpenAiError) -> None:

@@ -16,8 +16,8 @@ import h2.settings
 import pytest
 
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.http2_limits import Http2Limits
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.http2.limits import Http2Limits
 from tests.wire.grpc_host import Host, hosted
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -19,7 +19,7 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
-from naiad.transport.grpc_options import GrpcOptions
+from naiad.transport.grpc.options import GrpcOptions
 from tests.wire.grpc_host import Host, hosted
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -12,7 +12,7 @@ from typing import TypeVar
 import uvloop
 
 from naiad.frontends.grpc import GrpcFrontend
-from naiad.transport.grpc_options import GrpcOptions
+from naiad.transport.grpc.options import GrpcOptions
 from tests.wire.grpc_fakes import FakeCore
 
 Result = TypeVar("Result")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.hpack import encode_headers
-from tests.unit.transport.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, WINDOW, frame, frames, u32
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.http2.hpack import encode_headers
+from tests.unit.transport.http2.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, WINDOW, frame, frames, u32
 from tests.wire.grpc_rig import SERVICE, Rig, framed
 
 HEAD = [

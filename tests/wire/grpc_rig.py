@@ -7,15 +7,15 @@ import struct
 from typing import Any
 
 from naiad.frontends.grpc import GrpcFrontend
-from naiad.transport.grpc_endpoint import GrpcEndpoint
-from naiad.transport.grpc_method import Method
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.grpc_protocol import GrpcProtocol
-from naiad.transport.hpack import encode_headers
-from naiad.transport.http2_connection import Http2Connection
-from naiad.transport.http2_event import ConnectionFailed, DataReceived, GoAwayReceived, HeadersReceived, StreamEnded, TrailersReceived
-from naiad.transport.http2_limits import Http2Limits
-from naiad.transport.http2_stream import Stream
+from naiad.transport.grpc.endpoint import GrpcEndpoint
+from naiad.transport.grpc.method import Method
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.grpc.protocol import GrpcProtocol
+from naiad.transport.http2.connection import Http2Connection
+from naiad.transport.http2.event import ConnectionFailed, DataReceived, GoAwayReceived, HeadersReceived, StreamEnded, TrailersReceived
+from naiad.transport.http2.hpack import encode_headers
+from naiad.transport.http2.limits import Http2Limits
+from naiad.transport.http2.stream import Stream
 from tests.wire.grpc_fakes import FakeCore
 
 SERVICE = "/inference.GRPCInferenceService/"

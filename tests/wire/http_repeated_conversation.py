@@ -13,7 +13,7 @@ import pytest
 
 from naiad.protocol import v2_json
 from naiad.protocol.output_form import OutputForms
-from naiad.transport.http1_exchange import Exchange
+from naiad.transport.http1.exchange import Exchange
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_fakes import FakeCore, HttpServer, serving
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_method import Method
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.grpc_status import GrpcError, Status
-from naiad.transport.http2_frame import ErrorCode
-from naiad.transport.http2_limits import Http2Limits
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.method import Method
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.grpc.status import GrpcError, Status
+from naiad.transport.http2.frame import ErrorCode
+from naiad.transport.http2.limits import Http2Limits
 from tests.wire.grpc_rig import Rig, framed
 
 ECHO, HELD, BROKEN, REFUSING, COUNT = "/t.T/Echo", "/t.T/Held", "/t.T/Broken", "/t.T/Refusing", "/t.T/Count"

@@ -12,8 +12,8 @@ import pytest
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.pb import health_pb2
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.http2_frame import ErrorCode
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.http2.frame import ErrorCode
 from tests.wire.grpc_rig import SERVICE, ClientCall, Rig
 
 

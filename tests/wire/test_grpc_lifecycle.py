@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from naiad.transport.grpc_call import Call
-from naiad.transport.grpc_method import Method
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.http2_frame import MAX_STREAM_ID, ErrorCode
-from naiad.transport.http2_limits import Http2Limits
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.method import Method
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.http2.frame import MAX_STREAM_ID, ErrorCode
+from naiad.transport.http2.limits import Http2Limits
 from tests.wire.grpc_rig import Rig, framed
 
 ECHO, HELD = "/t.T/Echo", "/t.T/Held"

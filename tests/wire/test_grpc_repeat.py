@@ -16,12 +16,12 @@ from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import invalid_arg
 from naiad.frontends.grpc_repeat_infer import RepeatedInfer
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ServerLiveResponse
-from naiad.transport import grpc_repeat
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.grpc_status import Status
-from naiad.transport.hpack import encode_headers
-from naiad.transport.http2_limits import Http2Limits
-from tests.unit.transport.http2_rig import (
+from naiad.transport.grpc import repeat as grpc_repeat
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.grpc.status import Status
+from naiad.transport.http2.hpack import encode_headers
+from naiad.transport.http2.limits import Http2Limits
+from tests.unit.transport.http2.http2_rig import (
     ACK,
     CONTINUATION,
     DATA,

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from naiad.core.model_spec import ModelSpec
 from naiad.frontends.grpc_repeat_infer import RepeatedInfer
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
-from naiad.transport import grpc_repeat
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.grpc_repeat_arrival import Arrival
-from naiad.transport.grpc_status import Status
-from naiad.transport.http2_limits import Http2Limits
-from tests.unit.transport.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PING, RST, WINDOW, frame, setting, u32
-from tests.unit.transport.http2_rig import SETTINGS as SETTINGS_FRAME
+from naiad.transport.grpc import repeat as grpc_repeat
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.grpc.repeat_arrival import Arrival
+from naiad.transport.grpc.status import Status
+from naiad.transport.http2.limits import Http2Limits
+from tests.unit.transport.http2.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PING, RST, WINDOW, frame, setting, u32
+from tests.unit.transport.http2.http2_rig import SETTINGS as SETTINGS_FRAME
 from tests.wire.grpc_fakes import SPECS, FakeModel
 from tests.wire.grpc_repeat_pair import BLOCK, INITIAL_WINDOW, Pair, add_sub, answers, one, with_headers
 from tests.wire.grpc_rig import Rig, framed

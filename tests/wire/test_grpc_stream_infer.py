@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelStreamInferResponse
-from naiad.transport.grpc_options import GrpcOptions
-from naiad.transport.http2_frame import ErrorCode
-from naiad.transport.http2_limits import Http2Limits
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.http2.frame import ErrorCode
+from naiad.transport.http2.limits import Http2Limits
 from tests.wire.grpc_rig import ClientCall, Rig
 from tests.wire.test_grpc_infer import add_sub, one
 

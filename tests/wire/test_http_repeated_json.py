@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from naiad.core.tensor import tensor_from_numpy
 from naiad.frontends.http import HttpFrontend
 from naiad.frontends.http_options import HttpOptions
-from tests.unit.transport.http1_rig import FakeTransport
+from tests.unit.transport.http1.http1_rig import FakeTransport
 from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_fakes import FakeCore, HttpServer, respond, serving
 from tests.wire.http_repeated_conversation import JSON, ask_json, check_both_ways, connected, long_way_only, talk

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from naiad.transport.http1_connection import Http1Connection
+from naiad.transport.http1.connection import Http1Connection
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_fakes import HttpServer
 from tests.wire.http_repeated_conversation import BINARY, JSON, ask_binary, ask_json, check_both_ways, connected, floats, talk

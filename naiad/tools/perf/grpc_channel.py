@@ -12,7 +12,7 @@ from collections.abc import Callable
 from naiad.tools.perf.call import Call, ConnectError, Listener
 from naiad.tools.perf.grpc_connection import GrpcConnection, SharedConnection
 from naiad.tools.perf.grpc_message import PREFIX_BYTES
-from naiad.transport.http2_stream import Stream
+from naiad.transport.http2.stream import Stream
 
 
 class GrpcChannel:

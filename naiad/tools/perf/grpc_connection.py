@@ -16,11 +16,11 @@ from naiad.tools.perf.address import Address
 from naiad.tools.perf.call import ConnectError
 from naiad.tools.perf.grpc_head import AnswerHead, make_answer_head, status_words
 from naiad.tools.perf.http_channel import CONNECT_LIMIT_S, connect_reason
-from naiad.transport.http2_connection import Http2Connection
-from naiad.transport.http2_event import ConnectionFailed, DataReceived, GoAwayReceived, HeadersReceived, StreamEnded, TrailersReceived
-from naiad.transport.http2_frame import ErrorCode
-from naiad.transport.http2_limits import Http2Limits
-from naiad.transport.http2_stream import Stream
+from naiad.transport.http2.connection import Http2Connection
+from naiad.transport.http2.event import ConnectionFailed, DataReceived, GoAwayReceived, HeadersReceived, StreamEnded, TrailersReceived
+from naiad.transport.http2.frame import ErrorCode
+from naiad.transport.http2.limits import Http2Limits
+from naiad.transport.http2.stream import Stream
 
 _JOIN_BYTES = 1 << 16
 # The server is the one under test: it may talk as much as it likes.

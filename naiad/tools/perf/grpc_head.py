@@ -9,8 +9,8 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from naiad.tools.perf.address import Address
-from naiad.transport.grpc_status import Status
-from naiad.transport.hpack import HeaderList, encode_headers
+from naiad.transport.grpc.status import Status
+from naiad.transport.http2.hpack import HeaderList, encode_headers
 
 SERVICE = "/inference.GRPCInferenceService"
 

@@ -18,7 +18,7 @@ from naiad.tools.perf.call import Call, ConnectError, Listener
 from naiad.tools.perf.failure_text import one_line
 from naiad.tools.perf.grpc_connection import GrpcConnection, SharedConnection
 from naiad.tools.perf.grpc_message import MessageAssembler, frame
-from naiad.transport.http2_stream import Stream
+from naiad.transport.http2.stream import Stream
 
 _ID_FIELD = b"\x1a"
 """Field 3 of ModelInferRequest, length-delimited."""

@@ -8,10 +8,10 @@ from naiad.errors import NaiadError
 from naiad.frontends.http_forward import build_header_forwarder
 from naiad.frontends.http_options import Restriction
 from naiad.frontends.http_routes import Entry, Names, RouteTable
-from naiad.transport.http1_exchange import Exchange
-from naiad.transport.http1_head import Head, parse_head
-from naiad.transport.http1_limits import Http1Limits
-from naiad.transport.http1_route import Route
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head, parse_head
+from naiad.transport.http1.limits import Http1Limits
+from naiad.transport.http1.route import Route
 
 
 def head(line: str, *fields: str) -> Head:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from naiad.tools.perf.address import Address
 from naiad.tools.perf.grpc_head import make_answer_head, request_block, status_words
 from naiad.tools.perf.grpc_message import MessageAssembler, frame
-from naiad.transport.hpack import HpackDecoder
+from naiad.transport.http2.hpack import HpackDecoder
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.data())

@@ -1,0 +1,301 @@
+"""One gRPC call at the server: its stream, its request messages on the way in, its answer on the way out.
+
+Rule: a call ends once. After `reply`, `finish` or a cancellation it ignores everything, so a late answer of a model is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from functools import partial
+from traceback import format_exc
+from typing import TYPE_CHECKING, Final
+
+from naiad import log
+from naiad.transport.grpc.compression import INLINE_BYTES, MIN_COMPRESSED_BYTES, compress_gzip, decompress
+from naiad.transport.grpc.message import PREFIX_BYTES, Buffer, Message, MessageReader
+from naiad.transport.grpc.method import MessageStream, Method, RequestHead
+from naiad.transport.grpc.ordered_work import OrderedWork
+from naiad.transport.grpc.status import GZIP_RESPONSE_HEADERS, OK_TRAILERS, RESPONSE_HEADERS, GrpcError, Status, trailers, trailers_only
+from naiad.transport.http2.limits import MIB
+from naiad.transport.http2.sender import SlowReaderError
+from naiad.transport.http2.stream import CLOSED, Stream
+
+if TYPE_CHECKING:
+    from naiad.transport.grpc.protocol import GrpcProtocol
+
+CONGESTED_BYTES: Final = 1 * MIB
+_prefix: Final = struct.Struct(">BI").pack
+
+
+class Call:
+    __slots__ = (
+        "_compression",
+        "_decompression",
+        "_has_sent_headers",
+        "_is_congested",
+        "_is_received",
+        "_protocol",
+        "_stream",
+        "_timer",
+        "deadline_ns",
+        "handler",
+        "head",
+        "is_done",
+        "method",
+        "on_cancel",
+        "on_flow",
+        "reader",
+        "seen_bytes",
+        "seen_ns",
+    )
+
+    def __init__(self, protocol: GrpcProtocol, stream: Stream, head: RequestHead, method: Method) -> None:
+        self._protocol = protocol
+        self._stream = stream
+        self.head = head
+        self.method = method
+        self.is_done = False
+        self.deadline_ns = 0
+        """On the monotonic clock; 0 means none."""
+        self.on_cancel: Callable[[], None] | None = None
+        """Called at most once: the client reset the call, or its connection or its patience ended."""
+        self.on_flow: Callable[[bool], None] | None = None
+        """Called with True when the client reads more slowly than we send, with False when it has caught up."""
+        self._is_congested = False
+        self.handler: MessageStream | None = None
+        self.reader: MessageReader | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_received = False
+        self._has_sent_headers = False
+        self._decompression: OrderedWork | None = None
+        self._compression: OrderedWork | None = None
+        # What the protocol's stall check saw last.
+        self.seen_bytes = 0
+        self.seen_ns = 0
+
+    def start(self, now_ns: int) -> None:
+        """Only for calls that have a deadline or stream their requests."""
+        timeout_ns = self.head.timeout_ns
+        if timeout_ns >= 0:
+            self.deadline_ns = now_ns + timeout_ns
+            self._timer = self._protocol.loop.call_later(timeout_ns / 1e9, self._expire)
+        if self.method.stream is not None:
+            self.handler = self.method.stream(self)
+            self.on_cancel = self.handler.on_cancel
+
+    @property
+    def receive_start_ns(self) -> int:
+        """When the message began to arrive that is being handled; 0 when it came in one piece."""
+        return 0 if self.reader is None else self.reader.start_ns
+
+    # Requests in: called by the protocol.
+
+    def receive(self, messages: list[Message], end_stream: bool) -> None:
+        for is_compressed, message in messages:
+            if self.is_done:
+                return
+            if is_compressed:
+                self._decompress(message)
+            elif self._decompression is not None:
+                self._decompression.then(partial(self._take_late, message))
+            else:
+                self.take(message)
+        if end_stream and not self.is_done:
+            if self.reader is not None and not self.reader.is_empty:
+                self.finish(Status.INTERNAL, "the request ends inside a message")
+            elif self._decompression is not None:
+                self._decompression.then(self._take_end)
+            else:
+                self._take_end()
+
+    def take(self, message: Buffer) -> None:
+        """One request message, decompressed."""
+        try:
+            if self.handler is not None:
+                self.handler.on_message(message)
+            elif self._is_received:
+                self.finish(Status.INTERNAL, "more than one message was sent to a method that takes one")
+            else:
+                self._is_received = True
+                unary = self.method.unary
+                assert unary is not None
+                unary(self, message)
+        except GrpcError as error:
+            self.finish(error.status, error.message)
+        except Exception:
+            self.broken()
+
+    def _take_late(self, message: Buffer, _: None) -> None:
+        if not self.is_done:
+            self.take(message)
+
+    def _take_end(self, _: None = None) -> None:
+        if self.is_done:
+            return
+        if self.handler is None:
+            if not self._is_received:
+                self.finish(Status.INTERNAL, "no message was sent to a method that takes one")
+            return
+        try:
+            self.handler.on_half_close()
+        except Exception:
+            self.broken()
+
+    def broken(self) -> None:
+        """To be called where an exception is handled that nobody expected."""
+        log.error(f"gRPC: the handler of {self.method.path} failed: {format_exc()}")
+        self.finish(Status.INTERNAL, "internal error")
+
+    def _decompress(self, message: Buffer) -> None:
+        encoding = self.head.encoding
+        if encoding == "identity":
+            self.finish(Status.INTERNAL, "a compressed message was sent without grpc-encoding")
+            return
+        if self._decompression is None:
+            self._decompression = OrderedWork(self._protocol.loop, lambda error: self.finish(error.status, error.message))
+        job = partial(decompress, message, encoding, self._protocol.options.max_message_bytes)
+        self._decompression.submit(job, lambda data: self._take_late(data, None), is_small=len(message) <= INLINE_BYTES // 8)
+
+    def pause_requests(self) -> None:
+        """The peer may send what its window still allows, then must wait for `resume_requests`."""
+        self._protocol.connection.pause(self._stream)
+
+    def resume_requests(self) -> None:
+        if not self.is_done:
+            self._protocol.connection.resume(self._stream)
+            self._protocol.flush_soon()
+
+    # Answers out.
+
+    def reply(self, pieces: list[Buffer], num_bytes: int) -> None:
+        """The one response message of a unary method, and status OK. `num_bytes` is the total of `pieces`."""
+        if self.is_done:
+            return
+        if self._has_sent_headers or self._gzip_level(num_bytes):
+            self.send(pieces, num_bytes)
+            self.finish(Status.OK)
+            return
+        self._end()
+        if self._stream.state == CLOSED:
+            return
+        try:
+            self._protocol.sender.response(
+                self._stream, RESPONSE_HEADERS, [_prefix(0, num_bytes), *pieces], num_bytes + PREFIX_BYTES, OK_TRAILERS
+            )
+        except SlowReaderError:
+            self._protocol.drop_slow_reader(self._stream)
+        self._protocol.flush_soon()
+
+    def send(self, pieces: list[Buffer], num_bytes: int) -> None:
+        """One response message of several. Slow readers are cancelled, so this may end the call."""
+        if self.is_done:
+            return
+        level = self._gzip_level(num_bytes)
+        if level:
+            if self._compression is None:
+                self._compression = OrderedWork(self._protocol.loop, lambda error: self.finish(error.status, error.message))
+            self._compression.submit(partial(compress_gzip, pieces, level), self._send_compressed, is_small=num_bytes <= INLINE_BYTES // 8)
+        elif self._compression is not None:
+            self._compression.then(lambda _: self._send_message(0, pieces, num_bytes))
+        else:
+            self._send_message(0, pieces, num_bytes)
+
+    def finish(self, status: int, message: str = "") -> None:
+        """The end of the call, after the messages that were sent before."""
+        if self.is_done:
+            return
+        if self._compression is not None and status == Status.OK:
+            self._compression.then(lambda _: self._finish(status, message))
+        else:
+            self._finish(status, message)
+
+    def _gzip_level(self, num_bytes: int) -> int:
+        level = self._protocol.gzip_level
+        return level if level and num_bytes >= MIN_COMPRESSED_BYTES and self._may_compress() else 0
+
+    def _may_compress(self) -> bool:
+        return self.head.accepts_gzip and self.method.is_compressed
+
+    def _send_compressed(self, data: bytes) -> None:
+        self._send_message(1, [data], len(data))
+
+    def _send_message(self, flag: int, pieces: list[Buffer], num_bytes: int) -> None:
+        if self.is_done or self._stream.state == CLOSED:
+            return
+        sender = self._protocol.sender
+        if not self._has_sent_headers:
+            self._has_sent_headers = True
+            is_gzip = self._protocol.gzip_level and self._may_compress()
+            sender.headers(self._stream, GZIP_RESPONSE_HEADERS if is_gzip else RESPONSE_HEADERS)
+        try:
+            sender.data(self._stream, [_prefix(flag, num_bytes), *pieces], num_bytes + PREFIX_BYTES)
+        except SlowReaderError:
+            self._protocol.drop_slow_reader(self._stream)
+            self.cancel()
+        if self._stream.pending_bytes > CONGESTED_BYTES and self.on_flow is not None and not self._is_congested:
+            self._is_congested = True
+            self._stream.on_drained = self._drained
+            self.on_flow(True)
+        self._protocol.flush_soon()
+
+    def _drained(self) -> None:
+        self._protocol.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.is_done and self.on_flow is not None:
+            self._is_congested = False
+            self.on_flow(False)
+
+    def _finish(self, status: int, message: str) -> None:
+        if self.is_done:
+            return
+        self._end()
+        stream = self._stream
+        if stream.state == CLOSED:
+            return
+        sender = self._protocol.sender
+        if self._has_sent_headers:
+            sender.trailers(stream, trailers(status, message))
+        else:
+            sender.headers(stream, trailers_only(status, message), end_stream=True)
+        self._protocol.flush_soon()
+
+    # Ends.
+
+    def cancel(self) -> None:
+        """The other side is gone: nothing can be sent any more."""
+        if self.is_done:
+            return
+        callback = self.on_cancel
+        self._end()
+        if callback is not None:
+            callback()
+
+    def abort(self, status: Status, message: str) -> None:
+        """Ends the call with a status and cancels its work."""
+        if self.is_done:
+            return
+        callback = self.on_cancel
+        self._finish(status, message)
+        if callback is not None:
+            callback()
+
+    def _expire(self) -> None:
+        self.abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def _end(self) -> None:
+        self.is_done = True
+        self.on_cancel = self.on_flow = None
+        self.handler = None
+        self._stream.context = None
+        self._stream.sink = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.reader is not None:
+            self.reader.release()
+        if self._decompression is not None:
+            self._decompression.cancel()
+        if self._compression is not None:
+            self._compression.cancel()

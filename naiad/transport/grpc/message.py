@@ -1,0 +1,180 @@
+"""Length-prefixed messages out of a stream's bytes.
+
+In:  `feed(chunk)` as DATA arrives, or `filled(n)` after bytes went straight into `sink()`. Out: complete messages, in order.
+Rule: memory follows what was really received. A prefix that announces 2 GB allocates nothing; the message's own buffer is taken
+when 1/256 of it has arrived, and every byte that waits here is counted in the server's ReceiveBudget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import TypeAlias
+
+import numpy as np
+
+from naiad.transport.grpc.status import GrpcError, Status
+from naiad.transport.http2.limits import KIB
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Message: TypeAlias = tuple[bool, Buffer]
+"""Whether it is compressed, and its bytes."""
+Allocate: TypeAlias = Callable[[bytes, int], memoryview | None]
+"""(first bytes of the message, its length) -> writable memory of that length, or None for ordinary memory."""
+
+PREFIX_BYTES = 5
+_SMALL_BYTES = 64 * KIB
+ALLOCATE_RATIO = 256
+"""The first read, 64 KiB, decides for messages up to 16 MiB. Only reserved: pages are committed as bytes arrive."""
+_FIRST_BYTES = 4096
+
+
+class ReceiveBudget:
+    """Bytes of incomplete messages over all connections of an endpoint."""
+
+    __slots__ = ("limit_bytes", "refused_total", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.refused_total = 0
+
+    def take(self, num_bytes: int) -> None:
+        if self.used_bytes + num_bytes > self.limit_bytes:
+            self.refused_total += 1
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"the server holds {self.limit_bytes} bytes of incomplete requests, try again later")
+        self.used_bytes += num_bytes
+
+
+def ordinary_memory(num_bytes: int) -> memoryview:
+    """Not zeroed, so pages that never receive anything are never touched."""
+    return np.empty(num_bytes, np.uint8).data
+
+
+class MessageReader:
+    __slots__ = (
+        "_allocate", "_budget", "_counted_bytes", "_filled", "_is_compressed", "_length", "_max_bytes", "_start", "_target", "start_ns",
+    )  # fmt: skip
+
+    def __init__(self, max_message_bytes: int, budget: ReceiveBudget, allocate: Allocate | None = None) -> None:
+        self._max_bytes = max_message_bytes
+        self._budget = budget
+        self._allocate = allocate
+        self._counted_bytes = 0
+        self._is_compressed = False
+        self.start_ns = 0
+        """When the first bytes of the last message came, on the monotonic clock; 0 when it came in one piece."""
+        self._length = -1
+        """Of the message in progress; -1 while its prefix is incomplete."""
+        self._start = bytearray()
+        """Its first bytes, or those of its prefix, until `_target` is there."""
+        self._target: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True between messages: where a stream may end."""
+        return self._length < 0 and not self._start
+
+    @property
+    def received_bytes(self) -> int:
+        """Of the message in progress; for noticing that nothing arrives any more."""
+        return self._filled + len(self._start)
+
+    def feed(self, chunk: bytes | memoryview) -> list[Message]:
+        """Raises GrpcError for a message that is too large or malformed; the reader is useless after that."""
+        messages: list[Message] = []
+        at, end = 0, len(chunk)
+        while at < end:
+            if self._length < 0:
+                at = self._read_prefix(chunk, at)
+                if self._length < 0:
+                    break
+            if not self._filled and not self._start and end - at >= self._length:
+                self.start_ns = 0
+                message = chunk[at : at + self._length]
+                # A small view would keep the whole read buffer alive.
+                messages.append((self._is_compressed, bytes(message) if self._length <= _FIRST_BYTES else message))
+                at += self._length
+                self._length = -1
+                continue
+            at = self._store(chunk, at, messages)
+        if self._length == 0:
+            messages.append((self._is_compressed, b""))
+            self._length = -1
+        return messages
+
+    def sink(self) -> memoryview | None:
+        """Memory for the next bytes of the message in progress; fits as many as are missing."""
+        return None if self._target is None else self._target[self._filled :]
+
+    def filled(self, num_bytes: int) -> list[Message]:
+        self._count(num_bytes)
+        self._filled += num_bytes
+        messages: list[Message] = []
+        if self._filled == self._length:
+            self._finish(messages)
+        return messages
+
+    def release(self) -> None:
+        """Drops the message in progress."""
+        self._budget.used_bytes -= self._counted_bytes
+        self._counted_bytes = 0
+        self._target = None
+        self._start = bytearray()
+
+    def _read_prefix(self, chunk: bytes | memoryview, at: int) -> int:
+        missing = PREFIX_BYTES - len(self._start)
+        if not self._start and len(chunk) - at >= PREFIX_BYTES:
+            prefix: Buffer = chunk[at : at + PREFIX_BYTES]
+        else:
+            self._start += chunk[at : at + missing]
+            if len(self._start) < PREFIX_BYTES:
+                return len(chunk)
+            prefix, self._start = self._start, bytearray()
+        if prefix[0] > 1:
+            raise GrpcError(Status.INTERNAL, f"bad message prefix: compressed flag is {prefix[0]}, expected 0 or 1")
+        length = int.from_bytes(prefix[1:], "big")
+        if length > self._max_bytes:
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"received message larger than max ({length} vs. {self._max_bytes})")
+        self._is_compressed = prefix[0] == 1
+        self._length = length
+        return at + missing
+
+    def _store(self, chunk: bytes | memoryview, at: int, messages: list[Message]) -> int:
+        have = self._filled or len(self._start)
+        if not have:
+            self.start_ns = monotonic_ns()
+        stop = min(len(chunk), at + self._length - have)
+        num_bytes = stop - at
+        self._count(num_bytes)
+        if self._target is None and self._length > _SMALL_BYTES and (have + num_bytes) * ALLOCATE_RATIO >= self._length:
+            self._take_target(chunk[at:stop])
+        if self._target is None:
+            self._start += chunk[at:stop]
+        else:
+            self._target[self._filled : self._filled + num_bytes] = chunk[at:stop]
+            self._filled += num_bytes
+        if have + num_bytes == self._length:
+            self._finish(messages)
+        return stop
+
+    def _take_target(self, chunk: bytes | memoryview) -> None:
+        start = self._start
+        first = bytes(start[:_FIRST_BYTES]) + bytes(chunk[: max(0, _FIRST_BYTES - len(start))])
+        target = self._allocate(first, self._length) if self._allocate is not None and not self._is_compressed else None
+        self._target = ordinary_memory(self._length) if target is None else target
+        self._target[: len(start)] = start
+        self._filled = len(start)
+        self._start = bytearray()
+
+    def _finish(self, messages: list[Message]) -> None:
+        message: Buffer = self._target if self._target is not None else bytes(self._start)
+        messages.append((self._is_compressed, message))
+        self.release()
+        self._filled = 0
+        self._length = -1
+
+    def _count(self, num_bytes: int) -> None:
+        self._budget.take(num_bytes)
+        self._counted_bytes += num_bytes

@@ -1,0 +1,138 @@
+"""What a gRPC endpoint serves: a table from path to method, and what a request's headers say before any handler runs.
+
+`RequestHead` is built once per distinct header block (http2's cache), so everything that depends on headers alone is decided here:
+which method, whether it may be called, its timeout and encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
+
+from naiad.transport.grpc.compression import ENCODINGS
+from naiad.transport.grpc.message import Allocate, Buffer
+from naiad.transport.grpc.status import Status, http_error, trailers_only, unsupported_encoding
+from naiad.transport.grpc.timeout import parse_timeout_ns
+from naiad.transport.http2.frame import ErrorCode
+from naiad.transport.http2.hpack import HeaderList
+from naiad.transport.http2.limits import Http2StreamError
+
+if TYPE_CHECKING:
+    from naiad.transport.grpc.call import Call
+    from naiad.transport.grpc.repeat_form import MessageForm
+
+
+class MessageStream(Protocol):
+    """The handler of one call with a stream of requests. Nothing is called after `on_cancel`, or after the call was finished."""
+
+    def on_message(self, message: Buffer) -> None: ...
+    def on_half_close(self) -> None: ...
+    def on_cancel(self) -> None: ...
+
+
+UnaryHandler: TypeAlias = "Callable[[Call, Buffer], None]"
+"""Gets the one request message; ends the call now or later. May raise GrpcError. `call.on_cancel` is for it to set."""
+StreamHandler: TypeAlias = "Callable[[Call], MessageStream]"
+
+
+LearnForm: TypeAlias = "Callable[[bytes, int, RequestHead], MessageForm | None]"
+"""(a request message or the beginning of a large one, its length, its head) -> the form of messages that differ from it only in data; None
+where that is not worth knowing. Of a large one, all but the last part must be in its beginning."""
+
+
+class Method(msgspec.Struct, frozen=True):
+    path: str
+    unary: UnaryHandler | None = None
+    stream: StreamHandler | None = None
+    allocate: Allocate | None = None
+    """Memory for large requests."""
+    is_compressed: bool = False
+    """Its responses are compressed when the endpoint is told to and the client accepts it."""
+    learn: LearnForm | None = None
+    """Of a unary method that clients call again and again with the like message (naiad.transport.grpc.repeat)."""
+
+
+class RequestHead(msgspec.Struct, frozen=True):
+    """Without a method and without a rejection it is no request at all."""
+
+    method: Method | None
+    rejection: bytes | None = None
+    """A complete answer, when the headers already decide it."""
+    timeout_ns: int = -1
+    """-1: none."""
+    encoding: str = "identity"
+    accepts_gzip: bool = False
+    metadata: dict[str, str] = {}
+    """What is neither HTTP's nor gRPC's own. The last one of equal names counts."""
+
+
+_RESERVED = frozenset((
+    b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"user-agent", b"content-length",
+))  # fmt: skip
+_CONNECTION_HEADERS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
+
+Guard: TypeAlias = Callable[[Method, dict[str, str]], str | None]
+"""(method, metadata) -> why it may not be called, or None."""
+
+
+def _malformed(reason: str) -> Http2StreamError:
+    return Http2StreamError(ErrorCode.PROTOCOL_ERROR, reason)
+
+
+def _split(headers: HeaderList) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """Pseudo-headers and the rest. Raises for what RFC 9113 calls malformed."""
+    pseudo: dict[bytes, bytes] = {}
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name[:1] == b":":
+            if fields or name in pseudo or name not in _PSEUDO:
+                raise _malformed(f"pseudo-header {name!r} is unknown, repeated or after a field")
+            pseudo[name] = value
+        else:
+            if name in _CONNECTION_HEADERS or not name or name != name.lower():
+                raise _malformed(f"header name {name!r} is not allowed")
+            fields[name] = value
+    return pseudo, fields
+
+
+def _reject(rejection: bytes) -> RequestHead:
+    return RequestHead(None, rejection)
+
+
+def build_head(headers: HeaderList, methods: dict[bytes, Method], guard: Guard | None = None) -> RequestHead:
+    pseudo, fields = _split(headers)
+    if not pseudo:
+        return RequestHead(None)  # Trailers; as the beginning of a request they are malformed.
+    path = pseudo.get(b":path")
+    if not path or b":method" not in pseudo or b":scheme" not in pseudo:
+        raise _malformed("a request needs :method, :scheme and :path")
+    content_type = fields.get(b"content-type", b"")
+    if content_type != b"application/grpc" and not content_type.startswith((b"application/grpc+proto", b"application/grpc;")):
+        return _reject(http_error(415, "this port speaks gRPC, content-type must be application/grpc"))
+    if pseudo[b":method"] != b"POST":
+        return _reject(http_error(405, "gRPC calls are POST requests"))
+    method = methods.get(path)
+    if method is None:
+        return _reject(trailers_only(Status.UNIMPLEMENTED, f"unknown method {path.decode('latin-1')}"))
+    return _describe(method, fields, guard)
+
+
+def _describe(method: Method, fields: dict[bytes, bytes], guard: Guard | None) -> RequestHead:
+    metadata = {name.decode("latin-1"): value.decode("latin-1") for name, value in fields.items() if name not in _RESERVED}
+    timeout_ns = -1
+    if b"grpc-timeout" in fields:
+        try:
+            timeout_ns = parse_timeout_ns(fields[b"grpc-timeout"])
+        except ValueError as error:
+            return _reject(trailers_only(Status.INTERNAL, str(error)))
+    encoding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
+    if encoding not in ENCODINGS:
+        return _reject(unsupported_encoding(f"grpc-encoding '{encoding}' is not supported"))
+    refusal = guard(method, metadata) if guard is not None else None
+    if refusal is not None:
+        return _reject(trailers_only(Status.UNAVAILABLE, refusal))
+    accepted = fields.get(b"grpc-accept-encoding", b"").replace(b" ", b"").split(b",")
+    return RequestHead(method, None, timeout_ns, encoding, b"gzip" in accepted, metadata)

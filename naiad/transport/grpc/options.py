@@ -1,0 +1,42 @@
+"""Everything that can be set about the gRPC endpoint, with Triton's defaults where Triton has the flag."""
+
+from __future__ import annotations
+
+import msgspec
+
+from naiad.transport.http2.limits import GIB, Http2Limits
+
+INT32_MAX = 2**31 - 1
+
+
+class GrpcOptions(msgspec.Struct, frozen=True):
+    # --grpc-keepalive-time, -timeout, -permit-without-calls, --grpc-http2-*: gRPC's own meaning of them.
+    keepalive_time_ms: int = 7_200_000
+    keepalive_timeout_ms: int = 20_000
+    keepalive_permit_without_calls: bool = False
+    max_pings_without_data: int = 2
+    min_recv_ping_interval_without_data_ms: int = 300_000
+    max_ping_strikes: int = 2
+    max_connection_age_ms: int = 0
+    """0: connections may live for ever."""
+    max_connection_age_grace_ms: int = 0
+    """0: calls in flight may take as long as they like."""
+
+    infer_response_compression_level: str = "none"
+    header_forward_pattern: str = ""
+    restricted_protocols: dict[str, tuple[str, str]] = {}
+    """Protocol group (Triton's names: health, metadata, inference, ...) -> (header name without prefix, its value)."""
+
+    max_message_bytes: int = INT32_MAX
+    max_buffered_request_bytes: int = 8 * GIB
+    """Of requests that are still being received, over all connections; beyond it new bytes are refused with RESOURCE_EXHAUSTED."""
+    max_connections: int = 10_000
+    first_request_timeout_s: float = 60.0
+    """A connection that has not brought a request by then is closed."""
+    receive_stall_timeout_s: float = 60.0
+    """A message of which nothing more arrives for so long fails its call."""
+    send_stall_timeout_s: float = 300.0
+    """A connection that takes nothing of what waits for it for so long is closed."""
+    max_stream_requests_in_flight: int = 1024
+    """Per ModelStreamInfer; above it the stream's window is not renewed."""
+    http2: Http2Limits = Http2Limits()

@@ -1,0 +1,357 @@
+"""One client connection of the gRPC endpoint: the asyncio protocol around Http2Connection.
+
+In:  bytes from the transport. Out: calls to method handlers; bytes to the transport. What takes too long is Patience's.
+Rule: everything that is sent within one turn of the event loop leaves in one write. Data goes to the transport only while it
+takes it; the rest waits in the streams, within the limits of http2_limits.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.deadlines import Patience
+from naiad.transport.grpc.message import PREFIX_BYTES, MessageReader
+from naiad.transport.grpc.method import RequestHead
+from naiad.transport.grpc.repeat import Repeats
+from naiad.transport.grpc.repeat_call import RepeatedCall
+from naiad.transport.grpc.status import GrpcError, Status
+from naiad.transport.http2.connection import Http2Connection
+from naiad.transport.http2.event import (
+    ConnectionFailed,
+    DataReceived,
+    Event,
+    GoAwayReceived,
+    HeadersReceived,
+    PingAcknowledged,
+    PingReceived,
+    SettingsReceived,
+    SinkFilled,
+    StreamEnded,
+    TrailersReceived,
+)
+from naiad.transport.http2.frame import MAX_STREAM_ID, ErrorCode
+from naiad.transport.http2.limits import KIB, MIB
+from naiad.transport.http2.stream import CLOSED, Stream
+
+if TYPE_CHECKING:
+    from naiad.transport.grpc.endpoint import GrpcEndpoint
+
+_length_at = struct.Struct(">I").unpack_from
+_JOIN_BYTES: Final = 64 * KIB
+_WRITE_HIGH_BYTES: Final = 4 * MIB
+_DRAIN_PING: Final = b"draining"
+_HTTP1_TEXT: Final = b"This port speaks gRPC, which is HTTP/2.\n"
+_HTTP1_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(_HTTP1_TEXT)
+    + _HTTP1_TEXT
+)
+
+
+class GrpcProtocol(asyncio.BufferedProtocol):
+    def __init__(self, endpoint: GrpcEndpoint) -> None:
+        self.endpoint = endpoint
+        self.options = endpoint.options
+        self.gzip_level = endpoint.gzip_level
+        self.loop: asyncio.AbstractEventLoop
+        self.connection = Http2Connection(
+            is_server=True,
+            make_head=endpoint.make_head,
+            limits=endpoint.options.http2,
+            counters=endpoint.counters,
+            clock_ns=endpoint.clock_ns,
+        )
+        self.sender = self.connection.sender
+        self._incoming = self.connection.incoming
+        self._repeats = Repeats(self)
+        self._transport: asyncio.Transport
+        self._read_view = endpoint.read_view
+        self._max_frame_message_bytes = endpoint.options.max_message_bytes + PREFIX_BYTES
+        self._is_direct = False
+        self._is_receiving = False
+        self._is_flush_due = False
+        self._is_lost = False
+        self._is_drain_final = False
+        self.patience = Patience(self, self.options, endpoint.clock_ns())
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            HeadersReceived: self._on_headers,
+            DataReceived: self._on_data,
+            SinkFilled: self._on_sink_filled,
+            TrailersReceived: self._on_trailers,
+            StreamEnded: self._on_stream_ended,
+            PingReceived: self._on_ping,
+            PingAcknowledged: self._on_ping_acknowledged,
+            SettingsReceived: self._ignore,
+            GoAwayReceived: self._ignore,
+            ConnectionFailed: self._on_failed,
+        }
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.loop = self.endpoint.loop
+        self._transport = transport
+        transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
+        ssl_object = transport.get_extra_info("ssl_object")
+        if ssl_object is not None and ssl_object.selected_alpn_protocol() != "h2":
+            self.count("alpn")
+            transport.abort()
+            return
+        refusal = self.endpoint.admit(self)
+        if refusal is not None:
+            self.connection.goaway(0, ErrorCode.ENHANCE_YOUR_CALM, refusal.encode())
+            self.flush()
+            self.close()
+            return
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self.endpoint.forget(self)
+        self.connection.is_closed = True
+        self._cancel_calls()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        sink = self.connection.receive_buffer() if self._incoming.frame_left else None
+        self._is_direct = sink is not None
+        return self._read_view if sink is None else sink
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self.connection
+        self.patience.has_received = True
+        self._is_receiving = True
+        try:
+            if self._is_direct:
+                self._handle(connection.received_into_buffer(nbytes))
+            else:
+                view = self._read_view
+                taken = self._repeats.receive(view, nbytes)
+                if taken < nbytes:
+                    self._read_view = self.endpoint.read_view
+                    self._handle(connection.receive(bytes(view[taken:nbytes])))
+        finally:
+            self._is_receiving = False
+        if self.sender.out or self._is_drain_final:
+            self.flush()
+
+    def _handle(self, events: list[Event]) -> None:
+        handlers = self._handlers
+        for event in events:
+            handlers[type(event)](event)
+
+    def eof_received(self) -> bool:
+        """A client that only half-closes its socket still gets its answers. TLS has no such thing."""
+        if not self.connection.streams or self._transport.get_extra_info("ssl_object") is not None:
+            return False
+        self.drain()
+        return True
+
+    def pause_writing(self) -> None:
+        self.sender.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.sender.is_paused = False
+        self.sender.unread_control_bytes = 0
+        self.sender.pump()
+        self.flush()
+
+    # Writing.
+
+    def flush_soon(self) -> None:
+        """At the end of this turn of the loop: whatever is answered until then shares one write."""
+        if not (self._is_receiving or self._is_flush_due or self._is_lost):
+            self._is_flush_due = True
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._is_flush_due = False
+        if self._is_lost:
+            return
+        sender = self.sender
+        transport = self._transport
+        while sender.out:
+            num_bytes = sender.out_bytes
+            out = sender.take()
+            if len(out) == 1:
+                transport.write(out[0])
+            elif num_bytes <= _JOIN_BYTES:
+                transport.write(b"".join(out))
+            else:
+                transport.writelines(out)
+        if self._is_drain_final and not self.connection.streams:
+            self.close()
+
+    def close(self) -> None:
+        """After what is already written; Patience aborts a transport that cannot finish that."""
+        if not self.patience.closing_ns:
+            self.patience.closing_ns = self.endpoint.clock_ns()
+            self.connection.is_closed = True
+            self._transport.close()
+
+    # Events.
+
+    def _on_headers(self, event: HeadersReceived) -> None:
+        stream = event.stream
+        head: RequestHead = event.head
+        if stream.state == CLOSED:
+            return
+        method = head.method
+        if method is None:
+            if head.rejection is None:
+                self.sender.reset(stream, ErrorCode.PROTOCOL_ERROR)
+            else:
+                self.sender.headers(stream, head.rejection, end_stream=True)
+            return
+        call = stream.context = Call(self, stream, head, method)
+        if head.timeout_ns >= 0 or method.stream is not None:
+            call.start(self.endpoint.clock_ns())
+        if event.end_stream:
+            call.receive([], True)
+
+    def _on_data(self, event: DataReceived) -> None:
+        call: Call | RepeatedCall | None = event.stream.context
+        if call is None:
+            return
+        data = event.data
+        if call.reader is None:
+            assert isinstance(call, Call)
+            size = len(data)
+            if (
+                event.end_stream
+                and PREFIX_BYTES <= size <= self._max_frame_message_bytes
+                and data[0] == 0
+                and _length_at(data, 1)[0] == size - PREFIX_BYTES
+                and call.handler is None
+            ):
+                call.take(data[PREFIX_BYTES:])
+                return
+            call.reader = MessageReader(self.options.max_message_bytes, self.endpoint.budget, call.method.allocate)
+        self._feed(call, event.stream, data, event.end_stream)
+
+    def _feed(self, call: Call | RepeatedCall, stream: Stream, data: bytes | memoryview, end_stream: bool) -> None:
+        assert call.reader is not None
+        try:
+            messages = call.reader.feed(data)
+        except GrpcError as error:
+            call.abort(error.status, error.message)
+            return
+        self._after_read(call, stream)
+        call.receive(messages, end_stream)
+
+    def on_begun(self, call: RepeatedCall, data: memoryview, next_read_bytes: int) -> None:
+        """A large request the short way, and what has come of its last part. The next one will be alike, and is better read for the most
+        part into its own memory than into the buffer of this connection."""
+        self._feed(call, call, data, False)
+        self._read_view = self.endpoint.read_view[:next_read_bytes]
+
+    def _on_sink_filled(self, event: SinkFilled) -> None:
+        call: Call | RepeatedCall | None = event.stream.context
+        if call is None or call.reader is None:
+            return
+        try:
+            messages = call.reader.filled(event.num_bytes)
+        except GrpcError as error:
+            call.abort(error.status, error.message)
+            return
+        self._after_read(call, event.stream)
+        call.receive(messages, event.end_stream)
+
+    def _after_read(self, call: Call | RepeatedCall, stream: Stream) -> None:
+        reader = call.reader
+        assert reader is not None
+        stream.sink = reader.sink()
+        if reader.is_empty:
+            self.patience.partial.discard(call)
+        else:
+            self.patience.partial.add(call)
+
+    def _on_trailers(self, event: TrailersReceived) -> None:
+        call: Call | None = event.stream.context
+        if call is not None:
+            call.receive([], True)
+
+    def _on_stream_ended(self, event: StreamEnded) -> None:
+        call: Call | None = event.stream.context
+        if call is not None:
+            call.cancel()
+
+    def _on_ping(self, event: PingReceived) -> None:
+        if self.patience.is_ping_abuse(self.endpoint.clock_ns()):
+            self.count("too_many_pings")
+            self.connection.goaway(self.connection.last_peer_stream_id, ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+            self._end_all()
+
+    def _on_ping_acknowledged(self, event: PingAcknowledged) -> None:
+        if event.payload == _DRAIN_PING and self.patience.drain_ns:
+            self.finish_drain()
+
+    def _on_failed(self, event: ConnectionFailed) -> None:
+        if self.connection.last_peer_stream_id == 0 and event.reason.startswith("not HTTP/2"):
+            self.sender.take()
+            self._transport.write(_HTTP1_ANSWER)
+        self._end_all()
+
+    def _end_all(self) -> None:
+        """The connection is over: its calls are cancelled, what is already in the output is still written."""
+        self._cancel_calls()
+        self.flush()
+        self.close()
+
+    def _cancel_calls(self) -> None:
+        for stream in list(self.connection.streams.values()):
+            if stream.context is not None:
+                stream.context.cancel()
+            self.sender.forget(stream)
+
+    def _ignore(self, event: Event) -> None:
+        pass
+
+    def drop_slow_reader(self, stream: Stream) -> None:
+        self.endpoint.counters.slow_readers_total += 1
+        self.sender.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+
+    # The end.
+
+    def drain(self) -> None:
+        """No new calls: the client is told, may finish those under way, and the connection closes after the last one."""
+        if self.patience.drain_ns or self.patience.closing_ns:
+            return
+        self.patience.drain_ns = self.endpoint.clock_ns()
+        # The first GOAWAY refuses nothing: calls that are on their way must not fail. The ping's answer shows that none are left.
+        self.connection.goaway(MAX_STREAM_ID)
+        self.connection.ping(_DRAIN_PING)
+        self.flush_soon()
+
+    def finish_drain(self) -> None:
+        if not self._is_drain_final:
+            self._is_drain_final = True
+            self.connection.goaway(self.connection.last_peer_stream_id)
+            self.flush_soon()
+
+    def abort_calls(self, status: Status, message: str) -> None:
+        """Ends every call with a status, then the connection."""
+        for stream in list(self.connection.streams.values()):
+            if stream.context is not None:
+                stream.context.abort(status, message)
+        self.finish_drain()
+        self.flush()
+        self.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # For Patience.
+
+    def give_up(self, cause: str, reason: str) -> None:
+        self.count(cause)
+        self.connection.goaway(self.connection.last_peer_stream_id, ErrorCode.NO_ERROR, reason.encode())
+        self._end_all()
+
+    def count(self, cause: str) -> None:
+        self.endpoint.counters.failures[cause] += 1
+
+    def write_buffer_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()

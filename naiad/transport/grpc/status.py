@@ -1,0 +1,89 @@
+"""How a gRPC call ends: status codes, and the header blocks that carry them.
+
+Blocks are constants wherever the content is; a status with a message is the only one built per call.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from naiad.transport.http2.hpack import encode_headers
+
+
+class Status(enum.IntEnum):
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class GrpcError(Exception):
+    """Ends the call it is raised in."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+_STATUS_200: Final = (b":status", b"200")
+_CONTENT_TYPE: Final = (b"content-type", b"application/grpc")
+_ACCEPT_ENCODING: Final = (b"grpc-accept-encoding", b"identity, deflate, gzip")
+
+RESPONSE_HEADERS: Final = encode_headers([_STATUS_200, _CONTENT_TYPE])
+GZIP_RESPONSE_HEADERS: Final = encode_headers([_STATUS_200, _CONTENT_TYPE, (b"grpc-encoding", b"gzip")])
+OK_TRAILERS: Final = encode_headers([(b"grpc-status", b"0")])
+
+MAX_MESSAGE_BYTES: Final = 4096
+"""Of a status message: clients refuse trailers above 8 KiB, and percent-encoding may double the length."""
+_PLAIN: Final = frozenset(range(0x20, 0x7F)) - {ord("%")}
+
+
+def percent_encode(message: str) -> bytes:
+    raw = message.encode("utf-8", "replace")
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raw = raw[:MAX_MESSAGE_BYTES].decode("utf-8", "ignore").encode() + b"..."
+    if all(byte in _PLAIN for byte in raw):
+        return raw
+    return b"".join(b"%c" % byte if byte in _PLAIN else b"%%%02X" % byte for byte in raw)
+
+
+def trailers(status: int, message: str) -> bytes:
+    if status == Status.OK:
+        return OK_TRAILERS
+    return encode_headers(_status_fields(status, message))
+
+
+def trailers_only(status: int, message: str) -> bytes:
+    """The block of a response that has no message: headers and trailers in one."""
+    return encode_headers([_STATUS_200, _CONTENT_TYPE, *_status_fields(status, message)])
+
+
+def unsupported_encoding(message: str) -> bytes:
+    return encode_headers([_STATUS_200, _CONTENT_TYPE, _ACCEPT_ENCODING, *_status_fields(Status.UNIMPLEMENTED, message)])
+
+
+def http_error(http_status: int, message: str) -> bytes:
+    """For requests that are not gRPC at all."""
+    return encode_headers([(b":status", b"%d" % http_status), *_status_fields(Status.UNKNOWN, message)])
+
+
+def _status_fields(status: int, message: str) -> list[tuple[bytes, bytes]]:
+    fields = [(b"grpc-status", b"%d" % status)]
+    if message:
+        fields.append((b"grpc-message", percent_encode(message)))
+    return fields

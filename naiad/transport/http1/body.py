@@ -1,0 +1,81 @@
+"""Bodies that are still being received: memory for the bytes, and when they are complete.
+
+A body of known length is received straight into the memory it will be used from (`rest` is what the socket fills next);
+a chunked one is decoded from copies. Rule: memory is committed as bytes arrive, whatever length was announced.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+
+import numpy as np
+
+from naiad.core.tensor import Buffer
+from naiad.transport.http1.chunked import ChunkedDecoder
+from naiad.transport.http1.head import Head
+
+
+class FixedBody:
+    __slots__ = ("_is_large", "_memory", "head", "num_bytes", "rest", "start_ns")
+
+    def __init__(self, head: Head, large_body_bytes: int) -> None:
+        self.head = head
+        self.start_ns = monotonic_ns()
+        self._is_large = head.content_length > large_body_bytes
+        self._memory = self._allocate(head)
+        self.rest: memoryview = self._memory
+        self.num_bytes = 0
+
+    def _allocate(self, head: Head) -> memoryview:
+        """Reserves only: neither the arena's pages nor malloc's are touched before bytes are written to them."""
+        if self._is_large and head.route.body_buffer is not None:
+            memory = head.route.body_buffer(head.content_length)
+            if memory is not None:
+                return memory
+        return np.empty(head.content_length, np.uint8).data
+
+    def take(self, data: bytes, start: int) -> int:
+        """Copies what of it is in `data`, which was read before the head was known; returns where `data` goes on."""
+        size = min(len(self.rest), len(data) - start)
+        self.rest[:size] = memoryview(data)[start : start + size]
+        self.advance(size)
+        return start + size
+
+    def advance(self, num_bytes: int) -> bool:
+        """The socket has filled so much of `rest`. True when the body is complete."""
+        self.num_bytes += num_bytes
+        self.rest = self.rest[num_bytes:]
+        return len(self.rest) == 0
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.rest) == 0
+
+    def content(self) -> Buffer:
+        return self._memory if self._is_large else self._memory.tobytes()
+
+
+class ChunkedBody:
+    __slots__ = ("_decoder", "_large_body_bytes", "head", "max_bytes", "start_ns")
+
+    def __init__(self, head: Head, max_bytes: int, max_chunks: int, large_body_bytes: int) -> None:
+        self.head = head
+        self.start_ns = monotonic_ns()
+        self.max_bytes = max_bytes
+        self._decoder = ChunkedDecoder(max_bytes, max_chunks)
+        self._large_body_bytes = large_body_bytes
+
+    def take(self, data: bytes, start: int) -> int:
+        return self._decoder.feed(data, start)
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self._decoder.body)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._decoder.is_done
+
+    def content(self) -> Buffer:
+        body = self._decoder.body
+        return memoryview(body) if len(body) > self._large_body_bytes else bytes(body)

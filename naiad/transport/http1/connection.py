@@ -1,0 +1,409 @@
+"""One HTTP/1.1 connection on the event loop: bytes -> exchanges, and the connection's deadlines.
+
+In:  what the socket delivers, through get_buffer/buffer_updated: small requests through a scratch buffer that all connections
+     share, large bodies straight into the memory they will be used from.
+Out: `head.route.handle(exchange)` once per request, on the stack of the read; no task, no future, no timer per request.
+Rule: a connection that broke the protocol is answered once, in its turn, then drained and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import TYPE_CHECKING, cast
+
+from naiad import log
+from naiad.core.tensor import Buffer
+from naiad.transport.http1.body import ChunkedBody, FixedBody
+from naiad.transport.http1.chunked import BodyTooLargeError, ChunkError
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import BROKEN, Head, HeadError
+from naiad.transport.http1.repeated import Repeated
+from naiad.transport.http1.response_head import CONTINUE
+from naiad.transport.http1.response_queue import AnswerQueue
+
+if TYPE_CHECKING:
+    from naiad.transport.http1.endpoint import Http1Endpoint
+
+_HEAD_END = b"\r\n\r\n"
+_MAX_LINGER_BYTES = 1 << 30
+_RETRY_SOON = b"Retry-After: 1\r\n"
+
+
+class Http1Connection(asyncio.BufferedProtocol):
+    __slots__ = (
+        "_answers",
+        "_body",
+        "_endpoint",
+        "_fixed_body",
+        "_has_continue_due",
+        "_heads",
+        "_is_broken",
+        "_is_draining",
+        "_is_parsing",
+        "_is_reading_paused",
+        "_last_unsent_bytes",
+        "_limits",
+        "_pending",
+        "_received_bytes",
+        "_scratch",
+        "_since_s",
+        "_stalled_since_s",
+        "_transport",
+    )
+
+    _transport: asyncio.Transport
+    _answers: AnswerQueue
+
+    def __init__(self, endpoint: Http1Endpoint) -> None:
+        self._endpoint = endpoint
+        self._limits = endpoint.limits
+        self._heads = endpoint.heads
+        self._scratch = endpoint.scratch
+        self._pending = b""
+        """Received and not understood yet: the beginning of a request, or requests that wait for their turn."""
+        self._body: FixedBody | ChunkedBody | None = None
+        self._fixed_body: FixedBody | None = None
+        """The same, when the socket fills it directly."""
+        self._has_continue_due = False
+        self._is_parsing = False
+        self._is_draining = False
+        """Nothing that the client still sends counts."""
+        self._is_broken = False
+        """The request could not be received: there may be more of it on the way."""
+        self._is_reading_paused = False
+        self._received_bytes = 0
+        """Of the request that is being received (at least 1), or drained; 0 between requests."""
+        self._since_s = endpoint.now_s
+        """When the connection became idle, began to receive a request, or began to drain."""
+        self._stalled_since_s = 0.0
+        self._last_unsent_bytes = 0
+
+    # The socket.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._answers = AnswerQueue(self, self._transport, self._endpoint.turn, self._limits.max_stream_buffer_bytes)
+        reason = self._endpoint.admit(self)
+        if reason is not None:
+            if self._endpoint.is_flooded:
+                self.abort()
+            else:
+                self._refuse(503, reason, _RETRY_SOON)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._body = self._fixed_body = None
+        self._is_draining = True
+        self._endpoint.forget(self)
+        self._answers.close()
+
+    def eof_received(self) -> bool:
+        """A client that closes its side gets no more answers: Triton's clients never half-close, and cancelling at once matters more."""
+        self._is_draining = True
+        self._answers.flush()
+        self._answers.disconnect()
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        body = self._fixed_body
+        return self._scratch if body is None else body.rest
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._fixed_body is not None:
+            self._received_bytes += nbytes
+            if self._fixed_body.advance(nbytes):
+                self._end_body(self._fixed_body)
+            return
+        if self._is_draining:
+            self._drain(nbytes)
+            return
+        data = self._scratch[:nbytes].tobytes()
+        if self._pending:
+            data = self._pending + data
+            self._pending = b""
+        answers = self._answers
+        again = answers.again
+        if again is not None and not answers.exchanges and not answers.is_paused and self._body is None:
+            if (not again.size or len(data) == again.size) and self._begin_again(again, data):
+                return
+            if again.is_head(data):
+                # Many clients send head and body one after the other, and some are read in between: the body is on its way.
+                self._pending = data
+                self._note_receiving()
+                return
+        self._parse(data)
+
+    def pause_writing(self) -> None:
+        self._answers.set_paused(is_paused=True)
+
+    def resume_writing(self) -> None:
+        self._answers.set_paused(is_paused=False)
+        self._resume()
+
+    # Requests.
+
+    def _parse(self, data: bytes) -> None:
+        """Takes as many whole requests out of `data` as may be worked on now; keeps the rest."""
+        self._is_parsing = True
+        answers = self._answers
+        start, size = 0, len(data)
+        while start < size and not self._is_draining:
+            if self._body is not None:
+                start = self._continue_body(self._body, data, start)
+                continue
+            if len(answers.exchanges) >= self._limits.max_pipelined or answers.is_paused:
+                self._hold(data[start:])
+                break
+            end = data.find(_HEAD_END, start)
+            if end < 0:
+                self._keep_partial_head(data[start:])
+                break
+            end += 4
+            key = data[start:end]
+            head = self._heads.get(key)
+            if head is None:
+                key = key.lstrip(b"\r\n")  # empty lines before a request are ignored: RFC 9112, 2.2
+                if not key:
+                    start = end
+                    self._received_bytes = 0  # they are not the beginning of a request
+                    continue
+                head = self._new_head(key)
+                if head is None:
+                    break
+            stop = end + head.content_length
+            if stop > size or not head.is_inline:
+                start = self._begin_body(head, data, end)
+                continue
+            start = stop
+            answers.is_corked = start < size
+            self._dispatch(head, data[end:stop])
+        self._is_parsing = answers.is_corked = False
+
+    def _new_head(self, data: bytes) -> Head | None:
+        try:
+            return self._endpoint.read_head(data)
+        except HeadError as error:
+            self._refuse(error.status, error.message)
+            return None
+
+    def _keep_partial_head(self, data: bytes) -> None:
+        limits = self._limits
+        if len(data) > limits.max_head_bytes:
+            if data.find(b"\r\n", 0, limits.max_target_bytes + 32) < 0:
+                self._refuse(414, f"request target exceeds {limits.max_target_bytes} bytes")
+            else:
+                self._refuse(431, f"request head exceeds {limits.max_head_bytes} bytes")
+            return
+        self._pending = data
+        self._note_receiving()
+
+    def _note_receiving(self) -> None:
+        """The receive deadline runs from the first byte of a request, not from the latest."""
+        if self._received_bytes == 0:
+            self._since_s = self._endpoint.now_s
+            self._received_bytes = 1
+
+    def _begin_body(self, head: Head, data: bytes, start: int) -> int:
+        """The request's body is not all in `data`, or is not to be taken from it. Returns where to go on in `data`."""
+        limits = self._limits
+        max_bytes = head.route.max_body_bytes or limits.max_body_bytes
+        if head.content_length > max_bytes:
+            self._refuse_body(head, head.content_length, max_bytes)
+            return len(data)
+        self._note_receiving()
+        body: FixedBody | ChunkedBody
+        if head.is_chunked:
+            body = ChunkedBody(head, max_bytes, limits.max_chunks, limits.large_body_bytes)
+        else:
+            try:
+                body = FixedBody(head, limits.large_body_bytes)
+            except MemoryError:
+                self._refuse(503, "not enough memory for the request", _RETRY_SOON)
+                return len(data)
+        self._body = body
+        self._has_continue_due = head.expects_continue and start == len(data)
+        start = self._continue_body(body, data, start)
+        self._send_continue()
+        return start
+
+    def _continue_body(self, body: FixedBody | ChunkedBody, data: bytes, start: int) -> int:
+        try:
+            start = body.take(data, start)
+        except BodyTooLargeError:
+            assert isinstance(body, ChunkedBody)
+            self._refuse_body(body.head, None, body.max_bytes)
+            return len(data)
+        except ChunkError as error:
+            self._refuse(400, str(error))
+            return len(data)
+        if body.is_complete:
+            self._answers.is_corked = start < len(data)
+            self._end_body(body)
+        else:
+            self._received_bytes = body.num_bytes + 1
+            self._fixed_body = body if isinstance(body, FixedBody) else None
+        return start
+
+    def _end_body(self, body: FixedBody | ChunkedBody) -> None:
+        self._body = self._fixed_body = None
+        self._has_continue_due = False
+        self._dispatch(body.head, body.content(), body.start_ns)
+
+    def _dispatch(self, head: Head, body: Buffer, receive_start_ns: int = 0) -> None:
+        self._received_bytes = 0
+        self._endpoint.num_requests += 1
+        exchange = Exchange(self._answers, head, body)
+        exchange.receive_start_ns = receive_start_ns
+        self._answers.exchanges.append(exchange)
+        if not head.keep_alive:
+            self._is_draining = True  # nothing after this request counts; its answer ends the connection
+        try:
+            head.route.handle(exchange)
+        except Exception:
+            log.error(f"the handler of {head.path.decode('latin-1')} failed: {traceback.format_exc()}")
+            if exchange.is_started:
+                self.abort()
+            else:
+                exchange.respond_error(500, "internal error")
+
+    def _begin_again(self, again: Repeated, data: bytes) -> bool:
+        received_bytes, self._received_bytes = self._received_bytes, 0
+        try:
+            if not again.begin(self._answers, data):
+                self._received_bytes = received_bytes
+                return False
+        except Exception:
+            log.error(f"the handler of a repeated request failed: {traceback.format_exc()}")
+            answers = self._answers
+            answers.again = None  # what has failed halfway may still hear of this request: it is not used for another
+            if answers.exchanges and not answers.exchanges[0].is_started:
+                answers.exchanges[0].respond_error(500, "internal error")
+            else:
+                self.abort()
+        self._endpoint.num_requests += 1
+        return True
+
+    # Waiting for a turn.
+
+    def _hold(self, data: bytes) -> None:
+        self._pending = data
+        if len(data) > self._limits.max_held_bytes and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        """A turn became free: goes on with what was held back."""
+        if self._is_parsing or self._answers.is_paused or self._is_draining:
+            return
+        if self._pending:
+            data, self._pending = self._pending, b""
+            self._parse(data)
+        if self._is_reading_paused and len(self._pending) <= self._limits.max_held_bytes:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+
+    def _send_continue(self) -> None:
+        if self._has_continue_due and not self._answers.exchanges:
+            self._has_continue_due = False
+            self._answers.flush()
+            self._transport.write(CONTINUE)
+
+    # The end.
+
+    def on_answered(self) -> None:
+        if self._received_bytes == 0:
+            self._since_s = self._endpoint.now_s
+            if self._answers.is_stopping and self.is_idle:
+                self.close()
+                return
+        elif self._has_continue_due:
+            self._send_continue()
+        if self._pending or self._is_reading_paused:
+            self._resume()
+
+    def on_last_answer(self) -> None:
+        self._is_draining = True
+        self._answers.disconnect()
+        self._since_s = self._endpoint.now_s
+        if not self._is_broken:
+            self._transport.close()
+        elif self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def on_slow_reader(self) -> None:
+        self._endpoint.num_slow_readers += 1
+        self.abort()
+
+    def _refuse(self, status: int, message: str, headers: bytes = b"") -> None:
+        """Answers what cannot be served, in its turn, and closes; reads on for a while so that the client sees the answer."""
+        self._abandon_request()
+        self._endpoint.num_refused += 1
+        exchange = Exchange(self._answers, BROKEN, b"")
+        self._answers.exchanges.append(exchange)
+        exchange.respond_error(status, message, headers)
+
+    def _refuse_body(self, head: Head, size: int | None, max_bytes: int) -> None:
+        words = head.route.oversize_message
+        self._refuse(400, f"request body exceeds {max_bytes} bytes" if words is None else words(size, max_bytes))
+
+    def _abandon_request(self) -> None:
+        self._body = self._fixed_body = None
+        self._has_continue_due = False
+        self._pending = b""
+        self._is_draining = self._is_broken = True
+        self._received_bytes = 0
+        self._since_s = self._endpoint.now_s
+
+    def _drain(self, nbytes: int) -> None:
+        self._received_bytes += nbytes
+        if self._received_bytes > _MAX_LINGER_BYTES:
+            self.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._answers.exchanges and not self._pending and self._body is None
+
+    def stop(self) -> None:
+        """Finish what has begun, then close."""
+        self._answers.is_stopping = True
+        if self.is_idle:
+            self.close()
+
+    def close(self) -> None:
+        """After what has been written is sent."""
+        self._is_draining = True
+        self._answers.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._is_draining = True
+        self._answers.disconnect()
+        self._transport.abort()
+
+    # Deadlines, once per sweep of the endpoint.
+
+    def check_deadlines(self, now_s: float) -> None:
+        limits = self._limits
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if unsent_bytes:
+            self._check_write_progress(now_s, unsent_bytes)
+            return
+        self._last_unsent_bytes = 0
+        waited_s = now_s - self._since_s
+        if self._is_draining:
+            if not self._answers.exchanges and waited_s > limits.linger_timeout_s:
+                self.abort()
+        elif self._received_bytes:
+            if waited_s > limits.receive_timeout_s + self._received_bytes / limits.min_receive_bytes_per_s:
+                self._refuse(408, "the request was not received in time")
+        elif self.is_idle and waited_s > limits.keep_alive_timeout_s:
+            self.close()
+
+    def _check_write_progress(self, now_s: float, unsent_bytes: int) -> None:
+        if unsent_bytes != self._last_unsent_bytes:
+            self._last_unsent_bytes = unsent_bytes
+            self._stalled_since_s = now_s
+        elif now_s - self._stalled_since_s > self._limits.write_timeout_s:
+            self.on_slow_reader()
+        if self._received_bytes == 0:
+            self._since_s = now_s

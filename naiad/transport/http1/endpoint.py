@@ -1,0 +1,123 @@
+"""An HTTP/1.1 endpoint: what the connections of one listening port share, and how they end.
+
+In:  a router (head -> Route), limits. Out: `protocol_factory` for loop.create_server, counters, `stop`.
+Rule: no framework and no task per request; deadlines of all connections are checked by one sweep per second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from naiad.transport.http1.connection import Http1Connection
+from naiad.transport.http1.flush import FlushTurn
+from naiad.transport.http1.head import Head, parse_head
+from naiad.transport.http1.limits import Http1Limits
+from naiad.transport.http1.route import Router
+
+_SWEEP_INTERVAL_S = 1.0
+_SCRATCH_BYTES = 64 * 1024
+_MAX_CACHED_HEADS = 1024
+_MAX_CACHED_HEAD_BYTES = 1024
+_MAX_REFUSED_CONNECTIONS = 1024
+"""Open at once beyond the limit, each only to be told so."""
+
+
+class Http1Endpoint:
+    def __init__(self, router: Router, limits: Http1Limits, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self.turn: FlushTurn
+        self.connections: set[Http1Connection] = set()
+        self.heads: dict[bytes, Head] = {}
+        """Heads by their bytes: clients repeat theirs, and parsing one costs more than all the rest of a small request."""
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        """One for all connections: what is read into it is taken out before the next read."""
+        self.now_s = clock_s()
+        """The time of the latest sweep: exact enough for deadlines and free to read."""
+        self.num_requests = 0
+        self.num_connections = 0
+        """Accepted since the start."""
+        self.num_refused = 0
+        self.num_slow_readers = 0
+        self._router = router
+        self._clock_s = clock_s
+        self._loop: asyncio.AbstractEventLoop
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
+        self._all_closed: asyncio.Event | None = None
+
+    def protocol_factory(self) -> Http1Connection:
+        """For `loop.create_server`; call it on the loop that serves."""
+        if not self.connections:
+            self._loop = asyncio.get_running_loop()
+            self.turn = FlushTurn(self._loop)
+            self.now_s = self._clock_s()
+        return Http1Connection(self)
+
+    def read_head(self, data: bytes) -> Head:
+        """Raises HeadError."""
+        head = parse_head(data, self.limits)
+        head.route = self._router(head)
+        max_bytes = head.route.max_body_bytes or self.limits.max_body_bytes
+        head.is_inline = not head.is_chunked and head.content_length <= min(max_bytes, self.limits.large_body_bytes)
+        # A traceparent is new with every request: such heads would only push out those that come again.
+        if len(data) <= _MAX_CACHED_HEAD_BYTES and b"traceparent" not in head.headers:
+            if len(self.heads) >= _MAX_CACHED_HEADS:
+                self.heads.clear()
+            self.heads[data] = head
+        return head
+
+    # Connections.
+
+    def admit(self, connection: Http1Connection) -> str | None:
+        """Why it cannot be served, for it to be told; None when it is welcome."""
+        self.connections.add(connection)
+        self.num_connections += 1
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
+        if self._is_stopping:
+            return "the server is shutting down"
+        return "maximum number of connections reached" if len(self.connections) > self.limits.max_connections else None
+
+    @property
+    def is_flooded(self) -> bool:
+        return len(self.connections) > self.limits.max_connections + _MAX_REFUSED_CONNECTIONS
+
+    def forget(self, connection: Http1Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._stop_sweeping()
+            if self._all_closed is not None:
+                self._all_closed.set()
+
+    def sweep(self) -> None:
+        self.now_s = self._clock_s()
+        for connection in list(self.connections):
+            connection.check_deadlines(self.now_s)
+
+    def _on_sweep_timer(self) -> None:
+        self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
+        self.sweep()
+
+    def _stop_sweeping(self) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+
+    # The end.
+
+    async def stop(self, grace_s: float) -> None:
+        """The listening sockets are closed already: finishes what is in work, closes what is idle, aborts the rest after `grace_s`."""
+        self._is_stopping = True
+        self._all_closed = asyncio.Event()
+        for connection in list(self.connections):
+            connection.stop()
+        if self.connections:
+            try:
+                await asyncio.wait_for(self._all_closed.wait(), grace_s)
+            except TimeoutError:
+                for connection in list(self.connections):
+                    connection.abort()
+                await self._all_closed.wait()
+        self._stop_sweeping()

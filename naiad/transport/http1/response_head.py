@@ -1,0 +1,48 @@
+"""The head of an HTTP/1.1 answer: status line and framing fields, rendered from precomputed pieces.
+
+Frontends give their own header fields as finished bytes (each line with its CRLF); this file adds what depends on the request.
+"""
+
+from __future__ import annotations
+
+import http
+import json
+
+from naiad.transport.http1.head import Head
+
+STATUS_LINES: dict[int, bytes] = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in http.HTTPStatus if status.value >= 200
+}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+JSON_TYPE = b"Content-Type: application/json\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_CLOSE = b"Connection: close\r\n"
+_KEEP_ALIVE = b"Connection: keep-alive\r\n"
+_NO_BODY = frozenset((204, 304))
+
+
+def render_head(status: int, headers: bytes, size: int) -> bytes:
+    """For the common case (`Head.is_plain`) of an answer with a known size."""
+    return b"%bContent-Length: %d\r\n%b\r\n" % (STATUS_LINES[status], size, headers)
+
+
+def render_special_head(head: Head, status: int, headers: bytes, size: int | None, *, should_close: bool) -> bytes:
+    """`size` None: a stream, chunked for HTTP/1.1 and ended by closing for HTTP/1.0."""
+    parts = [STATUS_LINES[status]]
+    if size is None:
+        if not head.is_http10:
+            parts.append(b"Transfer-Encoding: chunked\r\n")
+    elif status not in _NO_BODY:
+        parts.append(b"Content-Length: %d\r\n" % size)
+    parts.append(headers)
+    if should_close:
+        parts.append(_CLOSE)
+    elif head.is_http10:
+        parts.append(_KEEP_ALIVE)
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def error_body(message: str) -> bytes:
+    return b'{"error":%b}' % json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")

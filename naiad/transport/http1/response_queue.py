@@ -1,0 +1,187 @@
+"""The answers of one HTTP/1.1 connection, written in the order of its requests.
+
+In:  parts of answers, from exchanges, in any order between exchanges. Out: writes to the transport, joined where they meet.
+Rule: only this file writes to the socket; the first exchange of the queue writes through, the others wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from naiad.core.tensor import Buffer
+from naiad.transport.http1.flush import FlushTurn
+
+if TYPE_CHECKING:
+    from naiad.transport.http1.exchange import Exchange
+    from naiad.transport.http1.repeated import Repeated
+
+_FLUSH_BYTES = 64 * 1024
+"""So much is not kept until the end of the turn."""
+_PAUSE_BYTES = 64 * 1024
+"""A stream that waits for its turn is held back when it has so much to send."""
+
+
+class AnswersOwner(Protocol):
+    def on_answered(self) -> None:
+        """All requests so far are answered."""
+
+    def on_last_answer(self) -> None:
+        """An answer that ends the connection has been written."""
+
+    def on_slow_reader(self) -> None:
+        """A stream's unsent bytes exceed the limit."""
+
+
+class AnswerQueue:
+    __slots__ = (
+        "_flush_is_due",
+        "_max_stream_buffer_bytes",
+        "_out",
+        "_out_bytes",
+        "_owner",
+        "_transport",
+        "_turn",
+        "again",
+        "exchanges",
+        "is_corked",
+        "is_paused",
+        "is_stopping",
+    )
+
+    def __init__(self, owner: AnswersOwner, transport: asyncio.Transport, turn: FlushTurn, max_stream_buffer_bytes: int) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = transport
+        self._turn = turn
+        self._max_stream_buffer_bytes = max_stream_buffer_bytes
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._flush_is_due = False
+        self.exchanges: deque[Exchange] = deque()
+        self.again: Repeated | None = None
+        """What the next request of the connection is compared with."""
+        self.is_corked = False
+        """More requests of the same read follow: their answers may still join this write."""
+        self.is_paused = False
+        self.is_stopping = False
+        """The server shuts down: every answer ends its connection."""
+
+    def send(self, exchange: Exchange, data: bytes) -> None:
+        """Part of the exchange's answer; the last part when `exchange.is_ended`."""
+        exchanges = self.exchanges
+        if exchanges[0] is not exchange:
+            self._wait(exchange, [data], len(data))
+            return
+        if self._out or self.is_corked or len(exchanges) > 1 or not self._turn.is_alone(self):
+            self._out.append(data)
+            self._out_bytes += len(data)
+            if self._out_bytes > _FLUSH_BYTES:
+                self.flush()
+            else:
+                self._flush_soon()
+        elif self._transport is not None:
+            self._transport.write(data)
+        if exchange.is_ended:
+            self._end(exchange)
+        elif self.is_paused:
+            self._check_stream_buffer(0)
+
+    def send_whole(self, exchange: Exchange, data: bytes) -> None:
+        """All of a small answer: the short way of `send` and `_end` for the only exchange."""
+        exchanges = self.exchanges
+        if len(exchanges) > 1 or self._out or self.is_corked:
+            self.send(exchange, data)
+            return
+        if not self._turn.is_alone(self):
+            self._out.append(data)
+            self._out_bytes = len(data)
+            if not self._flush_is_due:
+                self._flush_is_due = True
+                self._turn.add(self)
+        elif self._transport is not None:
+            self._transport.write(data)
+        exchanges.clear()
+        exchange.detach()
+        self._owner.on_answered()
+
+    def send_parts(self, exchange: Exchange, parts: list[Buffer]) -> None:
+        """A whole answer, without copying its parts together."""
+        if self.exchanges[0] is not exchange:
+            self._wait(exchange, parts, 0)
+            return
+        self._out.extend(parts)
+        self.flush()
+        self._end(exchange)
+
+    def flush(self) -> None:
+        self._flush_is_due = False
+        self._out_bytes = 0
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out = []
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    def set_paused(self, *, is_paused: bool) -> None:
+        """The client takes less than is written, or all of it again."""
+        self.is_paused = is_paused
+        if self.exchanges:
+            self.exchanges[0].set_flow(is_paused=is_paused)
+
+    def disconnect(self) -> None:
+        """Nobody takes these answers any more: their work is cancelled."""
+        while self.exchanges:
+            self.exchanges.popleft().disconnect()
+
+    def close(self) -> None:
+        self._transport = None
+        self._turn.forget(self)
+        self._out.clear()
+        self.again = None
+        self.disconnect()
+
+    def _wait(self, exchange: Exchange, parts: list[Buffer], stream_bytes: int) -> None:
+        if exchange.waiting is None:
+            exchange.waiting = []
+        exchange.waiting.extend(parts)
+        if not exchange.is_ended:
+            exchange.waiting_bytes += stream_bytes
+            if exchange.waiting_bytes > _PAUSE_BYTES:
+                exchange.set_flow(is_paused=True)
+            self._check_stream_buffer(exchange.waiting_bytes)
+
+    def _check_stream_buffer(self, waiting_bytes: int) -> None:
+        if self._transport is not None and self._transport.get_write_buffer_size() + waiting_bytes > self._max_stream_buffer_bytes:
+            self._owner.on_slow_reader()
+
+    def _end(self, exchange: Exchange) -> None:
+        """The first exchange is answered: the next ones have their turn."""
+        exchanges = self.exchanges
+        while True:
+            exchanges.popleft()
+            exchange.detach()
+            if exchange.should_close:
+                self.flush()
+                self._owner.on_last_answer()
+                return
+            if not exchanges:
+                self._owner.on_answered()
+                return
+            exchange = exchanges[0]
+            if exchange.waiting is not None:
+                self._out.extend(exchange.waiting)
+                exchange.waiting = None
+                self._flush_soon()
+            if not exchange.is_ended:
+                exchange.set_flow(is_paused=self.is_paused)
+                return
+
+    def _flush_soon(self) -> None:
+        """Answers that become ready in one turn of the event loop leave in one write."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._turn.add(self)

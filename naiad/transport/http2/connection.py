@@ -1,0 +1,424 @@
+"""One HTTP/2 connection without I/O, for both roles: bytes in -> events out, commands in -> bytes out.
+
+In:  `receive(data)` with whatever the transport read. Out: events; what must be written is in `sender.take()`.
+Rule: whatever the peer sends, `receive` returns. A broken stream is reset, a broken connection ends with one ConnectionFailed event
+and a GOAWAY in the output. Memory held here is at most one incomplete frame that is not DATA, and the header block in progress.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from naiad.transport.http2.control import ControlFrames, FrameHandler
+from naiad.transport.http2.event import ConnectionFailed, Event, HeadersReceived, StreamEnded, TrailersReceived
+from naiad.transport.http2.frame import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    HEADER_BYTES,
+    HEADERS,
+    MAX_STREAM_ID,
+    MAX_WINDOW,
+    PADDED,
+    PREFACE,
+    PRIORITY_FLAG,
+    RST_STREAM,
+    SETTINGS,
+    SETTINGS_ENABLE_PUSH,
+    SETTINGS_INITIAL_WINDOW_SIZE,
+    SETTINGS_MAX_CONCURRENT_STREAMS,
+    SETTINGS_MAX_FRAME_SIZE,
+    SETTINGS_MAX_HEADER_LIST_SIZE,
+    WINDOW_UPDATE,
+    ErrorCode,
+    frame_header,
+    goaway_frame,
+    ping_frame,
+    settings_frame,
+    u32,
+    window_update_frame,
+)
+from naiad.transport.http2.frame_budget import Purse
+from naiad.transport.http2.frame_check import check_frame
+from naiad.transport.http2.hpack import HeaderBlocks, HeaderList, HpackDecoder
+from naiad.transport.http2.incoming import IncomingBlock, IncomingData, end_received, strip_headers_padding
+from naiad.transport.http2.limits import Http2ConnectionError, Http2Counters, Http2Limits, Http2StreamError, protocol_error, too_much
+from naiad.transport.http2.sender import Http2Sender
+from naiad.transport.http2.stream import HALF_CLOSED_LOCAL, MAY_RECEIVE, Stream
+
+_parse_header = frame_header.unpack_from
+
+
+class Http2Connection:
+    """`make_head` turns a header list into what HeadersReceived carries; it may raise Http2StreamError. Equal blocks share one head."""
+
+    def __init__(
+        self,
+        *,
+        is_server: bool,
+        make_head: Callable[[HeaderList], Any] = list,
+        limits: Http2Limits | None = None,
+        counters: Http2Counters | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.is_server = is_server
+        self.limits = limits = limits or Http2Limits()
+        self.counters = counters or Http2Counters()
+        self.streams: dict[int, Stream] = {}
+        self.sender = Http2Sender(self.streams, limits)
+        self.is_closed = False
+        self.last_peer_stream_id = 0
+        self.goaway_last_stream_id = MAX_STREAM_ID
+        """Of the GOAWAY that we sent: streams above it are refused."""
+
+        self._next_stream_id = 1
+        self.header_blocks = HeaderBlocks(HpackDecoder(limits.max_header_list_bytes), make_head)
+        self._purse = Purse(limits, self.sender, clock_ns)
+        self.incoming = IncomingData(limits, self.sender, self._purse, is_server=is_server)
+        self._control = ControlFrames(limits, self.sender, self._purse, is_server=is_server)
+        self._block: IncomingBlock | None = None
+        self._held = b""
+        self._skip_left = 0
+        self._is_preface_due = is_server
+        self._is_settings_due = True
+        self._is_plain = False
+        """The peer's SETTINGS were seen and no header block is in progress: everyday frames need no further checks."""
+        self._handlers: dict[int, FrameHandler] = {
+            **self._control.handlers(),
+            RST_STREAM: self._on_rst_stream,
+            WINDOW_UPDATE: self._on_window_update,
+            CONTINUATION: self._on_continuation,
+        }
+        self._send_preface()
+
+    def _send_preface(self) -> None:
+        limits = self.limits
+        settings = {
+            SETTINGS_INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+            SETTINGS_MAX_FRAME_SIZE: limits.max_frame_bytes,
+            SETTINGS_MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
+        }
+        if self.is_server:
+            settings[SETTINGS_MAX_CONCURRENT_STREAMS] = limits.max_concurrent_streams
+        else:
+            settings[SETTINGS_ENABLE_PUSH] = 0
+            self.sender.control(PREFACE)
+        self.sender.control(settings_frame(settings))
+        if limits.connection_window_bytes > DEFAULT_WINDOW:
+            self.sender.control(window_update_frame(0, limits.connection_window_bytes - DEFAULT_WINDOW))
+
+    @property
+    def peer_max_concurrent_streams(self) -> int:
+        return self._control.peer_max_concurrent_streams
+
+    # Commands. Those that concern an open stream are methods of `sender`.
+
+    def open_stream(self, block: bytes, *, end_stream: bool = False) -> Stream:
+        """Client only: a new request."""
+        stream_id = self._next_stream_id
+        if stream_id > MAX_STREAM_ID:
+            raise protocol_error("no stream ids are left on this connection")
+        self._next_stream_id = stream_id + 2
+        stream = Stream(stream_id, self.sender.initial_window, self.limits.stream_window_bytes)
+        self.streams[stream_id] = stream
+        self.sender.headers(stream, block, end_stream=end_stream)
+        return stream
+
+    def ping(self, payload: bytes) -> None:
+        self.sender.control(ping_frame(payload))
+
+    def goaway(self, last_stream_id: int, code: int = ErrorCode.NO_ERROR, debug: bytes = b"") -> None:
+        self.goaway_last_stream_id = min(last_stream_id, self.goaway_last_stream_id)
+        self.sender.control(goaway_frame(last_stream_id, code, debug))
+
+    def pause(self, stream: Stream) -> None:
+        """The stream's window is no longer renewed: what the peer may still send is what it was promised before."""
+        stream.is_paused = True
+
+    def resume(self, stream: Stream) -> None:
+        stream.is_paused = False
+        self.incoming.renew_window(stream)
+
+    # Bytes in.
+
+    def receive(self, data: bytes) -> list[Event]:
+        events: list[Event] = []
+        if not self.is_closed:
+            try:
+                self._parse(data, events)
+                if self.sender.unread_control_bytes > self.limits.max_queued_control_bytes:
+                    raise too_much("unread_control_frames", "the peer does not read our answers to its control frames")
+            except Http2ConnectionError as fault:
+                self._fail(fault, events)
+        return events
+
+    def receive_buffer(self) -> memoryview | None:
+        """Where the transport may put the next bytes: the consumer's own memory, when they are the rest of a large DATA frame."""
+        return None if self._held or self.is_closed or not self.incoming.frame_left else self.incoming.sink()
+
+    def received_into_buffer(self, num_bytes: int) -> list[Event]:
+        """`num_bytes` were put into what `receive_buffer` returned just before."""
+        events: list[Event] = []
+        self.incoming.sink_filled(num_bytes, events)
+        return events
+
+    # Requests whose bytes are known beforehand (naiad.transport.grpc.repeat).
+
+    def room(self, data_bytes: int, num_updates: int) -> int:
+        """How many streams the next bytes may open, each with one DATA frame that ends it and so many WINDOW_UPDATE frames, far from
+        every limit. 0 in the midst of a frame or a header block, and at the end."""
+        data = self.incoming
+        if self._held or data.frame_left or self._skip_left or not self._is_plain or self.is_closed:
+            return 0
+        return min(
+            self.limits.max_concurrent_streams - len(self.streams),
+            (data.acknowledge_at - 1 - data.unacknowledged_bytes) // data_bytes,
+            self._purse.control.coins // num_updates,
+        )
+
+    def opened(self, last_stream_id: int, count: int, data_bytes: int, num_updates: int) -> None:
+        """So many, no more than there was `room` for, have been opened and are in `streams`. The totals of their frames are given."""
+        self.last_peer_stream_id = last_stream_id
+        self.counters.streams_total += count
+        data = self.incoming
+        data.window -= data_bytes
+        data.unacknowledged_bytes += data_bytes
+        self._purse.control.coins -= num_updates
+
+    def _fail(self, fault: Http2ConnectionError, events: list[Event]) -> None:
+        self.is_closed = True
+        self.counters.failures[fault.cause] += 1
+        self._held = b""
+        self._block = None
+        self.goaway(self.last_peer_stream_id, fault.code, fault.reason.encode())
+        events.append(ConnectionFailed(fault.code, fault.reason))
+
+    def _parse(self, data: bytes, events: list[Event]) -> None:
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        at, end = 0, len(data)
+        if self._is_preface_due:
+            at = self._take_preface(data)
+            if not at:
+                self._held = data
+                return
+        if self.incoming.frame_left:
+            at = self.incoming.go_on(data, at, events)
+        elif self._skip_left:
+            at = self._skip(at, end)
+        while end - at >= HEADER_BYTES:
+            length, flags, stream_id = _parse_header(data, at)
+            kind = length & 255
+            length >>= 8
+            payload = at + HEADER_BYTES
+            frame_end = payload + length
+            if self._is_plain:
+                if kind == DATA:
+                    next_at = self._on_data(data, payload, length, flags, stream_id & MAX_STREAM_ID, events)
+                    if next_at < 0:
+                        break
+                    at = next_at
+                    continue
+                if kind == HEADERS and frame_end <= end:
+                    self._on_headers(data, payload, frame_end, flags, stream_id & MAX_STREAM_ID, events)
+                    at = frame_end
+                    continue
+                if kind == WINDOW_UPDATE and length == 4 and frame_end <= end:
+                    self._on_window_update(data[payload:frame_end], flags, stream_id & MAX_STREAM_ID, events)
+                    at = frame_end
+                    continue
+            at = self._other_frame(data, at, length, kind, flags, stream_id & MAX_STREAM_ID, events)
+            if at < 0:
+                at = payload - HEADER_BYTES
+                break
+        if at < end:
+            self._held = data[at:]
+
+    def _take_preface(self, data: bytes) -> int:
+        """Its length, or 0 while it is incomplete."""
+        if not data.startswith(PREFACE[: len(data)]):
+            raise protocol_error("not HTTP/2: the connection does not begin with the client preface")
+        if len(data) < len(PREFACE):
+            return 0
+        self._is_preface_due = False
+        return len(PREFACE)
+
+    def _skip(self, at: int, end: int) -> int:
+        skipped = min(self._skip_left, end - at)
+        self._skip_left -= skipped
+        return at + skipped
+
+    def _other_frame(self, data: bytes, at: int, length: int, kind: int, flags: int, stream_id: int, events: list[Event]) -> int:
+        """A frame that is no everyday one. Returns the position after it, -1 when it is not complete."""
+        if self._is_settings_due and (kind != SETTINGS or flags & ACK):
+            raise protocol_error("the first frame must be SETTINGS")
+        if self._block is not None and (kind != CONTINUATION or stream_id != self._block.stream_id):
+            raise protocol_error("a header block was interrupted by another frame")
+        check_frame(kind, flags, stream_id, length, self.limits)
+        payload = at + HEADER_BYTES
+        if kind > CONTINUATION:
+            self._purse.pay(kind)
+            self._skip_left = length
+            return self._skip(payload, len(data))
+        frame_end = payload + length
+        if frame_end > len(data):
+            return -1
+        self._handlers[kind](data[payload:frame_end], flags, stream_id, events)
+        if self._is_settings_due:
+            self._is_settings_due = False
+            self._is_plain = True
+        return frame_end
+
+    # DATA.
+
+    def _on_data(self, data: bytes, at: int, length: int, flags: int, stream_id: int, events: list[Event]) -> int:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self._is_idle(stream_id):
+                raise protocol_error(f"DATA on stream {stream_id}, which was never opened")
+            self._purse.pay(DATA)
+        return self.incoming.begin(data, at, length, flags, stream, events)
+
+    # HEADERS and CONTINUATION.
+
+    def _on_headers(self, data: bytes, at: int, frame_end: int, flags: int, stream_id: int, events: list[Event]) -> None:
+        if frame_end - at > self.limits.max_header_block_bytes or not stream_id:
+            check_frame(HEADERS, flags, stream_id, frame_end - at, self.limits)
+        block = strip_headers_padding(data, at, frame_end, flags) if flags & (PADDED | PRIORITY_FLAG) else data[at:frame_end]
+        if flags & END_HEADERS:
+            self._on_block(block, stream_id, flags & END_STREAM != 0, events)
+        else:
+            self._block = IncomingBlock(stream_id, block, flags & END_STREAM != 0, self.limits)
+            self._is_plain = False
+
+    def _on_continuation(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
+        block = self._block
+        if block is None:
+            raise protocol_error("CONTINUATION without HEADERS")
+        block.add(payload)
+        if flags & END_HEADERS:
+            self._block = None
+            self._is_plain = True
+            self._on_block(block.block(), stream_id, block.end_stream, events)
+
+    def _on_block(self, block: bytes, stream_id: int, end_stream: bool, events: list[Event]) -> None:
+        stream = self.streams.get(stream_id)
+        if is_new := stream is None and stream_id & 1 == 1 and self.is_server and stream_id > self.last_peer_stream_id:
+            self.last_peer_stream_id = stream_id
+        elif is_new := stream is None and self._is_idle(stream_id):
+            self._check_new_id(stream_id)
+        try:
+            # Decoded whatever becomes of the stream: the block may change the dynamic table.
+            head = self.header_blocks.head(block)
+        except Http2StreamError as fault:
+            if stream is None:
+                self._purse.pay(HEADERS)
+                self.sender.reset_id(stream_id, fault.code)
+            else:
+                self._reset(stream, fault.code, events)
+            return
+        if stream is None:
+            if not is_new:
+                self._check_late_headers(stream_id)
+                return
+            stream = self._open_peer_stream(stream_id)
+            if stream is None:
+                return
+        elif stream.state not in MAY_RECEIVE:
+            self._reset(stream, ErrorCode.STREAM_CLOSED, events)
+            return
+        if stream.has_headers:
+            self._on_trailers(stream, head, end_stream, events)
+            return
+        stream.has_headers = True
+        events.append(HeadersReceived(stream, head, end_stream))
+        if end_stream:
+            end_received(stream, self.sender)
+
+    def _on_trailers(self, stream: Stream, head: Any, end_stream: bool, events: list[Event]) -> None:
+        if not end_stream:
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+            return
+        events.append(TrailersReceived(stream, head))
+        end_received(stream, self.sender)
+
+    def _check_new_id(self, stream_id: int) -> None:
+        if not self.is_server:
+            raise protocol_error(f"HEADERS on stream {stream_id}, which was never opened")
+        if stream_id % 2 == 0:
+            raise protocol_error(f"stream {stream_id} was opened by the client with an even id")
+        self.last_peer_stream_id = stream_id
+
+    def _open_peer_stream(self, stream_id: int) -> Stream | None:
+        """A new request. None when it was refused."""
+        self.counters.streams_total += 1
+        if len(self.streams) >= self.limits.max_concurrent_streams or stream_id > self.goaway_last_stream_id:
+            self.counters.streams_refused_total += 1
+            self._purse.pay(HEADERS)
+            self.sender.reset_id(stream_id, ErrorCode.REFUSED_STREAM)
+            return None
+        stream = Stream(stream_id, self.sender.initial_window, self.limits.stream_window_bytes)
+        self.streams[stream_id] = stream
+        return stream
+
+    def _check_late_headers(self, stream_id: int) -> None:
+        """HEADERS on a closed stream are ignored where they may have crossed our reset of it."""
+        if stream_id not in self.sender.reset_ids:
+            raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, "stream_id", f"HEADERS on stream {stream_id}, which is closed")
+        self._purse.pay(HEADERS)
+
+    def _is_idle(self, stream_id: int) -> bool:
+        if stream_id % 2 == 0:
+            return True
+        return stream_id > self.last_peer_stream_id if self.is_server else stream_id >= self._next_stream_id
+
+    # Resets.
+
+    def _reset(self, stream: Stream, code: int, events: list[Event]) -> None:
+        self.sender.reset(stream, code)
+        events.append(StreamEnded(stream, code, is_remote=False))
+
+    def _on_rst_stream(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
+        stream = self.streams.get(stream_id)
+        self.counters.resets_received_total += 1
+        self._purse.pay(RST_STREAM)
+        if stream is None:
+            if self._is_idle(stream_id):
+                raise protocol_error(f"RST_STREAM on stream {stream_id}, which was never opened")
+            return
+        is_answered = self.is_server and stream.state == HALF_CLOSED_LOCAL
+        self.sender.forget(stream)
+        events.append(StreamEnded(stream, u32.unpack(payload)[0], is_remote=True))
+        if is_answered:
+            self.sender.num_finished += 1
+        else:
+            self._purse.pay_reset()
+
+    # Windows.
+
+    def _on_window_update(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
+        self._purse.pay(WINDOW_UPDATE)
+        increment = u32.unpack(payload)[0] & MAX_WINDOW
+        if stream_id == 0:
+            if increment == 0:
+                raise protocol_error("WINDOW_UPDATE of 0")
+            self.sender.open_window(increment)
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self._is_idle(stream_id):
+                raise protocol_error(f"WINDOW_UPDATE on stream {stream_id}, which was never opened")
+            return
+        if increment == 0:
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+            return
+        try:
+            self.sender.open_stream_window(stream, increment)
+        except Http2StreamError as fault:
+            self._reset(stream, fault.code, events)
