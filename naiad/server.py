@@ -23,8 +23,8 @@ import uvloop
 
 from naiad import __version__, log, wiring
 from naiad.errors import Code, NaiadError, internal
-from naiad.frontends.grpc import GrpcFrontend
-from naiad.frontends.http import HttpFrontend
+from naiad.frontends.grpc.frontend import GrpcFrontend
+from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.metrics import MetricsFrontend
 from naiad.log import tables
 from naiad.metrics.custom import CustomMetrics

@@ -14,7 +14,7 @@ from naiad.core.clock import Clock, LoopClock
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.work import ControlOperation
 from naiad.errors import internal, unsupported
-from naiad.frontends.http_options import HttpOptions, Restriction
+from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
 from naiad.instances.busy_poll import BusyPoll, has_spare_cpu
 from naiad.metrics.cache_metrics import CacheReading

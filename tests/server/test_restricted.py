@@ -22,10 +22,10 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from naiad.frontends.grpc import GrpcFrontend
-from naiad.frontends.grpc_guard import PROTOCOLS
-from naiad.frontends.http import HttpFrontend
-from naiad.frontends.http_options import HttpOptions
+from naiad.frontends.grpc.frontend import GrpcFrontend
+from naiad.frontends.grpc.restriction import PROTOCOLS
+from naiad.frontends.http.frontend import HttpFrontend
+from naiad.frontends.http.options import HttpOptions
 from naiad.settings.compound import RESTRICTED_CATEGORIES
 from tests.server.harness import Server, naiad
 from tests.wire import grpc_fakes, http_fakes

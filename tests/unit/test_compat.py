@@ -12,8 +12,8 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from naiad.backends import pb_utils
-from naiad.frontends.http import HttpFrontend
-from naiad.frontends.http_options import HttpOptions
+from naiad.frontends.http.frontend import HttpFrontend
+from naiad.frontends.http.options import HttpOptions
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.page import MetricsPage
 from naiad.pb import grpc_service_pb2

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import uvloop
 
-from naiad.frontends.grpc import GrpcFrontend
+from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.transport.grpc.options import GrpcOptions
 from tests.wire.grpc_fakes import FakeCore
 

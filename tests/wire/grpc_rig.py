@@ -6,7 +6,7 @@ import asyncio
 import struct
 from typing import Any
 
-from naiad.frontends.grpc import GrpcFrontend
+from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions

@@ -22,9 +22,9 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor, tensor_from_numpy
 from naiad.errors import Code, NaiadError, internal, invalid_arg, not_found
-from naiad.frontends.http import HttpFrontend
-from naiad.frontends.http_load_report import Gauges
-from naiad.frontends.http_options import HttpOptions
+from naiad.frontends.http.frontend import HttpFrontend
+from naiad.frontends.http.load_report import Gauges
+from naiad.frontends.http.options import HttpOptions
 from naiad.repository.request_check import RequestCheck
 from naiad.shm.region_inference import infer_with_regions
 from naiad.shm.region_table import RegionTable

@@ -199,7 +199,7 @@ class TestRestrictedProtocols:
         await rig.close()
 
     async def test_every_rpc_of_the_service_belongs_to_a_group(self) -> None:
-        from naiad.frontends.grpc_guard import PROTOCOLS
+        from naiad.frontends.grpc.restriction import PROTOCOLS
 
         rig = Rig()
         grouped = set().union(*PROTOCOLS.values())
@@ -342,7 +342,7 @@ class TestHealth:
         assert self.status(call.messages[0][1]) == status
 
     async def test_watch_tells_changes_only(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("naiad.frontends.grpc_health.WATCH_INTERVAL_S", 0.001)
+        monkeypatch.setattr("naiad.frontends.grpc.health.WATCH_INTERVAL_S", 0.001)
         call = await rig.unary(self.WATCH, b"")
         assert [self.status(message) for _, message in call.messages] == [1]
         rig.core.ready = False

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import invalid_arg
-from naiad.frontends.grpc_repeat_infer import RepeatedInfer
+from naiad.frontends.grpc.repeat_infer import RepeatedInfer
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ServerLiveResponse
 from naiad.transport.grpc import repeat as grpc_repeat
 from naiad.transport.grpc.options import GrpcOptions

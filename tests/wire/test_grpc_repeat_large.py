@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.core.model_spec import ModelSpec
-from naiad.frontends.grpc_repeat_infer import RepeatedInfer
+from naiad.frontends.grpc.repeat_infer import RepeatedInfer
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
 from naiad.transport.grpc import repeat as grpc_repeat
 from naiad.transport.grpc.options import GrpcOptions

@@ -12,8 +12,8 @@ import pytest
 
 from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import Code, NaiadError
-from naiad.frontends import http_load_report
-from naiad.frontends.http_options import HttpOptions
+from naiad.frontends.http import load_report as http_load_report
+from naiad.frontends.http.options import HttpOptions
 from naiad.transport.http1.limits import Http1Limits
 from tests.wire.http_client import Client, Reply, call, on_uvloop
 from tests.wire.http_fakes import respond, serving

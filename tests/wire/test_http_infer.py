@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.frontends.http_options import HttpOptions
+from naiad.frontends.http.options import HttpOptions
 from tests.wire.http_client import Client, Reply, call, on_uvloop
 from tests.wire.http_fakes import FakeCore, serving
 

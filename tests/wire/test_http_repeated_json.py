@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.tensor import tensor_from_numpy
-from naiad.frontends.http import HttpFrontend
-from naiad.frontends.http_options import HttpOptions
+from naiad.frontends.http.frontend import HttpFrontend
+from naiad.frontends.http.options import HttpOptions
 from tests.unit.transport.http1.http1_rig import FakeTransport
 from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_fakes import FakeCore, HttpServer, respond, serving

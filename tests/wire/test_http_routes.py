@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from naiad.frontends.http_options import HttpOptions, Restriction
+from naiad.frontends.http.options import HttpOptions, Restriction
 from tests.wire.http_client import Client, call, on_uvloop
 from tests.wire.http_fakes import FakeCore, serving
 

@@ -11,8 +11,8 @@ import asyncio
 import msgspec
 
 from naiad.errors import NaiadError, internal, invalid_arg
-from naiad.frontends.http_answer import answer_error, answer_json
-from naiad.frontends.http_routes import Names
+from naiad.frontends.http.response import answer_error, answer_json
+from naiad.frontends.http.routes import Names
 from naiad.protocol.extension_json import CudaRegistration, decode_cuda_registration, decode_system_registration
 from naiad.shm.region import CUDA
 from naiad.shm.region_table import RegionTable

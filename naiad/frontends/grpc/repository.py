@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from naiad.errors import invalid_arg, unsupported
-from naiad.frontends.grpc_unary import SlowCalls, unary
+from naiad.frontends.grpc.unary import SlowCalls, unary
 from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.transport.grpc.method import UnaryHandler

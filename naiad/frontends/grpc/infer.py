@@ -7,9 +7,9 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal, unsupported
-from naiad.frontends.grpc_error import fail
-from naiad.frontends.grpc_header_forward import HeaderForward
-from naiad.frontends.grpc_trace import start_trace
+from naiad.frontends.grpc.error import fail
+from naiad.frontends.grpc.header_forward import HeaderForward
+from naiad.frontends.grpc.trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.inference import InferenceCore
 from naiad.protocol import v2_grpc

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from naiad.backends.llm_call import GenerationCall, generation_request
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
-from naiad.frontends.http_routes import Entry, Names, RouteBuilder, simple
-from naiad.frontends.openai_embeddings import EmbeddingRun
-from naiad.frontends.openai_generation import OpenAiGeneration
-from naiad.frontends.openai_models import ModelRoutes, find_form, find_language_model, find_model, sampling_defaults
-from naiad.frontends.openai_reply import answer_error
+from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
+from naiad.frontends.openai.embeddings import EmbeddingRun
+from naiad.frontends.openai.error_response import answer_error
+from naiad.frontends.openai.generation import OpenAiGeneration
+from naiad.frontends.openai.models import ModelRoutes, find_form, find_language_model, find_model, sampling_defaults
 from naiad.protocol import openai_chat, openai_completion, openai_embedding, openai_response_input
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
 from naiad.protocol.openai_answer import AnswerWriter

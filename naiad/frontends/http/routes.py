@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from naiad.frontends.http_options import Restriction
+from naiad.frontends.http.options import Restriction
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE

@@ -17,10 +17,10 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.trace import TraceGroup
 from naiad.errors import Code, NaiadError, internal, unavailable
-from naiad.frontends.grpc_error import STATUS
-from naiad.frontends.grpc_header_forward import HeaderForward
-from naiad.frontends.grpc_infer import first_fault, response_error
-from naiad.frontends.grpc_trace import start_trace
+from naiad.frontends.grpc.error import STATUS
+from naiad.frontends.grpc.header_forward import HeaderForward
+from naiad.frontends.grpc.infer import first_fault, response_error
+from naiad.frontends.grpc.trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.inference import InferenceCore
 from naiad.protocol import v2_grpc

@@ -6,7 +6,7 @@ import asyncio
 
 from naiad.core.model_spec import TensorSpec
 from naiad.core.statistics import Duration, ModelStatistics
-from naiad.frontends.grpc_unary import SlowCalls, unary
+from naiad.frontends.grpc.unary import SlowCalls, unary
 from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.transport.grpc.method import UnaryHandler

@@ -13,8 +13,8 @@ from naiad.backends.llm_call import read_event
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
-from naiad.frontends.http_trace import start_trace
-from naiad.frontends.openai_reply import answer_error
+from naiad.frontends.http.trace import start_trace
+from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol.openai_answer import AnswerWriter
 from naiad.protocol.openai_error import OpenAiError, from_core

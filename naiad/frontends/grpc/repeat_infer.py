@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError
-from naiad.frontends.grpc_error import fail
-from naiad.frontends.grpc_header_forward import HeaderForward
-from naiad.frontends.grpc_infer import Answer, decoupled_error
+from naiad.frontends.grpc.error import fail
+from naiad.frontends.grpc.header_forward import HeaderForward
+from naiad.frontends.grpc.infer import Answer, decoupled_error
 from naiad.inference import InferenceCore
 from naiad.protocol.v2_grpc_repeat import AnswerLayout, RequestLayout, learn_answer, learn_request
 from naiad.transport.grpc.message import Buffer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from naiad import log
 from naiad.errors import invalid_arg, unsupported
-from naiad.frontends.grpc_unary import SlowCalls, unary
-from naiad.frontends.http_trace import check_model
+from naiad.frontends.grpc.unary import SlowCalls, unary
+from naiad.frontends.http.trace import check_model
 from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.shm.region import CUDA, SYSTEM

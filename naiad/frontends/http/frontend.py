@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from naiad.frontends import http_logging
-from naiad.frontends.http_forward import build_header_forwarder
-from naiad.frontends.http_generate import GenerateRoute
-from naiad.frontends.http_infer import InferRoute
-from naiad.frontends.http_load_report import Gauges
-from naiad.frontends.http_metadata import MetadataRoutes
-from naiad.frontends.http_options import HttpOptions
-from naiad.frontends.http_repository import RepositoryRoutes
-from naiad.frontends.http_routes import Entry, Names, RouteTable, simple
-from naiad.frontends.http_shared_memory import SharedMemoryRoutes
-from naiad.frontends.http_trace import TraceRoutes
-from naiad.frontends.openai import OpenAiRoutes
+from naiad.frontends.http import log_settings as http_logging
+from naiad.frontends.http.generate import GenerateRoute
+from naiad.frontends.http.header_forward import build_header_forwarder
+from naiad.frontends.http.infer import InferRoute
+from naiad.frontends.http.load_report import Gauges
+from naiad.frontends.http.metadata import MetadataRoutes
+from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.http.repository import RepositoryRoutes
+from naiad.frontends.http.routes import Entry, Names, RouteTable, simple
+from naiad.frontends.http.shared_memory import SharedMemoryRoutes
+from naiad.frontends.http.trace import TraceRoutes
+from naiad.frontends.openai.frontend import OpenAiRoutes
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.head import Head

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from naiad.frontends.grpc_unary import parse, reply
+from naiad.frontends.grpc.unary import parse, reply
 from naiad.inference import InferenceCore
 from naiad.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from naiad.transport.grpc.call import Call

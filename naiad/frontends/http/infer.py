@@ -16,12 +16,12 @@ from naiad.core.request import InferRequest, ParameterValue, RequestForm
 from naiad.core.response import Consumer
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
-from naiad.frontends.http_answer import answer_error
-from naiad.frontends.http_generate import SingleGeneration
-from naiad.frontends.http_infer_answer import InferAnswer
-from naiad.frontends.http_repeated import RepeatedForm, RepeatedInfer, is_small_and_here, may_be_repeated
-from naiad.frontends.http_repeated_json import RepeatedJsonForm, length_in
-from naiad.frontends.http_trace import start_trace
+from naiad.frontends.http.generate import SingleGeneration
+from naiad.frontends.http.infer_response import InferAnswer
+from naiad.frontends.http.repeated import RepeatedForm, RepeatedInfer, is_small_and_here, may_be_repeated
+from naiad.frontends.http.repeated_json import RepeatedJsonForm, length_in
+from naiad.frontends.http.response import answer_error
+from naiad.frontends.http.trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate, raw_request, v2_json
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress

@@ -10,9 +10,9 @@ import numpy as np
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
-from naiad.frontends.http_answer import answer_json
-from naiad.frontends.http_trace import start_trace
-from naiad.frontends.openai_reply import answer_error
+from naiad.frontends.http.response import answer_json
+from naiad.frontends.http.trace import start_trace
+from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol.openai_embedding import EmbeddingForm, encode_response, read_count, read_rows
 from naiad.protocol.openai_error import from_core

@@ -11,9 +11,9 @@ import msgspec
 
 from naiad.backends.llm_call import LANGUAGE_BACKENDS
 from naiad.errors import Code, NaiadError
-from naiad.frontends.http_answer import answer_json
-from naiad.frontends.http_routes import Names
-from naiad.frontends.openai_reply import answer_error
+from naiad.frontends.http.response import answer_json
+from naiad.frontends.http.routes import Names
+from naiad.frontends.openai.error_response import answer_error
 from naiad.protocol.openai_embedding import EmbeddingForm, embedding_form
 from naiad.protocol.openai_error import OpenAiError, bad_request, unknown_model
 from naiad.transport.http1.exchange import Exchange

@@ -11,7 +11,7 @@ import asyncio
 from naiad.core.model_spec import ModelSpec
 from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal
-from naiad.frontends.http_answer import answer_error
+from naiad.frontends.http.response import answer_error
 from naiad.protocol import v2_json
 from naiad.protocol.compression import IDENTITY, compress
 from naiad.protocol.output_form import AnswerHead, OutputForms

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, invalid_arg
-from naiad.frontends.http_answer import STATUS, answer_error, answer_json, error_headers
-from naiad.frontends.http_load_report import FORMAT_HEADER, Gauges, load_report
-from naiad.frontends.http_trace import start_trace
+from naiad.frontends.http.load_report import FORMAT_HEADER, Gauges, load_report
+from naiad.frontends.http.response import STATUS, answer_error, answer_json, error_headers
+from naiad.frontends.http.trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.protocol import generate
 from naiad.protocol.v2_json import encode_error

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 
 from naiad import log
 from naiad.errors import NaiadError
-from naiad.frontends.grpc_error import fail
+from naiad.frontends.grpc.error import fail
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import UnaryHandler

@@ -6,8 +6,8 @@ import msgspec
 
 from naiad import log
 from naiad.errors import NaiadError
-from naiad.frontends.http_answer import answer_error, answer_json
-from naiad.frontends.http_routes import Names
+from naiad.frontends.http.response import answer_error, answer_json
+from naiad.frontends.http.routes import Names
 from naiad.protocol.extension_json import decode_log_update
 from naiad.transport.http1.exchange import Exchange
 

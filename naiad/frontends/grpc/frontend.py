@@ -6,18 +6,18 @@ Rule: no inference logic here; each RPC's handler is in the file named after it.
 
 from __future__ import annotations
 
-from naiad.frontends.grpc_extension import Extensions
-from naiad.frontends.grpc_guard import build_guard
-from naiad.frontends.grpc_header_forward import HeaderForward
-from naiad.frontends.grpc_health import Health
-from naiad.frontends.grpc_infer import ModelInfer
-from naiad.frontends.grpc_information import Information
-from naiad.frontends.grpc_memory import RequestMemory
-from naiad.frontends.grpc_reflection import Reflection
-from naiad.frontends.grpc_repeat_infer import RepeatedInfers
-from naiad.frontends.grpc_repository import RepositoryControl
-from naiad.frontends.grpc_stream_infer import ModelStreamInfer
-from naiad.frontends.grpc_unary import SlowCalls
+from naiad.frontends.grpc.extension import Extensions
+from naiad.frontends.grpc.header_forward import HeaderForward
+from naiad.frontends.grpc.health import Health
+from naiad.frontends.grpc.infer import ModelInfer
+from naiad.frontends.grpc.information import Information
+from naiad.frontends.grpc.memory import RequestMemory
+from naiad.frontends.grpc.reflection import Reflection
+from naiad.frontends.grpc.repeat_infer import RepeatedInfers
+from naiad.frontends.grpc.repository import RepositoryControl
+from naiad.frontends.grpc.restriction import build_guard
+from naiad.frontends.grpc.stream_infer import ModelStreamInfer
+from naiad.frontends.grpc.unary import SlowCalls
 from naiad.inference import InferenceCore
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.method import Method

@@ -13,8 +13,8 @@ import msgspec
 from naiad.core.request import InferRequest
 from naiad.core.trace import TraceGroup
 from naiad.errors import NaiadError, invalid_arg
-from naiad.frontends.http_answer import answer_error, answer_json
-from naiad.frontends.http_routes import Names
+from naiad.frontends.http.response import answer_error, answer_json
+from naiad.frontends.http.routes import Names
 from naiad.protocol.extension_json import decode_trace_update
 from naiad.trace.tracing import Tracing
 from naiad.trace.w3c import read_parent

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
-from naiad.frontends.http_answer import answer_error, answer_json
-from naiad.frontends.http_routes import Names
+from naiad.frontends.http.response import answer_error, answer_json
+from naiad.frontends.http.routes import Names
 from naiad.protocol.json_access import find, mismatch
 from naiad.protocol.metadata import encode_index
 from naiad.protocol.triton_json import parse

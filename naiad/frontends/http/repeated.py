@@ -14,8 +14,8 @@ from naiad.core.request import InferRequest, RequestForm
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError
-from naiad.frontends.http_answer import answer_error
-from naiad.frontends.http_infer_answer import InferAnswer
+from naiad.frontends.http.infer_response import InferAnswer
+from naiad.frontends.http.response import answer_error
 from naiad.protocol.compression import IDENTITY
 from naiad.protocol.output_form import OutputForms
 from naiad.protocol.v2_json import JSON_HEADERS, is_repeated

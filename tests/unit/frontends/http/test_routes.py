@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from naiad.errors import NaiadError
-from naiad.frontends.http_forward import build_header_forwarder
-from naiad.frontends.http_options import Restriction
-from naiad.frontends.http_routes import Entry, Names, RouteTable
+from naiad.frontends.http.header_forward import build_header_forwarder
+from naiad.frontends.http.options import Restriction
+from naiad.frontends.http.routes import Entry, Names, RouteTable
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head, parse_head
 from naiad.transport.http1.limits import Http1Limits
