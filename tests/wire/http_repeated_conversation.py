@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
-from naiad.protocol import v2_json
-from naiad.protocol.output_form import OutputForms
+from naiad.protocol.v2 import json_codec
+from naiad.protocol.v2.output_format import OutputForms
 from naiad.transport.http1.exchange import Exchange
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_fakes import FakeCore, HttpServer, serving
@@ -77,7 +77,7 @@ def long_way_only() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Exchange, "expect_again", lambda self, again: None)
-        patch.setattr(v2_json, "recognise", none)
+        patch.setattr(json_codec, "recognise", none)
         yield
 
 

@@ -12,9 +12,9 @@ from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.inference import InferenceCore
-from naiad.protocol import v2_grpc
-from naiad.protocol.v2_grpc import RequestIdentity
-from naiad.protocol.v2_grpc_request import RequestOptions
+from naiad.protocol.v2 import grpc_codec
+from naiad.protocol.v2.grpc_codec import RequestIdentity
+from naiad.protocol.v2.grpc_request import RequestOptions
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import Status
@@ -28,9 +28,9 @@ class ModelInfer:
 
     def infer(self, call: Call, message: Buffer) -> None:
         try:
-            request, options = v2_grpc.decode_request(message)
+            request, options = grpc_codec.decode_request(message)
         except NaiadError as error:
-            fail(call, first_fault(self._core, v2_grpc.identify(message), error))
+            fail(call, first_fault(self._core, grpc_codec.identify(message), error))
             return
         try:
             model = self._core.model(request.model_name, request.model_version)
@@ -91,7 +91,7 @@ class Answer:
             fail(call, fault or internal("received an unexpected null response"))
             return
         try:
-            pieces, num_bytes = v2_grpc.encode_response(response, request, options, spec)
+            pieces, num_bytes = grpc_codec.encode_response(response, request, options, spec)
         except NaiadError as error:
             fail(call, error)
         except Exception as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from naiad.inference import InferenceCore
-from naiad.protocol.v2_grpc import model_of
+from naiad.protocol.v2.grpc_codec import model_of
 
 _ALIGNMENT = 64
 

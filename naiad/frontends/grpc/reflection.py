@@ -9,7 +9,7 @@ from __future__ import annotations
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 from naiad.pb import grpc_service_pb2, health_pb2, model_config_pb2
-from naiad.protocol.v2_grpc_wire import delimited, read_varint, varint
+from naiad.protocol.v2.grpc_wire import delimited, read_varint, varint
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import GrpcError, Status

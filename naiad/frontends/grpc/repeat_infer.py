@@ -15,7 +15,7 @@ from naiad.frontends.grpc.error import fail
 from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.infer import Answer, decoupled_error
 from naiad.inference import InferenceCore
-from naiad.protocol.v2_grpc_repeat import AnswerLayout, RequestLayout, learn_answer, learn_request
+from naiad.protocol.v2.grpc_repeat import AnswerLayout, RequestLayout, learn_answer, learn_request
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import RequestHead
 from naiad.transport.grpc.repeat import Repeats

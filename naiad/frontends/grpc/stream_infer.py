@@ -23,8 +23,8 @@ from naiad.frontends.grpc.infer import first_fault, response_error
 from naiad.frontends.grpc.trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
 from naiad.inference import InferenceCore
-from naiad.protocol import v2_grpc
-from naiad.protocol.v2_grpc_request import PLAIN, RequestOptions
+from naiad.protocol.v2 import grpc_codec
+from naiad.protocol.v2.grpc_request import PLAIN, RequestOptions
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import Status
@@ -65,9 +65,9 @@ class RequestStream:
         try:
             if self._method.is_stopping():
                 raise unavailable(_SHUTTING_DOWN)
-            request, options = v2_grpc.decode_request(message)
+            request, options = grpc_codec.decode_request(message)
         except NaiadError as error:
-            identity = v2_grpc.identify(message)
+            identity = grpc_codec.identify(message)
             if identity is None:
                 self._call.abort(STATUS[error.code], error.message)
                 return
@@ -181,7 +181,7 @@ class _Answer:
         self.is_decoupled = spec is not None and spec.is_decoupled
         self.stream: ResponseStream | None = None
         self.group: TraceGroup | None = None
-        self.message: v2_grpc.Pieces | None = None
+        self.message: grpc_codec.Pieces | None = None
         """Of an ordered answer, when it is complete and waits for its turn."""
         self._response: InferResponse | None = None
         self._count = 0
@@ -203,7 +203,7 @@ class _Answer:
         """The request never reached a model."""
         if self._owner.fail(error):
             return
-        message = v2_grpc.encode_stream_rejection(error, self._request.id)
+        message = grpc_codec.encode_stream_rejection(error, self._request.id)
         self.message = ([message], len(message))
         self._owner.write_ready()
 
@@ -223,13 +223,13 @@ class _Answer:
             if message is not None:
                 self._owner.send(*message)
         elif is_final and self._options.wants_empty_final:
-            empty = v2_grpc.encode_empty_final(self._request)
+            empty = grpc_codec.encode_empty_final(self._request)
             self._owner.send([empty], len(empty))
         if is_final:
             self._let_go()
             self._owner.end(self)
 
-    def _message(self, response: InferResponse | None, error: NaiadError | None, *, is_final: bool) -> v2_grpc.Pieces | None:
+    def _message(self, response: InferResponse | None, error: NaiadError | None, *, is_final: bool) -> grpc_codec.Pieces | None:
         """None when the error has ended the stream."""
         if error is None and response is not None:
             try:
@@ -239,7 +239,7 @@ class _Answer:
         error = error or internal("received an unexpected null response")
         if self._owner.fail(error):
             return None
-        message = v2_grpc.encode_stream_error(error, self._request, is_final=is_final)
+        message = grpc_codec.encode_stream_error(error, self._request, is_final=is_final)
         return [message], len(message)
 
     def _let_go(self) -> None:
@@ -248,13 +248,13 @@ class _Answer:
         self._response = None
         self._request = _GONE
 
-    def _encode(self, response: InferResponse, *, is_final: bool) -> v2_grpc.Pieces:
+    def _encode(self, response: InferResponse, *, is_final: bool) -> grpc_codec.Pieces:
         assert self._spec is not None
         try:
-            pieces = v2_grpc.encode_response(response, self._request, self._options, self._spec)
+            pieces = grpc_codec.encode_response(response, self._request, self._options, self._spec)
         except NaiadError:
             raise
         except Exception as error:
             log.error(f"gRPC: answer of model '{self._request.model_name}' could not be encoded: {error!r}")
             raise internal("the response could not be encoded") from None
-        return v2_grpc.encode_stream_response(pieces, is_final=is_final)
+        return grpc_codec.encode_stream_response(pieces, is_final=is_final)

@@ -16,8 +16,8 @@ from naiad.frontends.http.load_report import FORMAT_HEADER, Gauges, load_report
 from naiad.frontends.http.response import STATUS, answer_error, answer_json, error_headers
 from naiad.frontends.http.trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
-from naiad.protocol import generate
-from naiad.protocol.v2_json import encode_error
+from naiad.protocol.v2 import generate
+from naiad.protocol.v2.json_codec import encode_error
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE

@@ -23,13 +23,13 @@ from naiad.frontends.http.repeated_json import RepeatedJsonForm, length_in
 from naiad.frontends.http.response import answer_error
 from naiad.frontends.http.trace import start_trace
 from naiad.frontends.traced_answer import infer_in_trace, traced
-from naiad.protocol import generate, raw_request, v2_json
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
-from naiad.protocol.output_form import OutputForms
-from naiad.protocol.triton_json import parse
-from naiad.protocol.v2_json_checked import MissingInputsError
-from naiad.protocol.v2_json_form import JsonForm
-from naiad.protocol.v2_json_template import Template, recall, without_id
+from naiad.protocol.v2 import generate, json_codec, raw_request
+from naiad.protocol.v2.json_checked import MissingInputsError
+from naiad.protocol.v2.json_form import JsonForm
+from naiad.protocol.v2.json_template import Template, recall, without_id
+from naiad.protocol.v2.output_format import OutputForms
+from naiad.protocol.v2.triton_json import parse
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 
@@ -101,7 +101,7 @@ class InferRoute:
         if num_bytes is not None and self._header_length == 0:
             return raw_request.oversize_message(num_bytes, max_bytes)
         if num_bytes is not None and self._header_length is None:
-            return v2_json.oversize_message(num_bytes, max_bytes)
+            return json_codec.oversize_message(num_bytes, max_bytes)
         size = "" if num_bytes is None else f" of {num_bytes} bytes"
         return (
             f"request size{size} exceeds the maximum allowed input size of {max_bytes} bytes. "
@@ -187,7 +187,7 @@ class InferRoute:
         elif length:
             if not 0 < length <= len(body):
                 raise invalid_arg(f"inference header size should be in range (0, {len(body)}), got: {length}")
-            request, forms = v2_json.decode_request(body, length, self._model_name, self._model_version, self._max_bytes)
+            request, forms = json_codec.decode_request(body, length, self._model_name, self._model_version, self._max_bytes)
             if request.form is not None:
                 self._template = recall(self._model_name, without_id(bytes(memoryview(body)[:length]))[0])
             return request, forms
@@ -198,7 +198,7 @@ class InferRoute:
             request = self._json.fill_body(body, self._model_name, self._model_version)
             if request is not None:
                 return request, self._json.forms
-        request, forms = v2_json.decode_request(body, None, self._model_name, self._model_version, self._max_bytes)
+        request, forms = json_codec.decode_request(body, None, self._model_name, self._model_version, self._max_bytes)
         if isinstance(request.form, JsonForm):
             self._json = request.form
         return request, forms

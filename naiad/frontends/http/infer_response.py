@@ -12,9 +12,9 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal
 from naiad.frontends.http.response import answer_error
-from naiad.protocol import v2_json
 from naiad.protocol.compression import IDENTITY, compress
-from naiad.protocol.output_form import AnswerHead, OutputForms
+from naiad.protocol.v2 import json_codec
+from naiad.protocol.v2.output_format import AnswerHead, OutputForms
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import render_head
 
@@ -50,7 +50,7 @@ class InferAnswer:
                 raise internal("the model ended the request without a response")
             if response.error is not None:
                 raise response.error
-            encoded = v2_json.encode_response(response, self._forms, self._spec)
+            encoded = json_codec.encode_response(response, self._forms, self._spec)
         except NaiadError as error:
             answer_error(self._exchange, error)
             return
@@ -60,7 +60,7 @@ class InferAnswer:
             self._compress(encoded)
 
     def _answer_again(self, response: InferResponse, last: AnswerHead) -> bool:
-        if self._encoding != IDENTITY or last.size > _MAX_AGAIN_BYTES or not v2_json.is_repeated(response, last):
+        if self._encoding != IDENTITY or last.size > _MAX_AGAIN_BYTES or not json_codec.is_repeated(response, last):
             return False
         if not last.start:
             last.start = render_head(200, last.headers, last.size) + (b'{"id":"' if last.id_bytes else last.text)
@@ -69,7 +69,7 @@ class InferAnswer:
             data = [response.id.encode(), last.text, *data]
         return self._exchange.respond_again(last.start, data)
 
-    def _compress(self, encoded: v2_json.EncodedResponse) -> None:
+    def _compress(self, encoded: json_codec.EncodedResponse) -> None:
         headers = b"%bContent-Encoding: %b\r\n" % (encoded.headers, self._encoding.encode())
         if encoded.size <= _MAX_INLINE_COMPRESS_BYTES:
             self._exchange.respond(200, headers, compress(encoded.parts, self._encoding))

@@ -8,7 +8,7 @@ from naiad import log
 from naiad.errors import NaiadError
 from naiad.frontends.http.response import answer_error, answer_json
 from naiad.frontends.http.routes import Names
-from naiad.protocol.extension_json import decode_log_update
+from naiad.protocol.v2.extension_json import decode_log_update
 from naiad.transport.http1.exchange import Exchange
 
 

@@ -9,7 +9,7 @@ from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
 from naiad.frontends.http.response import answer_empty, answer_error, answer_json
 from naiad.frontends.http.routes import Names
-from naiad.protocol.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
+from naiad.protocol.v2.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
 from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from naiad.errors import NaiadError
 from naiad.frontends.http.infer_response import InferAnswer
 from naiad.frontends.http.response import answer_error
 from naiad.protocol.compression import IDENTITY
-from naiad.protocol.output_form import OutputForms
-from naiad.protocol.v2_json import JSON_HEADERS, is_repeated
-from naiad.protocol.v2_json_template import ID_AT_START, MAX_COPIED_BYTES, Template
+from naiad.protocol.v2.json_codec import JSON_HEADERS, is_repeated
+from naiad.protocol.v2.json_template import ID_AT_START, MAX_COPIED_BYTES, Template
+from naiad.protocol.v2.output_format import OutputForms
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import render_head

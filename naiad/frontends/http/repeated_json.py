@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from naiad.core.request import InferRequest
-from naiad.protocol.v2_json_form import JsonForm
+from naiad.protocol.v2.json_form import JsonForm
 from naiad.transport.http1.head import Head
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.frontends.http.response import answer_error, answer_json
 from naiad.frontends.http.routes import Names
-from naiad.protocol.json_access import find, mismatch
-from naiad.protocol.metadata import encode_index
-from naiad.protocol.triton_json import parse
+from naiad.protocol.v2.json_access import find, mismatch
+from naiad.protocol.v2.metadata import encode_index
+from naiad.protocol.v2.triton_json import parse
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from naiad.core.tensor import Buffer
 from naiad.errors import Code, NaiadError
-from naiad.protocol.v2_json import encode_error
+from naiad.protocol.v2.json_codec import encode_error
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 

@@ -13,7 +13,7 @@ import msgspec
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.frontends.http.response import answer_error, answer_json
 from naiad.frontends.http.routes import Names
-from naiad.protocol.extension_json import CudaRegistration, decode_cuda_registration, decode_system_registration
+from naiad.protocol.v2.extension_json import CudaRegistration, decode_cuda_registration, decode_system_registration
 from naiad.shm.region import CUDA
 from naiad.shm.region_table import RegionTable
 from naiad.transport.http1.exchange import Exchange

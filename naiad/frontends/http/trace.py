@@ -15,7 +15,7 @@ from naiad.core.trace import TraceGroup
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.http.response import answer_error, answer_json
 from naiad.frontends.http.routes import Names
-from naiad.protocol.extension_json import decode_trace_update
+from naiad.protocol.v2.extension_json import decode_trace_update
 from naiad.trace.tracing import Tracing
 from naiad.trace.w3c import read_parent
 from naiad.transport.http1.exchange import Exchange

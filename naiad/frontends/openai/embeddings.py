@@ -14,8 +14,8 @@ from naiad.frontends.http.response import answer_json
 from naiad.frontends.http.trace import start_trace
 from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.traced_answer import infer_in_trace, traced
-from naiad.protocol.openai_embedding import EmbeddingForm, encode_response, read_count, read_rows
-from naiad.protocol.openai_error import from_core
+from naiad.protocol.openai.embedding import EmbeddingForm, encode_response, read_count, read_rows
+from naiad.protocol.openai.error import from_core
 from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:

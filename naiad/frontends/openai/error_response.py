@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from naiad.protocol.openai_error import OpenAiError, encode_error
+from naiad.protocol.openai.error import OpenAiError, encode_error
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 

@@ -18,10 +18,12 @@ from naiad.frontends.openai.embeddings import EmbeddingRun
 from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.openai.generation import OpenAiGeneration
 from naiad.frontends.openai.models import ModelRoutes, find_form, find_language_model, find_model, sampling_defaults
-from naiad.protocol import openai_chat, openai_completion, openai_embedding, openai_response_input
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
-from naiad.protocol.openai_answer import AnswerWriter
-from naiad.protocol.openai_body import (
+from naiad.protocol.openai import chat as openai_chat
+from naiad.protocol.openai import completion as openai_completion
+from naiad.protocol.openai import embedding as openai_embedding
+from naiad.protocol.openai import response_input as openai_response_input
+from naiad.protocol.openai.body import (
     Body,
     ChatBody,
     CompletionBody,
@@ -31,8 +33,9 @@ from naiad.protocol.openai_body import (
     decode_body,
     param_names,
 )
-from naiad.protocol.openai_error import OpenAiError, bad_request, from_core
-from naiad.protocol.openai_response import ResponseWriter
+from naiad.protocol.openai.error import OpenAiError, bad_request, from_core
+from naiad.protocol.openai.response import ResponseWriter
+from naiad.protocol.openai.response_writer import AnswerWriter
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.route import Route

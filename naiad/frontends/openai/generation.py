@@ -16,8 +16,8 @@ from naiad.errors import NaiadError, internal
 from naiad.frontends.http.trace import start_trace
 from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.traced_answer import infer_in_trace, traced
-from naiad.protocol.openai_answer import AnswerWriter
-from naiad.protocol.openai_error import OpenAiError, from_core
+from naiad.protocol.openai.error import OpenAiError, from_core
+from naiad.protocol.openai.response_writer import AnswerWriter
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 

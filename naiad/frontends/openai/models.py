@@ -14,8 +14,8 @@ from naiad.errors import Code, NaiadError
 from naiad.frontends.http.response import answer_json
 from naiad.frontends.http.routes import Names
 from naiad.frontends.openai.error_response import answer_error
-from naiad.protocol.openai_embedding import EmbeddingForm, embedding_form
-from naiad.protocol.openai_error import OpenAiError, bad_request, unknown_model
+from naiad.protocol.openai.embedding import EmbeddingForm, embedding_form
+from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
 from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:

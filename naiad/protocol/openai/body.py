@@ -1,0 +1,150 @@
+"""Bodies of OpenAI's requests: what is read of them. Fields that are not here are ignored, as OpenAI's own servers do.
+
+In:  JSON. Out: structs; a wrong type or a missing field is a 400 that names it.
+Sampling fields that OpenAI lacks (top_k, min_p, ...) have the names that the engine and other servers give them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from naiad.core.tensor import Buffer
+from naiad.protocol.openai.error import OpenAiError, bad_request
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = None
+
+
+class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What chat and plain completions have in common. None: not set."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    # Beyond OpenAI's.
+    min_tokens: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    response_format: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+class ChatBody(GenerationBody, frozen=True, kw_only=True):
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    modalities: list[str] | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+    # Beyond OpenAI's.
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+
+
+class CompletionBody(GenerationBody, frozen=True, kw_only=True):
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+    # Beyond OpenAI's.
+    add_special_tokens: bool | None = None
+
+
+class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    input: str | list[str | int | list[int]]
+    encoding_format: str | None = None
+    dimensions: int | None = None
+
+
+class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    # Beyond OpenAI's.
+    seed: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+Body = TypeVar("Body", ChatBody, CompletionBody, EmbeddingBody, ResponsesBody)
+
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (ChatBody, CompletionBody, EmbeddingBody, ResponsesBody)
+}
+_PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
+
+def decode_body(data: Buffer, kind: type[Body]) -> Body:
+    """Raises OpenAiError."""
+    try:
+        body: Body = _DECODERS[kind].decode(data)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        words = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise bad_request(f"We could not parse the JSON body of your request: {words}") from None
+    return body
+
+
+def _refusal(words: str) -> OpenAiError:
+    place = _PLACE.search(words)
+    missing = _MISSING.match(words)
+    inside = place[1] if place is not None else ""
+    if missing is not None:
+        param = f"{inside}.{missing[1]}" if inside else missing[1]
+        return bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    if not inside:
+        return bad_request(f"The body of your request is not what was expected: {words.partition(' - at ')[0].replace('`', '')}.")
+    return bad_request(f"Invalid type for '{inside}': {_PLACE.sub('', words).replace('`', '')}.", inside, "invalid_type")
+
+
+def param_names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.name for field in msgspec.structs.fields(kind))

@@ -1,0 +1,76 @@
+"""Sampling parameters of an OpenAI request: the body's own, then the model's defaults, then the engine's.
+
+Rule: ranges are the engine's to check; here only what OpenAI spells differently is translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from naiad.llm.parameters import SamplingParameters
+from naiad.protocol.openai.body import ChatBody, CompletionBody, GenerationBody, ResponsesBody
+from naiad.protocol.openai.error import bad_request
+
+COMPLETION_MAX_TOKENS = 16
+"""OpenAI's default for plain completions; a chat goes on to its end."""
+_SAME = (
+    "min_tokens", "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
+    "stop_token_ids", "bad_words", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
+)  # fmt: skip
+_RESPONSES_SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
+
+
+def chat_sampling(body: ChatBody, defaults: Mapping[str, Any]) -> SamplingParameters:
+    """Raises OpenAiError."""
+    values = _common(body)
+    if body.max_completion_tokens is not None:
+        values["max_tokens"] = body.max_completion_tokens
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("'top_logprobs' is only allowed when 'logprobs' is true", "top_logprobs")
+    if body.logprobs:
+        values["logprobs"] = body.top_logprobs or 0
+    return _merged(values, defaults)
+
+
+def completion_sampling(body: CompletionBody, defaults: Mapping[str, Any]) -> SamplingParameters:
+    """Raises OpenAiError."""
+    values = _common(body)
+    if body.logprobs is not None:
+        values["logprobs"] = body.logprobs
+    return _merged(values, {"max_tokens": COMPLETION_MAX_TOKENS, **defaults})
+
+
+def responses_sampling(body: ResponsesBody, defaults: Mapping[str, Any]) -> SamplingParameters:
+    """Raises OpenAiError."""
+    values = {name: value for name in _RESPONSES_SAME if (value := getattr(body, name)) is not None}
+    if body.max_output_tokens is not None:
+        values["max_tokens"] = body.max_output_tokens
+    return _merged(values, defaults)
+
+
+def _common(body: GenerationBody) -> dict[str, Any]:
+    values = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
+    if body.max_tokens is not None:
+        values["max_tokens"] = body.max_tokens
+    if body.stop is not None:
+        values["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop
+    if body.logit_bias:
+        values["logit_bias"] = _logit_bias(body.logit_bias)
+    return values
+
+
+def _logit_bias(given: dict[str, float]) -> dict[int, float]:
+    try:
+        return {int(token): bias for token, bias in given.items()}
+    except ValueError:
+        raise bad_request("Invalid value for 'logit_bias': its keys must be token ids", "logit_bias") from None
+
+
+def _merged(values: dict[str, Any], defaults: Mapping[str, Any]) -> SamplingParameters:
+    try:
+        return msgspec.convert({**defaults, **values}, SamplingParameters, strict=False, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"The sampling parameters cannot be used: {error}") from None

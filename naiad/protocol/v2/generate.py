@@ -1,0 +1,156 @@
+"""The generate extension: a flat JSON object <-> an inference request and its responses.
+
+A key that names an input of the model becomes that input, `id` the request's id, any other key a request parameter; keys of the
+object `parameters` count as if they stood outside. Each response is one flat JSON object again.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import Any
+
+import msgspec
+
+from naiad.core.model_spec import ModelSpec, TensorSpec
+from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.response import InferResponse
+from naiad.core.tensor import Buffer, Tensor
+from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.protocol.v2.json_access import as_string, mismatch
+from naiad.protocol.v2.json_codec import encode_slowly
+from naiad.protocol.v2.json_tensor import json_values, pack_values
+from naiad.protocol.v2.request_parameters import parameter_value
+from naiad.protocol.v2.triton_json import parse
+
+_ENCODER = msgspec.json.Encoder()
+_NESTED = "parameters"
+
+
+def decode_request(body: Buffer, spec: ModelSpec, model_version: str, max_bytes: int) -> InferRequest:
+    """Raises NaiadError."""
+    document = parse(body)
+    if not isinstance(document, dict):
+        raise internal("attempt to get members for non-object")
+    _check_repeated(bytes(body), document, spec)
+    return request_from_document(document, spec, model_version, max_bytes)
+
+
+def request_from_document(document: dict[str, Any], spec: ModelSpec, model_version: str, max_bytes: int) -> InferRequest:
+    conversion = _Conversion(spec, max_bytes)
+    request_id = ""
+    for key, value in document.items():
+        if key == _NESTED:
+            conversion.read_nested(value)
+        elif key == "id" and key not in spec.inputs:
+            request_id = as_string(value, key)
+        else:
+            conversion.read(key, value)
+    return InferRequest(spec.name, conversion.inputs, model_version, request_id, parameters=conversion.parameters)
+
+
+def _check_repeated(body: bytes, document: dict[str, Any], spec: ModelSpec) -> None:
+    """The parser keeps one of two equal keys; for inputs Triton refuses that. Looks closer only where a name is in the text twice."""
+    suspects = [name for name in spec.inputs if name in document and body.count(b'"%b"' % name.encode()) > 1]
+    if suspects:
+        pairs: list[tuple[str, Any]] = json.loads(body.decode("utf-8", "surrogateescape"), object_pairs_hook=list)
+        keys = [key for key, _ in pairs]
+        for at, key in enumerate(keys):
+            if key in suspects and key in keys[:at]:
+                raise _repeated(key)
+
+
+def _repeated(name: str) -> NaiadError:
+    return invalid_arg(f"[request id: <id_unknown>] input '{name}' already exists in request")
+
+
+class _Conversion:
+    def __init__(self, spec: ModelSpec, max_bytes: int) -> None:
+        self.inputs: list[Tensor] = []
+        self.parameters: dict[str, ParameterValue] = {}
+        self._spec = spec
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+
+    def read_nested(self, value: Any) -> None:
+        if _NESTED in self._spec.inputs:
+            raise invalid_arg(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
+        if not isinstance(value, dict):
+            raise internal(f"Expected JSON object for keyword: '{_NESTED}': {mismatch('object')}")
+        try:
+            for key, item in value.items():
+                self.read(key, item)
+        except NaiadError as error:
+            raise NaiadError(error.code, f"Converting keyword: '{_NESTED}': {error.message}") from None
+
+    def read(self, key: str, value: Any) -> None:
+        tensor = self._spec.inputs.get(key)
+        if tensor is None:
+            self.parameters[key] = parameter_value(key, value)
+            return
+        if any(key == given.name for given in self.inputs):
+            raise _repeated(key)
+        self.inputs.append(self._tensor(tensor, value))
+
+    def _tensor(self, tensor: TensorSpec, value: Any) -> Tensor:
+        count = len(value) if isinstance(value, list) else 1  # of the outermost list: Triton does not look deeper here
+        shape = _shape(tensor, count, is_batched=self._spec.max_batch_size > 0)
+        data = pack_values(value, tensor.datatype, prod(shape), tensor.name, self._max_bytes)
+        if self._num_bytes + len(data) > self._max_bytes:
+            raise invalid_arg(
+                f"request size of {self._num_bytes} bytes with input '{tensor.name}' of size {len(data)} bytes exceeds the maximum "
+                f"allowed input size of {self._max_bytes}. Use --http-max-input-size to increase the limit."
+            )
+        self._num_bytes += len(data)
+        return Tensor(tensor.name, tensor.datatype, shape, data)
+
+
+def _shape(tensor: TensorSpec, count: int, *, is_batched: bool) -> list[int]:
+    """Fixed dimensions divide the number of values; the innermost variable one takes what is left, the batch what is left then."""
+    left = count
+    for dim in tensor.dims:
+        if dim != -1:
+            if dim == 0 or left % dim:
+                raise _no_shape(tensor)
+            left //= dim
+    shape: list[int] = []
+    for dim in reversed(tensor.dims):
+        shape.append(left if dim == -1 else dim)
+        left = 1 if dim == -1 else left
+    if is_batched:
+        shape.append(max(left, 1))
+    elif left > 1:
+        raise _no_shape(tensor)
+    return shape[::-1]
+
+
+def _no_shape(tensor: TensorSpec) -> NaiadError:
+    return invalid_arg(f"The schema can not convert input '{tensor.name}' to tensor with proper shape")
+
+
+# Responses.
+
+
+def encode_response(response: InferResponse) -> bytes:
+    """Raises NaiadError for an output that has no JSON form."""
+    members: dict[str, Any] = {"id": response.id} if response.id else {}
+    members["model_name"] = response.model_name
+    members["model_version"] = response.model_version
+    members.update(response.parameters)
+    for tensor in response.outputs:
+        values = json_values(tensor)
+        members[tensor.name] = values[0] if len(values) == 1 else values
+    return _encode(members)
+
+
+def encode_event(data: bytes) -> bytes:
+    """A server-sent event."""
+    return b"data: %b\n\n" % data
+
+
+def _encode(members: dict[str, Any]) -> bytes:
+    try:
+        text = _ENCODER.encode(members)
+    except UnicodeEncodeError:
+        return encode_slowly(members)
+    return encode_slowly(members) if b"null" in text else text

@@ -1,0 +1,278 @@
+"""What a ModelInferRequest says besides its raw tensors: parameters, shapes, requested outputs, typed contents, in Triton's words.
+
+In:  a parsed message. Out: a RequestTemplate, which v2_grpc.py keeps and fills with the tensors of each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from naiad.core.datatype import DATATYPES
+from naiad.core.region_slice import RegionSlice, RegionUse
+from naiad.core.request import InferRequest, ParameterValue, RequestForm
+from naiad.core.tensor import Tensor
+from naiad.errors import NaiadError, invalid_arg, unsupported
+from naiad.pb.grpc_service_pb2 import InferParameter, ModelInferRequest
+from naiad.protocol.v2.grpc_contents import raw_contents
+from naiad.protocol.v2.grpc_wire import Buffer
+
+_UINT64_MASK: Final = (1 << 64) - 1
+_MAX_SEQUENCE_ID_CHARACTERS: Final = 128
+_OPTIONS_ONLY: Final = frozenset(("triton_enable_empty_final_response",))
+
+
+class RequestOptions(msgspec.Struct, frozen=True):
+    """What a request says about its answer."""
+
+    classification: dict[str, int] = {}
+    """Output -> number of classes."""
+    wants_empty_final: bool = False
+
+
+PLAIN: Final = RequestOptions()
+
+
+class _Input(msgspec.Struct, frozen=True):
+    name: str
+    datatype: str
+    shape: list[int]
+    """Shared by all requests: nobody changes it."""
+    contents: bytes | None
+    """Typed contents, as raw bytes; None when the data is among the raw tensors."""
+    region: RegionSlice | None = None
+    """The data is in shared memory."""
+    error: NaiadError | None = None
+    """What is wrong with it, told when its turn comes."""
+
+
+class RequestTemplate(msgspec.Struct, frozen=True):
+    """A request without its raw tensors; serves any number of requests that differ in nothing else."""
+
+    prototype: InferRequest
+    inputs: list[_Input]
+    options: RequestOptions
+    repeated_output: str | None
+    output_error: NaiadError | None
+    is_plain: bool
+    """Neither parameters nor typed contents nor shared memory nor a fault."""
+    regions: RegionUse | None = None
+    has_no_raw: bool = True
+    """The message that it was made from held no raw tensors."""
+    form: RequestForm = msgspec.field(default_factory=RequestForm)
+
+    def fill(self, request_id: str, raw: list[Buffer]) -> InferRequest:
+        """Raises NaiadError in Triton's words, in Triton's order: inputs first, then outputs."""
+        prototype, inputs = self.prototype, self.inputs
+        if not self.is_plain or len(raw) < len(inputs):
+            if self.repeated_output is not None:
+                name = prototype.id or request_id or "<id_unknown>"
+                raise invalid_arg(f"[request id: {name}] output '{self.repeated_output}' already exists in request")
+            tensors = self._fill_checked(raw)
+        else:
+            tensors = [Tensor(head.name, head.datatype, head.shape, data) for head, data in zip(inputs, raw, strict=False)]
+        if self.output_error is not None:
+            raise _fresh(self.output_error)
+        request = InferRequest(
+            prototype.model_name,
+            tensors,
+            prototype.model_version,
+            prototype.id or request_id,
+            prototype.requested_outputs,
+            form=self.form,
+        )
+        if not self.is_plain:
+            self._copy_parameters(request)
+        return request
+
+    def _fill_checked(self, raw: list[Buffer]) -> list[Tensor]:
+        tensors: list[Tensor] = []
+        next_raw = 0
+        of = f"for model '{self.prototype.model_name}'"
+        for head in self.inputs:
+            if head.error is not None:
+                raise _fresh(head.error)
+            if head.region is not None:
+                data: Buffer = b""
+            elif head.contents is not None:
+                if raw:
+                    raise invalid_arg(f"contents field must not be specified when using raw_input_contents for '{head.name}' {of}")
+                data = head.contents
+            elif next_raw < len(raw):
+                data = raw[next_raw]
+                next_raw += 1
+            else:
+                raise invalid_arg(f"unable to find data for input tensor '{head.name}' {of} in request.")
+            tensors.append(Tensor(head.name, head.datatype, list(head.shape), data))
+        return tensors
+
+    def _copy_parameters(self, request: InferRequest) -> None:
+        prototype = self.prototype
+        request.regions = self.regions
+        request.parameters = dict(prototype.parameters)
+        request.sequence_id = prototype.sequence_id
+        request.sequence_start = prototype.sequence_start
+        request.sequence_end = prototype.sequence_end
+        request.priority = prototype.priority
+        request.timeout_us = prototype.timeout_us
+
+
+def build_template(message: ModelInferRequest) -> RequestTemplate:
+    """Raises NaiadError for wrong parameters; other faults are kept for `fill`."""
+    request = InferRequest(message.model_name, [], message.model_version, message.id)
+    wants_empty_final = _apply_parameters(request, message.parameters)
+    names = [output.name for output in message.outputs]
+    repeated = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    request.requested_outputs = names
+    inputs = [_input(tensor, message.model_name) for tensor in message.inputs]
+    classification: dict[str, int] = {}
+    slices = [(at, head.region) for at, head in enumerate(inputs) if head.region is not None]
+    regions: dict[str, RegionSlice] = {}
+    output_error = None
+    try:
+        for output in message.outputs:
+            if not output.parameters:
+                continue
+            if count := _classification(output):
+                classification[output.name] = count
+            elif region := _region_slice(output.name, output.parameters):
+                regions[output.name] = region
+    except NaiadError as error:
+        output_error = error
+    use = RegionUse(slices, regions) if slices or regions else None
+    options = RequestOptions(classification, wants_empty_final) if classification or wants_empty_final else PLAIN
+    has_reserved = any(name not in _OPTIONS_ONLY for name in message.parameters)
+    is_plain = (
+        not has_reserved and repeated is None and use is None and all(head.contents is None and head.error is None for head in inputs)
+    )
+    return RequestTemplate(request, inputs, options, repeated, output_error, is_plain, use, not message.raw_input_contents)
+
+
+def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Input:
+    contents: bytes | None = None
+    region: RegionSlice | None = None
+    error = None
+    try:
+        region = _region_slice(tensor.name, tensor.parameters) if tensor.parameters else None
+        if tensor.HasField("contents"):
+            if region is not None:
+                raise invalid_arg(
+                    f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}' for model '{model_name}'"
+                )
+            contents = raw_contents(tensor, model_name)
+    except NaiadError as fault:
+        error = fault
+    datatype = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
+    return _Input(tensor.name, datatype, list(tensor.shape), contents, region, error)
+
+
+def _fresh(error: NaiadError) -> NaiadError:
+    """Templates are kept: raising their own error each time would make its traceback longer and longer."""
+    return NaiadError(error.code, error.message)
+
+
+def _region_slice(name: str, parameters: Mapping[str, InferParameter]) -> RegionSlice | None:
+    """Where the tensor is in shared memory, if it is there. Raises NaiadError."""
+    region = parameters.get("shared_memory_region")
+    if region is None:
+        return None
+    if region.WhichOneof("parameter_choice") != "string_param":
+        raise invalid_arg(f"invalid value type for 'shared_memory_region' parameter for tensor '{name}', expected string_param.")
+    if "shared_memory_byte_size" not in parameters:
+        raise invalid_arg(f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{name}'")
+    offset = _byte_count(name, "shared_memory_offset", parameters) if "shared_memory_offset" in parameters else 0
+    return RegionSlice(region.string_param, offset, _byte_count(name, "shared_memory_byte_size", parameters))
+
+
+def _byte_count(tensor: str, name: str, parameters: Mapping[str, InferParameter]) -> int:
+    """As Triton reads it: a negative number is a very large one, which no region holds."""
+    if parameters[name].WhichOneof("parameter_choice") != "int64_param":
+        raise invalid_arg(f"invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param.")
+    return parameters[name].int64_param & _UINT64_MASK
+
+
+def _classification(output: ModelInferRequest.InferRequestedOutputTensor) -> int:
+    parameter = output.parameters.get("classification")
+    if parameter is None:
+        return 0
+    if parameter.WhichOneof("parameter_choice") != "int64_param":
+        raise invalid_arg("invalid value type for 'classification' parameter, expected int64_param")
+    if parameter.int64_param <= 0:
+        raise invalid_arg("invalid value for 'classification' parameter, expected >= 0")
+    if "shared_memory_region" in output.parameters:
+        raise invalid_arg("output can't set both 'shared_memory_region' and 'classification'")
+    return parameter.int64_param
+
+
+# Parameters of the request.
+
+
+def _apply_parameters(request: InferRequest, parameters: Mapping[str, InferParameter]) -> bool:
+    """Returns whether an empty final response is wanted."""
+    wants_empty_final = False
+    kept: dict[str, ParameterValue] = {}
+    for name, parameter in parameters.items():
+        match name:
+            case "sequence_id":
+                request.sequence_id = _sequence_id(parameter)
+            case "sequence_start":
+                request.sequence_start = _boolean(name, parameter)
+            case "sequence_end":
+                request.sequence_end = _boolean(name, parameter)
+            case "priority":
+                request.priority = _unsigned(name, parameter)
+            case "timeout":
+                request.timeout_us = _unsigned(name, parameter)
+            case "triton_enable_empty_final_response":
+                wants_empty_final = _boolean(name, parameter)
+            case _ if name.startswith("triton_"):
+                raise invalid_arg(
+                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with "
+                    "'triton_' are allowed: triton_enable_empty_final_response"
+                )
+            case _:
+                kept[name] = _value(name, parameter)
+    if kept:
+        request.parameters = kept
+    return wants_empty_final
+
+
+def _sequence_id(parameter: InferParameter) -> int | str:
+    match parameter.WhichOneof("parameter_choice"):
+        case "int64_param":
+            return parameter.int64_param & _UINT64_MASK
+        case "string_param":
+            if len(parameter.string_param) > _MAX_SEQUENCE_ID_CHARACTERS:
+                raise unsupported(f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} characters")
+            return parameter.string_param
+        case _:
+            raise invalid_arg("invalid value type for 'sequence_id' parameter, expected int64_param or string_param.")
+
+
+def _boolean(name: str, parameter: InferParameter) -> bool:
+    if parameter.WhichOneof("parameter_choice") != "bool_param":
+        raise invalid_arg(f"invalid value type for '{name}' parameter, expected bool_param.")
+    return parameter.bool_param
+
+
+def _unsigned(name: str, parameter: InferParameter) -> int:
+    match parameter.WhichOneof("parameter_choice"):
+        case "uint64_param":
+            return parameter.uint64_param
+        case "int64_param":
+            if parameter.int64_param < 0:
+                raise invalid_arg(f"invalid value for '{name}', expected value >= 0.")
+            return parameter.int64_param
+        case _:
+            expected = "int64_param" if name == "timeout" else "int64_param or uint64_param"
+            raise invalid_arg(f"invalid value type for '{name}' parameter, expected {expected}.")
+
+
+def _value(name: str, parameter: InferParameter) -> ParameterValue:
+    choice = parameter.WhichOneof("parameter_choice")
+    if choice is None or choice == "uint64_param":
+        raise invalid_arg(f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or string_param.")
+    value: ParameterValue = getattr(parameter, choice)
+    return value

@@ -1,0 +1,180 @@
+"""Inference requests read field by field, in Triton's order, with Triton's words for whatever is wrong.
+
+In:  the JSON header and the binary data behind it. Out: what v2_json.decode_request promises.
+Comes after the typed decoder has given up: nested data, unknown fields, NaN, shared memory, and every kind of error.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from naiad.core.datatype import DATATYPES
+from naiad.core.region_slice import RegionSlice, RegionUse
+from naiad.core.request import InferRequest
+from naiad.core.tensor import Buffer, Tensor
+from naiad.errors import Code, NaiadError, internal, invalid_arg
+from naiad.protocol.v2.json_access import as_array, as_boolean, as_string, as_unsigned, find, is_unsigned, member, mismatch, parse_error
+from naiad.protocol.v2.json_tensor import pack_values
+from naiad.protocol.v2.output_format import ALL_JSON, BINARY_FORM, JSON_FORM, SHARED_FORM, OutputForm, OutputForms
+from naiad.protocol.v2.request_parameters import apply_parameters
+from naiad.protocol.v2.triton_json import parse
+
+_DATA_SOURCES = "'data', 'binary_data_size' in 'parameters', 'shared_memory_region' in 'parameters'"
+
+
+class MissingInputsError(NaiadError):
+    """The request has no `inputs`; frontends may find another meaning in its `document`."""
+
+    def __init__(self, document: Any) -> None:
+        super().__init__(Code.INTERNAL, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
+        self.document = document
+
+
+def decode_request(
+    text: Buffer, binary: memoryview, model_name: str, model_version: str, max_bytes: int
+) -> tuple[InferRequest, OutputForms]:
+    return decode_document(parse(text), binary, model_name, model_version, max_bytes)
+
+
+def decode_document(
+    document: Any, binary: memoryview, model_name: str, model_version: str, max_bytes: int
+) -> tuple[InferRequest, OutputForms]:
+    """`document` is the parsed header."""
+    if not isinstance(document, dict) or "inputs" not in document:
+        raise MissingInputsError(document)
+    request = InferRequest(model_name, [], model_version)
+    request_id = find(document, "id")
+    if request_id is not None:
+        request.id = as_string(request_id, "id")
+    is_binary = _apply_parameters(request, find(document, "parameters"))
+    slices: list[tuple[int, RegionSlice]] = []
+    regions: dict[str, RegionSlice] = {}
+    request.inputs = _inputs(as_array(document["inputs"], "inputs"), binary, model_name, max_bytes, slices)
+    outputs = find(document, "outputs")
+    wanted = [] if outputs is None else as_array(outputs, "outputs")
+    forms = _forms(wanted, request.id, regions)
+    if slices or regions:
+        request.regions = RegionUse(slices, regions)
+    if forms:
+        request.requested_outputs = list(forms)
+        return request, OutputForms(JSON_FORM, forms)
+    return request, OutputForms(BINARY_FORM) if is_binary else ALL_JSON
+
+
+def _apply_parameters(request: InferRequest, parameters: Any) -> bool:
+    if parameters is None:
+        return False
+    if not isinstance(parameters, dict):
+        raise internal("failed to get request params.: attempt to get members for non-object")
+    return apply_parameters(request, parameters)
+
+
+# Inputs.
+
+
+def _inputs(inputs: list[Any], binary: memoryview, model_name: str, max_bytes: int, slices: list[tuple[int, RegionSlice]]) -> list[Tensor]:
+    """Adds what is in shared memory to `slices`."""
+    tensors: list[Tensor] = []
+    at = 0
+    for value in inputs:
+        parameters = find(value, "parameters")
+        size, region = _check_data_source(value, parameters)
+        name = as_string(member(value, "name"), "name")
+        datatype = as_string(member(value, "datatype"), "datatype")
+        if datatype not in DATATYPES:
+            raise invalid_arg(f"invalid datatype for input {name}")
+        shape = [_dimension(dim) for dim in as_array(member(value, "shape"), "shape")]
+        data: Buffer
+        if region is not None:
+            slices.append((len(tensors), region))
+            data = b""
+        elif size is None:
+            data = pack_values(as_array(value["data"], "data"), datatype, prod(shape) if shape else 0, name, max_bytes)
+        else:
+            end = at + size
+            if end > len(binary):
+                raise unexpected_size(name, end - len(binary), model_name)
+            data, at = binary[at:end], end
+        tensors.append(Tensor(name, datatype, shape, data))
+    if at != len(binary):
+        raise unexpected_data(model_name)
+    return tensors
+
+
+def _check_data_source(value: Any, parameters: Any) -> tuple[int | None, RegionSlice | None]:
+    """The size of binary data, or where in shared memory the data is; (None, None) when it is in the JSON."""
+    size = find(parameters, "binary_data_size")
+    region = find(parameters, "shared_memory_region")
+    sources = {"data": find(value, "data"), "binary_data_size": size, "shared_memory_region": region}
+    given = [name for name, source in sources.items() if source is not None]
+    if len(given) != 1:
+        found = "no field is set" if not given else "set " + " ".join(f"'{name}'" for name in given)
+        raise invalid_arg(f"Input must set only one of the following fields: {_DATA_SOURCES}. But {found}")
+    if region is not None:
+        return None, _region_slice(region, parameters)
+    return (None if size is None else as_unsigned(size, "binary_data_size")), None
+
+
+def _region_slice(region: Any, parameters: Any) -> RegionSlice:
+    offset, byte_size = find(parameters, "shared_memory_offset"), find(parameters, "shared_memory_byte_size")
+    return RegionSlice(
+        as_string(region, "shared_memory_region"),
+        0 if offset is None else as_unsigned(offset, "shared_memory_offset"),
+        0 if byte_size is None else as_unsigned(byte_size, "shared_memory_byte_size"),
+    )
+
+
+def _dimension(value: Any) -> int:
+    if not is_unsigned(value) or value >= 1 << 63:
+        raise parse_error("shape", mismatch("unsigned-integer"))
+    return int(value)
+
+
+def unexpected_size(name: str, num_missing: int, model_name: str) -> NaiadError:
+    return invalid_arg(f"unexpected size for input '{name}', expecting {num_missing} additional bytes for model '{model_name}'")
+
+
+def unexpected_data(model_name: str) -> NaiadError:
+    return invalid_arg(f"unexpected additional input data for model '{model_name}'")
+
+
+# Outputs.
+
+
+def _forms(outputs: list[Any], request_id: str, regions: dict[str, RegionSlice]) -> dict[str, OutputForm]:
+    """Adds what is to go to shared memory to `regions`."""
+    forms: dict[str, OutputForm] = {}
+    for value in outputs:
+        name = as_string(member(value, "name"), "name")
+        if name in forms:
+            raise repeated_output(name, request_id)
+        parameters = find(value, "parameters")
+        forms[name] = _form(parameters)
+        if forms[name].is_shared:
+            regions[name] = _region_slice(find(parameters, "shared_memory_region"), parameters)
+    return forms
+
+
+def _form(parameters: Any) -> OutputForm:
+    classification = find(parameters, "classification")
+    binary = find(parameters, "binary_data")
+    region = find(parameters, "shared_memory_region")
+    if classification is not None and not is_unsigned(classification):
+        raise internal(f"Unable to set 'classification': {mismatch('unsigned-integer')}")
+    is_binary = binary is not None and as_boolean(binary, "binary_data")
+    if region is not None:
+        check_shared_output(has_classification=classification is not None, is_binary=is_binary)
+        return SHARED_FORM
+    return OutputForm(is_binary, int(classification or 0))
+
+
+def check_shared_output(*, has_classification: bool, is_binary: bool) -> None:
+    if has_classification:
+        raise invalid_arg("Output can't set both 'shared_memory_region' and 'classification'")
+    if is_binary:
+        raise invalid_arg("Output can't set both 'shared_memory_region' and 'binary_data'")
+
+
+def repeated_output(name: str, request_id: str) -> NaiadError:
+    return invalid_arg(f"[request id: {request_id or '<id_unknown>'}] output '{name}' already exists in request")

@@ -1,0 +1,215 @@
+"""Tensor data in JSON: lists of values <-> the bytes of a tensor.
+
+`pack_json` takes the common forms, a list or lists in lists of the same depth as raw JSON, straight to bytes; `pack_values` takes what
+was parsed already, nested in any way, and finds Triton's words. `json_values` is the way back: a flat list, ready for the encoder.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import chain
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from naiad.core.byte_strings import encode_byte_strings, split_byte_strings
+from naiad.core.datatype import DATATYPES
+from naiad.core.tensor import Buffer, Tensor
+from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.protocol.v2.json_access import is_signed, is_unsigned, mismatch, parse_error
+
+_ELEMENTS: dict[str, type] = {
+    "BOOL": bool, "UINT8": int, "UINT16": int, "UINT32": int, "UINT64": int, "INT8": int, "INT16": int, "INT32": int, "INT64": int,
+    "FP32": float, "FP64": float, "BYTES": str,
+}  # fmt: skip
+_FORMATS = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q",
+    "FP32": "f", "FP64": "d",
+}  # fmt: skip
+_MAX_PACKED = 256
+"""Up to here `struct` beats `array`."""
+
+_OPENING = re.compile(rb"\[[\[ \t\r\n]*")
+_MAX_NESTED = 16
+
+Decode: TypeAlias = Callable[[Buffer], list[Any]]
+Pack: TypeAlias = Callable[..., bytes]
+
+
+@lru_cache(maxsize=1024)
+def _struct(datatype: str, count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}{_FORMATS[datatype]}")
+
+
+@lru_cache(maxsize=128)
+def _decoder(element: type, depth: int) -> Decode:
+    """To a flat list, from lists in lists."""
+    kind: Any = element
+    for _ in range(depth):
+        kind = list[kind]
+    decode: Decode = msgspec.json.Decoder(kind).decode
+    return decode if depth == 1 else partial(_decode_nested, decode, depth)
+
+
+def _decode_nested(decode: Decode, depth: int, raw: Buffer) -> list[Any]:
+    values = decode(raw)
+    for _ in range(depth - 1):
+        values = list(chain.from_iterable(values))
+    return values
+
+
+def nesting(raw: Buffer) -> int:
+    """How many lists a value begins with, one in the other."""
+    opening = _OPENING.match(raw)
+    if opening is None:
+        return 0
+    return 1 if opening.end() == 1 else opening[0].count(b"[")
+
+
+def pack_json(raw: Buffer, datatype: str, count: int) -> bytes | None:
+    """A list, or lists in lists of the same depth, of exactly `count` values that fit the datatype; None for anything else:
+    `pack_values` knows what it is."""
+    element, depth = _ELEMENTS.get(datatype), nesting(raw)
+    if element is None or not 1 <= depth <= _MAX_NESTED:
+        return None
+    try:
+        values = _decoder(element, depth)(raw)
+        if len(values) != count:
+            return None
+        if datatype == "BYTES":
+            return encode_byte_strings(values)
+        if count <= _MAX_PACKED:
+            return _struct(datatype, count).pack(*values)
+        return bytes(values) if datatype == "BOOL" else array(_FORMATS[datatype], values).tobytes()
+    except (msgspec.MsgspecError, struct.error, OverflowError, UnicodeError):
+        return None
+
+
+def numbers_from_json(datatype: str, count: int, depth: int) -> tuple[Decode, Pack] | None:
+    """The two steps of `pack_json` for numbers, looked up once: `pack(*decode(raw))`; they raise where it returns None. None for others."""
+    if datatype not in _FORMATS:
+        return None
+    return _decoder(_ELEMENTS[datatype], depth), _struct(datatype, count).pack if count <= _MAX_PACKED else partial(
+        _pack_many, datatype, count
+    )
+
+
+def _pack_many(datatype: str, count: int, *values: Any) -> bytes:
+    if len(values) != count:
+        raise struct.error("another number of values")
+    return bytes(values) if datatype == "BOOL" else array(_FORMATS[datatype], values).tobytes()
+
+
+def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int) -> bytes:
+    """`data` as parsed: a value or lists of them, nested in any way. Raises NaiadError with Triton's words."""
+    if datatype in ("FP16", "BF16"):
+        raise invalid_arg(f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}")
+    values = flatten(data)
+    if datatype == "BYTES":
+        packed = _pack_strings(values)
+        _check_size(len(packed), name, max_bytes)
+        return packed
+    _check_size(count * DATATYPES[datatype].byte_size, name, max_bytes)
+    if count == 0:
+        return b""  # Triton does not look at the data of a tensor without elements
+    _check_types(values[:count], datatype)
+    if len(values) > count:
+        raise parse_error("data", "Shape does not match true shape of 'data' field")
+    if len(values) < count:
+        raise internal("Failed to parse 'data' field: shape does not match true shape")
+    return _pack_numbers(values, datatype)
+
+
+def flatten(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        return [data]
+    values: list[Any] = data
+    while list in set(map(type, values)):
+        values = list(chain.from_iterable(item if isinstance(item, list) else (item,) for item in values))
+    return values
+
+
+def _check_size(num_bytes: int, name: str, max_bytes: int) -> None:
+    if num_bytes > max_bytes:
+        raise invalid_arg(
+            f"JSON input '{name}' has a byte_size ({num_bytes} bytes) that exceeds the maximum allowed value of {max_bytes} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+
+
+def _pack_strings(values: list[Any]) -> bytes:
+    if not all(isinstance(value, str) for value in values):
+        raise internal(f"Unable to parse JSON bytes array: {mismatch('string')}")
+    return encode_byte_strings(text_bytes(value) for value in values)
+
+
+def text_bytes(text: str) -> bytes:
+    """The bytes that the client sent; a lone surrogate, which stands for none, becomes a question mark."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def _check_types(values: list[Any], datatype: str) -> None:
+    types = set(map(type, values))
+    if datatype == "BOOL":
+        if types - {bool}:
+            raise parse_error("data", mismatch("boolean"))
+    elif datatype[0] == "F":
+        if types - {int, float}:
+            raise parse_error("data", mismatch("number"))
+    elif datatype[0] == "U":
+        if not all(map(is_unsigned, values)):
+            raise parse_error("data", mismatch("unsigned-integer"))
+    elif not all(map(is_signed, values)):
+        raise parse_error("data", mismatch("signed-integer"))
+
+
+def _pack_numbers(values: list[Any], datatype: str) -> bytes:
+    """Integers that are too large wrap around and floats become infinite, as in Triton."""
+    if datatype == "BOOL":
+        return bytes(values)
+    if datatype[0] == "F":
+        try:
+            return array(_FORMATS[datatype], map(float, values)).tobytes()
+        except OverflowError:
+            raise parse_error("data", "Number too big to be stored in double.") from None
+    widest = np.uint64 if datatype[0] == "U" else np.int64
+    return np.array(values, widest).astype(DATATYPES[datatype].numpy).tobytes()
+
+
+def json_values(tensor: Tensor) -> Sequence[Any]:
+    """Flat, in C order; bytes that are no UTF-8 come as `surrogateescape` strings. Raises NaiadError for FP16 and BF16."""
+    data = tensor.data
+    if tensor.datatype == "BYTES":
+        return [element.decode("utf-8", "surrogateescape") for element in split_byte_strings(data)]
+    if tensor.datatype not in _FORMATS:
+        raise _no_json_form(tensor)
+    count = len(data) // DATATYPES[tensor.datatype].byte_size
+    if count <= _MAX_PACKED:
+        return _struct(tensor.datatype, count).unpack(data)
+    return _read_many(tensor.datatype, data)
+
+
+def numbers_of(datatype: str, num_bytes: int) -> Callable[[Buffer], Sequence[Any]] | None:
+    """`json_values` for the data of a tensor of so many bytes, looked up once; None for what is no number."""
+    if datatype not in _FORMATS:
+        return None
+    count = num_bytes // DATATYPES[datatype].byte_size
+    return _struct(datatype, count).unpack if count <= _MAX_PACKED else partial(_read_many, datatype)
+
+
+def _read_many(datatype: str, data: Buffer) -> Sequence[Any]:
+    return np.frombuffer(data, DATATYPES[datatype].numpy).tolist()  # type: ignore[no-any-return]
+
+
+def _no_json_form(tensor: Tensor) -> NaiadError:
+    return invalid_arg(
+        f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format for output {tensor.name}"
+    )
