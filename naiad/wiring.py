@@ -20,14 +20,14 @@ from naiad.instances.busy_poll import BusyPoll, has_spare_cpu
 from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries
-from naiad.repository.config import ConfigOptions
-from naiad.repository.gpu_limit import GpuLimits
-from naiad.repository.host_policies import HostPolicies
-from naiad.repository.loader import Loader, LoadOptions
+from naiad.repository.config.config import ConfigOptions
+from naiad.repository.environment.python_environment import PythonEnvironments, default_cache
+from naiad.repository.load.gpu_limit import GpuLimits
+from naiad.repository.load.host_policies import HostPolicies
+from naiad.repository.load.loader import Loader, LoadOptions
+from naiad.repository.load.operations import OperationOptions
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
-from naiad.repository.operations import OperationOptions
-from naiad.repository.python_environment import PythonEnvironments, default_cache
 from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.repository.store import LocalStore, Store
 from naiad.scheduling.build_cache import build_cache

@@ -75,7 +75,7 @@ def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...])
     Every problem is shown with its file and line, what was found, what was expected and how to mend it.
     The exit code is 1 when a model would not load.
     """
-    from naiad.repository.check import Severity, check_repository, render_findings
+    from naiad.repository.check.check import Severity, check_repository, render_findings
 
     has_failed = False
     if write:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from naiad.repository.lifecycle import State, VersionStatus
+from naiad.repository.load.lifecycle import State, VersionStatus
 from naiad.repository.model import Model
 
 if TYPE_CHECKING:

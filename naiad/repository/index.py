@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from naiad.core.model_spec import ModelIndex
 from naiad.repository.entry import Entry
-from naiad.repository.lifecycle import State
+from naiad.repository.load.lifecycle import State
 from naiad.repository.model_source import DUPLICATE, ModelSources
 from naiad.repository.namespace import Entries, model_key
 

@@ -15,7 +15,7 @@ from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.statistics import ModelStatistics
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.config_json import config_to_json
+from naiad.repository.config.config_json import config_to_json
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.handover import Handover, SequenceKeeper
 from naiad.scheduling.scheduler import Resizable, Scheduler
@@ -51,7 +51,7 @@ class Model:
         self.templates: Templates | None = None
         """What its workers are forked from, when that is not the server's."""
         self.signatures: dict[str, bytes] = {}
-        """By the name of an instance: what makes it interchangeable with another (naiad.repository.resize)."""
+        """By the name of an instance: what makes it interchangeable with another (naiad.repository.load.resize)."""
         self.is_serving = True
         """Takes requests: at least one instance has a live worker. An ensemble's steps say so themselves."""
         for instance in instances:

@@ -14,15 +14,15 @@ import msgspec
 from naiad import log
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.autocomplete import apply_auto_complete, fill_defaults, fill_instance_groups
-from naiad.repository.config import ConfigOptions, ModelConfigFile, read_model_config
-from naiad.repository.file_override import OverrideFolder, write_override_files
-from naiad.repository.fingerprint import Fingerprint, fingerprint, merged
+from naiad.repository.config.autocomplete import apply_auto_complete, fill_defaults, fill_instance_groups
+from naiad.repository.config.config import ConfigOptions, ModelConfigFile, read_model_config
+from naiad.repository.config.file_override import OverrideFolder, write_override_files
+from naiad.repository.config.validate import require_valid
 from naiad.repository.namespace import model_key
 from naiad.repository.scan import select_versions
 from naiad.repository.store import Store
-from naiad.repository.validate import require_valid
-from naiad.repository.young_file import YoungFiles
+from naiad.repository.watch.fingerprint import Fingerprint, fingerprint, merged
+from naiad.repository.watch.recent_change import YoungFiles
 
 CONFIGURING_BACKENDS = frozenset({"python", "onnxruntime", "openvino", "pytorch", "llm", "vllm", "tensorrtllm"})
 """Backends that can complete a config from the model."""

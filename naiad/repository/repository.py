@@ -15,15 +15,15 @@ from naiad import log
 from naiad.core.model_spec import ModelIndex
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
+from naiad.repository.config.file_override import remove_leftovers
 from naiad.repository.entry import Entry
-from naiad.repository.file_override import remove_leftovers
 from naiad.repository.index import build_index, status_rows
-from naiad.repository.loader import Loader
+from naiad.repository.load.loader import Loader
+from naiad.repository.load.operations import OperationOptions, Operations
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.namespace import Entries
-from naiad.repository.operations import OperationOptions, Operations
-from naiad.repository.poll import Poll
+from naiad.repository.watch.poll import Poll
 from naiad.shm.arena import INLINE_MAX_BYTES
 
 RETRY_AFTER_S = 1

@@ -14,7 +14,7 @@ import msgspec
 
 from naiad.errors import internal
 from naiad.pb.model_config_pb2 import ModelVersionPolicy
-from naiad.repository.problem import Problem
+from naiad.repository.config.problem import Problem
 
 CONFIG_FILE = "config.pbtxt"
 # Directories of a model that are no versions and no mistakes either.

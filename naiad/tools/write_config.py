@@ -21,9 +21,9 @@ from naiad.core.datatype import DATATYPES
 from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError, invalid_arg
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.autocomplete import apply_auto_complete
-from naiad.repository.config import ConfigOptions, read_model_config
-from naiad.repository.config_json import config_to_json
+from naiad.repository.config.autocomplete import apply_auto_complete
+from naiad.repository.config.config import ConfigOptions, read_model_config
+from naiad.repository.config.config_json import config_to_json
 from naiad.repository.scan import CONFIG_FILE, scan_repository
 
 _COMPLETING = ("onnxruntime", "openvino", "pytorch")

@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.config_override import parse_override_dict
-from naiad.repository.pbtxt import parse_text
-from naiad.repository.problem import InvalidConfigError
+from naiad.repository.config.config_override import parse_override_dict
+from naiad.repository.config.pbtxt import parse_text
+from naiad.repository.config.problem import InvalidConfigError
 from naiad.repository.scan import CONFIG_FILE
 from naiad.settings.option import OptionError
 from naiad.tools.analyze.variant import config_text

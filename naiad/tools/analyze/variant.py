@@ -13,9 +13,9 @@ from typing import Any
 from google.protobuf import text_format
 
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.repository.config_json import config_to_dict
-from naiad.repository.config_override import parse_override_dict
-from naiad.repository.problem import InvalidConfigError
+from naiad.repository.config.config_json import config_to_dict
+from naiad.repository.config.config_override import parse_override_dict
+from naiad.repository.config.problem import InvalidConfigError
 from naiad.settings.option import OptionError
 
 Values = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from naiad.pb import grpc_service_pb2 as pb
-from naiad.repository.config_json import config_to_dict
+from naiad.repository.config.config_json import config_to_dict
 from naiad.tools.perf.address import Address
 from naiad.tools.perf.call import Call
 from naiad.tools.perf.control import ControlError

@@ -8,7 +8,7 @@ import pytest
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.pbtxt import parse_text
+from naiad.repository.config.pbtxt import parse_text
 from naiad.scheduling.implicit_state import ImplicitState, read_state
 
 

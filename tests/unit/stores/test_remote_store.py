@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from naiad.errors import NaiadError
-from naiad.repository.fingerprint import fingerprint
+from naiad.repository.watch.fingerprint import fingerprint
 from naiad.stores import download
 from naiad.stores.bucket import RemoteFile, StoreError
 from naiad.stores.download import Download

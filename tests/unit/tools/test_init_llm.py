@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from naiad.cli.main import naiad
 from naiad.errors import NaiadError
-from naiad.repository.check import Severity, check_repository
+from naiad.repository.check.check import Severity, check_repository
 from naiad.tools.init_llm import init_llm, model_name
 from naiad.tools.init_llm_config import llm_config
 from naiad.tools.model_argument import checkpoint_repository

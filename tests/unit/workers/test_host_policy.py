@@ -14,7 +14,7 @@ import pytest
 from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelInstanceGroup
-from naiad.repository.host_policies import HostPlace, HostPolicies
+from naiad.repository.load.host_policies import HostPlace, HostPolicies
 from naiad.settings.compound import core_list, host_policy
 from naiad.workers import host_policy as in_worker
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.repository.pbtxt import parse_text
+from naiad.repository.config.pbtxt import parse_text
 from naiad.settings.option import OptionError
 from naiad.tools.analyze.repository import KEPT_FILE, check_models, write_back, write_variant, written_config
 from naiad.tools.analyze.variant import changed_config, config_text, dynamic_batching_words, override_json, total_instances

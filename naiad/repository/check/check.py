@@ -1,0 +1,242 @@
+"""`naiad check`: everything that is wrong with some repositories, without starting anything.
+
+In:  the paths of model repositories. Out: findings, each with file, line, what was found, what was expected and the likely fix.
+Rule: an error is something that would fail the load; a warning is told only when it is very probably a mistake.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from naiad.backends.custom_package import installed_backends
+from naiad.errors import NaiadError
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.check.files import check_data_files, check_model_files, check_versions
+from naiad.repository.check.finding import Finding, Severity, render_finding, render_findings
+from naiad.repository.config.config import ConfigOptions, ModelConfigFile, config_path, read_model_config
+from naiad.repository.config.ensemble_fit import cycle_message, find_cycle, validate_ensemble
+from naiad.repository.config.nearest import nearest
+from naiad.repository.config.problem import InvalidConfigError, Problem
+from naiad.repository.config.problem_list import ProblemList
+from naiad.repository.config.validate import validate_config
+from naiad.repository.scan import CONFIG_FILE, ModelDirectory, missing_versions, scan_repository, select_versions
+from naiad.workers.import_backend import BACKENDS
+
+__all__ = ["Finding", "Severity", "check_repository", "render_finding", "render_findings"]
+
+
+class _Model(msgspec.Struct, frozen=True):
+    repository: Path
+    directory: ModelDirectory
+    file: ModelConfigFile | None
+    """None when the configuration cannot be read."""
+    is_sound: bool
+
+
+def check_repository(
+    paths: Sequence[Path], *, options: ConfigOptions | None = None, backends: Collection[str] = frozenset(BACKENDS)
+) -> list[Finding]:
+    """`backends` are those that could be loaded; a server with a --backend-directory knows more."""
+    return _Check(options or ConfigOptions(), backends).run(paths)
+
+
+class _Check:
+    def __init__(self, options: ConfigOptions, backends: Collection[str]) -> None:
+        self._options = options
+        self._backends = backends
+        self._findings: list[Finding] = []
+        self._models: list[_Model] = []
+
+    def run(self, paths: Sequence[Path]) -> list[Finding]:
+        for path in paths:
+            for directory in self._scan(path):
+                self._models.append(self._check_model(path, directory))
+        self._check_duplicates()
+        self._check_ensembles()
+        return self._findings
+
+    def _add(self, severity: Severity, repository: Path, model: str, problem: Problem) -> None:
+        self._findings.append(Finding(severity, repository, model, problem))
+
+    def _scan(self, path: Path) -> list[ModelDirectory]:
+        if (path / CONFIG_FILE).is_file():
+            problem = Problem(
+                code="not-a-repository",
+                message="this is a model, not a repository of models",
+                found=f"{CONFIG_FILE} directly in it",
+                expected="a directory that holds one directory per model",
+                fix=f"give the directory around it: {path.resolve().parent}",
+            )
+            self._add(Severity.ERROR, path, "", problem)
+            return []
+        try:
+            directories = scan_repository(path)
+        except NaiadError as error:
+            self._add(Severity.ERROR, path, "", Problem(code="unreadable", message=error.message, expected="a readable directory"))
+            return []
+        if not directories:
+            expected = "one directory per model, each with a version directory such as 1"
+            problem = Problem(code="empty-repository", message="there are no models in this repository", expected=expected)
+            self._add(Severity.WARNING, path, "", problem)
+        return directories
+
+    def _check_model(self, repository: Path, directory: ModelDirectory) -> _Model:
+        def add(severity: Severity, problems: Collection[Problem]) -> None:
+            for problem in problems:
+                self._add(severity, repository, directory.name, problem)
+
+        add(Severity.WARNING, directory.warnings)
+        add(Severity.WARNING, list(_misplaced_configs(directory, self._options)))
+        try:
+            file = read_model_config(directory.path, options=self._options)
+        except InvalidConfigError as error:
+            add(Severity.ERROR, error.problems)
+            return _Model(repository, directory, None, is_sound=False)
+        errors, warnings = self._judge(file)
+        add(Severity.ERROR, errors)
+        add(Severity.WARNING, [*file.notes, *warnings])
+        return _Model(repository, directory, file, is_sound=not errors)
+
+    def _judge(self, file: ModelConfigFile) -> tuple[list[Problem], list[Problem]]:
+        errors: list[Problem] = []
+        warnings: list[Problem] = []
+        for problem in validate_config(file.config, lines=file.lines, options=self._options):
+            # Repositories are checked on machines that have no GPU; there this is a remark.
+            is_elsewhere = problem.code == "instance-gpus" and not self._options.gpus
+            (warnings if is_elsewhere else errors).append(problem)
+        errors += [*self._check_backend(file), *check_versions(file), *check_data_files(file)]
+        for problem in check_model_files(file):
+            (warnings if problem.code == "no-tensors" else errors).append(problem)
+        warnings += [*_check_doubtful(file)]
+        return errors, warnings
+
+    def _check_backend(self, file: ModelConfigFile) -> list[Problem]:
+        backend = file.config.backend
+        if not backend or backend in self._backends or backend in installed_backends():
+            return []
+        found = ProblemList(file.lines)
+        near = nearest(backend, self._backends)
+        message = f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration."
+        expected = "one of " + ", ".join(sorted(self._backends))
+        found.add("backend-unknown", message, "backend", found=backend, expected=expected, fix=f"did you mean '{near}'?" if near else "")
+        return found.problems
+
+    def _check_duplicates(self) -> None:
+        counts = Counter(model.directory.name for model in self._models)
+        for model in self._models:
+            name = model.directory.name
+            if counts[name] > 1:
+                others = [str(m.repository) for m in self._models if m.directory.name == name and m is not model]
+                problem = Problem(
+                    code="duplicate-model",
+                    message="model appears in two or more repositories",
+                    file=name,
+                    found=f"'{name}' also in {', '.join(others)}",
+                    expected="each model once",
+                    fix="rename or remove one of them, or serve with --model-namespacing=true",
+                )
+                self._add(Severity.ERROR, model.repository, name, problem)
+
+    def _check_ensembles(self) -> None:
+        by_name = {model.directory.name: model for model in self._models}
+        configs = {name: model.file.config for name, model in by_name.items() if model.file}
+        ensembles = {name: config for name, config in configs.items() if config.HasField("ensemble_scheduling")}
+        cycle = find_cycle(ensembles)
+        for name, ensemble in ensembles.items():
+            model = by_name[name]
+            if not model.is_sound or not model.file:
+                continue
+            if name in cycle:
+                turned = cycle[cycle.index(name) :] + cycle[: cycle.index(name)]
+                self._add_ensemble_problem(model, turned)
+                continue
+            steps = ensemble.ensemble_scheduling.step
+            # What a step's model says about its tensors counts only if it is sound and says anything before it is loaded.
+            is_known = all(_is_described(by_name[s.model_name]) for s in steps if s.model_name in by_name)
+            if is_known or any(step.model_name not in by_name for step in steps):
+                fit = validate_ensemble(ensemble, configs, lines=model.file.lines)
+                for severity, problems in ((Severity.ERROR, fit.errors), (Severity.WARNING, fit.doubts)):
+                    for problem in problems:
+                        self._add(severity, model.repository, name, problem)
+            self._check_step_versions(model, ensemble, by_name)
+
+    def _add_ensemble_problem(self, model: _Model, cycle: list[str]) -> None:
+        assert model.file
+        found = ProblemList(model.file.lines)
+        path = "ensemble_scheduling"
+        shown = " -> ".join([*cycle, cycle[0]])
+        found.add(
+            "ensemble-cycle", cycle_message(cycle), path, found=shown, expected="ensembles that end in models", fix="break the circle"
+        )
+        self._add(Severity.ERROR, model.repository, model.directory.name, found.problems[0])
+
+    def _check_step_versions(self, model: _Model, ensemble: ModelConfig, by_name: dict[str, _Model]) -> None:
+        assert model.file
+        found = ProblemList(model.file.lines)
+        for index, step in enumerate(ensemble.ensemble_scheduling.step):
+            other = by_name.get(step.model_name)
+            if step.model_version == -1 or other is None or other.file is None:
+                continue
+            served = select_versions(other.file.versions, other.file.config.version_policy)
+            if step.model_version not in served:
+                message = (
+                    f"ensemble '{ensemble.name}' depends on '{step.model_name}' whose required version {step.model_version} is not loaded."
+                )
+                path = f"ensemble_scheduling.step[{index}].model_version"
+                expected = f"-1 for the latest, or one of: {', '.join(map(str, served)) or 'none'}"
+                fix = "write model_version: -1"
+                found.add("ensemble-version", message, path, found=f"model_version {step.model_version}", expected=expected, fix=fix)
+        for problem in found.problems:
+            self._add(Severity.ERROR, model.repository, ensemble.name, problem)
+
+
+def _is_described(model: _Model) -> bool:
+    return model.file is not None and model.is_sound and bool(model.file.config.input or model.file.config.output)
+
+
+def _check_doubtful(file: ModelConfigFile) -> list[Problem]:
+    config = file.config
+    found = ProblemList(file.lines)
+    is_served = bool(select_versions(file.versions, config.version_policy))
+    for version in missing_versions(file.versions, config.version_policy) if is_served else []:
+        message = f"version {version} is specified for model '{config.name}', but the version directory is not present"
+        shown = f"versions {', '.join(map(str, file.versions)) or 'none'}"
+        found.add("version-missing", message, "version_policy", found=shown, expected=f"a directory {config.name}/{version}")
+    for kind, names in (("input", [t.name for t in config.input]), ("output", [t.name for t in config.output])):
+        for name, count in Counter(names).items():
+            if count > 1:
+                last = len(names) - 1 - names[::-1].index(name)
+                message = f"{kind} '{name}' is described {count} times"
+                found.add(f"{kind}-twice", message, f"{kind}[{last}]", found=f"'{name}' again", expected="once", fix="remove this one")
+    if config.HasField("dynamic_batching") and config.max_batch_size == 0 and not config.dynamic_batching.preferred_batch_size:
+        message = "dynamic_batching has nothing to batch: max_batch_size is 0"
+        expected = "max_batch_size of 2 or more, and dims without the batch dimension"
+        found.add("batching-without-batch", message, "dynamic_batching", found="max_batch_size 0", expected=expected)
+    return found.problems
+
+
+def _misplaced_configs(directory: ModelDirectory, options: ConfigOptions) -> Iterator[Problem]:
+    """A configuration nobody reads because it lies or is named a little wrong."""
+    if config_path(directory.path, options).exists():
+        return
+    try:
+        names = sorted(path.name for path in directory.path.iterdir())
+    except OSError:
+        return
+    likely = [
+        name for name in names if name.lower() in ("config.pbtxt", "config.pbtext", "config.pb.txt", "config.txt", "config.textproto")
+    ]
+    likely += [f"{version}/{CONFIG_FILE}" for version, path in directory.versions.items() if (path / CONFIG_FILE).exists()]
+    for name in likely:
+        yield Problem(
+            code="config-misplaced",
+            message="this configuration is not read",
+            file=f"{directory.name}/{name}",
+            found=name,
+            expected=f"{directory.name}/{CONFIG_FILE}",
+            fix=f"move it to {directory.name}/{CONFIG_FILE}",
+        )

@@ -1,0 +1,124 @@
+"""A model's directory (or a load request's JSON) -> its completed ModelConfig.
+
+In:  the directory and the server's options. Out: ModelConfigFile: the configuration, where each field was written, the versions on disk.
+Rule: reads and completes; validate says whether the result may be loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.config.autocomplete import fill_backend, fill_defaults, fill_instance_groups
+from naiad.repository.config.config_override import parse_override
+from naiad.repository.config.pbtxt import parse_text
+from naiad.repository.config.problem import InvalidConfigError, Problem
+from naiad.repository.config.source_map import SourceMap
+from naiad.repository.scan import CONFIG_FILE, ModelDirectory, scan_model
+
+# A configuration is written by people; a file of this size is something else, and must not be read into memory.
+MAX_CONFIG_BYTES = 16 << 20
+
+
+class ConfigOptions(msgspec.Struct, frozen=True):
+    """What the command line says about configurations."""
+
+    is_auto_complete_enabled: bool = True
+    """--disable-auto-complete-config: a model then needs a config.pbtxt, and backends do not complete it."""
+    config_name: str = ""
+    """--model-config-name: configs/<name>.pbtxt instead of config.pbtxt, where a model has it."""
+    gpus: tuple[int, ...] = ()
+    """Ids of the GPUs that may be used."""
+    min_compute_capability: float = 6.0
+    other_backends: frozenset[str] = frozenset()
+    """Backends of others, from packages and from --backend-directory: they may complete a config too."""
+
+
+class ModelConfigFile(msgspec.Struct, frozen=True):
+    config: ModelConfig
+    directory: ModelDirectory
+    lines: SourceMap
+    """Empty when there is no file: completed from the directory alone, or given as JSON."""
+    notes: list[Problem]
+    """Legal but surely not meant."""
+
+    @property
+    def versions(self) -> list[int]:
+        return list(self.directory.versions)
+
+
+def read_model_config(model_dir: Path, *, options: ConfigOptions, override: str | bytes | None = None) -> ModelConfigFile:
+    """`override` is the JSON of a load request and replaces the file. Raises InvalidConfigError."""
+    directory = scan_model(model_dir)
+    notes: list[Problem] = []
+    if override is not None:
+        config, lines = parse_override(override), SourceMap()
+    else:
+        path = config_path(model_dir, options)
+        text = _read(path, f"{model_dir.name}/{path.relative_to(model_dir)}", is_required=not options.is_auto_complete_enabled)
+        parsed = parse_text(text, ModelConfig, f"{model_dir.name}/{path.relative_to(model_dir)}")
+        config, lines, notes = parsed.message, parsed.lines, parsed.notes
+    if config.name not in ("", model_dir.name):
+        raise InvalidConfigError([_wrong_name(config.name, model_dir.name, lines)])
+    fill_backend(config, model_dir.name, _newest_files(directory))
+    fill_defaults(config)
+    fill_instance_groups(config, options.gpus)
+    return ModelConfigFile(config, directory, lines, notes)
+
+
+def config_path(model_dir: Path, options: ConfigOptions) -> Path:
+    named = model_dir / "configs" / f"{options.config_name}.pbtxt"
+    return named if options.config_name and named.is_file() else model_dir / CONFIG_FILE
+
+
+def _read(path: Path, shown: str, *, is_required: bool) -> str:
+    """Undecodable bytes become surrogates: they are harmless in comments, and refused in strings."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not is_required and not path.is_symlink():
+            return ""
+        raise InvalidConfigError([_unreadable(shown, error.strerror or "an error")]) from error
+    if len(content) > MAX_CONFIG_BYTES:
+        raise InvalidConfigError([_unreadable(shown, f"larger than {MAX_CONFIG_BYTES} bytes")])
+    return content.decode("utf-8", "surrogateescape")
+
+
+def _newest_files(directory: ModelDirectory) -> list[str]:
+    if not directory.versions:
+        return []
+    try:
+        return os.listdir(directory.versions[max(directory.versions)])
+    except OSError:
+        return []
+
+
+def _unreadable(shown: str, reason: str) -> Problem:
+    fix = "add a config.pbtxt, or serve without --disable-auto-complete-config" if reason == os.strerror(2) else ""
+    return Problem(
+        code="unreadable",
+        message=f"failed to open text file for read {shown}: {reason}",
+        brief=f"cannot read it: {reason}",
+        file=shown,
+        found=reason,
+        expected="a readable file",
+        fix=fix,
+    )
+
+
+def _wrong_name(name: str, directory_name: str, lines: SourceMap) -> Problem:
+    return Problem(
+        code="name-mismatch",
+        message=f"unexpected directory name '{directory_name}' for model '{name}', directory name must equal model name",
+        path="name",
+        file=lines.file_name,
+        position=lines.position("name"),
+        source=lines.line(lines.position("name")),
+        found=f'name: "{name}" in the directory {directory_name}',
+        expected=f'name: "{directory_name}", or no name at all',
+        fix=f"remove the line, or rename the directory to {name}",
+    )

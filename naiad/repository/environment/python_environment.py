@@ -1,0 +1,231 @@
+"""The interpreter that a Python model runs on: the server's own, unless the model says otherwise.
+
+In:  a model's config and directory. Out: how to start an interpreter for its workers, or None for the server's own.
+EXECUTION_ENV_PATH: an environment's folder, or an archive of one (conda-pack). PYTHON_VENV: the folder of a virtual environment, or an
+interpreter. Both may hold $$TRITON_MODEL_DIRECTORY. Else a requirements.txt in the model's directory: an environment is made from it,
+on top of the server's packages, once for each content. What a worker needs and the environment lacks comes from the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import sysconfig
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+import naiad
+from naiad import log
+from naiad.errors import NaiadError, invalid_arg
+from naiad.files.private_folder import private_folder
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.environment.archive import unpack
+from naiad.repository.environment.install import installer, run_quietly
+from naiad.repository.environment.probe import Interpreter, own_places, own_tag, probe
+from naiad.repository.watch.fingerprint import fingerprint
+from naiad.workers import bootstrap
+from naiad.workers.template_process import Launch
+
+EXECUTION_ENV_PATH = "EXECUTION_ENV_PATH"
+PYTHON_VENV = "PYTHON_VENV"
+MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+REQUIREMENTS = "requirements.txt"
+ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
+COMPLETE = ".complete"
+LOCK_RETRY_S = 0.1
+
+
+class PythonEnvironments:
+    def __init__(self, cache: Path, *, should_install: bool = True) -> None:
+        """`cache` is made when it is needed. Without `should_install` a requirements.txt is only a file."""
+        self._cache = cache
+        self._should_install = should_install
+
+    async def prepare(self, config: ModelConfig, model_dir: Path) -> Launch | None:
+        """Raises NaiadError. May take as long as an installation does."""
+        found = await self._find(config, model_dir)
+        if found is None:
+            return None
+        executable, variables = found
+        interpreter = await probe(executable, variables, config.name)
+        places = {"naiad": str(Path(naiad.__file__).parent.parent), "missing": await self._missing(interpreter, executable, config.name)}
+        command = [str(executable), bootstrap.__file__, msgspec.json.encode(places).decode()]
+        return Launch(command, variables)
+
+    async def _find(self, config: ModelConfig, model_dir: Path) -> tuple[Path, dict[str, str]] | None:
+        """(interpreter, environment variables)"""
+        for parameter in (EXECUTION_ENV_PATH, PYTHON_VENV):
+            text = config.parameters[parameter].string_value if parameter in config.parameters else ""
+            if text:
+                path = model_dir / text.replace(MODEL_DIRECTORY, str(model_dir))
+                if path.name.endswith(ARCHIVES) and path.is_file():
+                    path = await self._unpacked(path)
+                return _executable(path, parameter, config.name)
+        if self._should_install and (model_dir / REQUIREMENTS).is_file():
+            folder = await self._from_requirements(config.name, model_dir)
+            return folder / "bin" / "python", _variables(folder)
+        return None
+
+    # Given by the model.
+
+    async def _unpacked(self, archive: Path) -> Path:
+        folder = self._folder() / _archive_key(archive)
+        async with self._making(folder) as is_made:
+            if is_made:
+                return folder
+            log.info(f"unpacking the Python environment '{archive.name}'")
+            stop = threading.Event()
+            try:
+                await asyncio.to_thread(unpack, archive, folder, stop)
+            except asyncio.CancelledError:
+                stop.set()
+                raise
+            await self._relocate(folder)
+            (folder / COMPLETE).touch()
+        return folder
+
+    async def _relocate(self, folder: Path) -> None:
+        """conda-pack leaves a script that writes the environment's new place into its files."""
+        script = folder / "bin" / "conda-unpack"
+        if script.is_file():
+            try:
+                await run_quietly([str(folder / "bin" / "python"), str(script)], folder, "conda-unpack failed")
+            except NaiadError as error:
+                log.warning(f"{error.message}; the environment is used as it is")
+
+    # Made by us.
+
+    async def _from_requirements(self, model: str, model_dir: Path) -> Path:
+        folder = self._folder() / _requirements_key(model_dir)
+        async with self._making(folder) as is_made:
+            if not is_made:
+                await self._make_venv(model, model_dir, folder)
+        return folder
+
+    async def _make_venv(self, model: str, model_dir: Path, folder: Path) -> None:
+        what = f"the requirements of model '{model}' could not be installed"
+        install = installer(folder / "bin" / "python")
+        if install is None:
+            raise invalid_arg(f"{what}: the server has neither pip nor uv")
+        log.info(f"installing the requirements of model '{model}'")
+        try:
+            await run_quietly([sys.executable, "-m", "venv", "--without-pip", str(folder)], model_dir, what)
+            _see_packages_of_server(folder)
+            await run_quietly([*install, "-r", REQUIREMENTS], model_dir, what)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        (folder / COMPLETE).touch()
+
+    async def _missing(self, interpreter: Interpreter, executable: Path, model: str) -> dict[str, str]:
+        """Where the packages are that a worker needs and this interpreter lacks."""
+        if not interpreter.missing:
+            return {}
+        if interpreter.tag == own_tag():
+            return own_places(interpreter.missing)
+        folder = self._folder() / f"support-{interpreter.tag}"
+        async with self._making(folder) as is_made:
+            if not is_made:
+                await self._fetch_support(interpreter, executable, model, folder)
+        return dict.fromkeys(interpreter.missing, str(folder))
+
+    async def _fetch_support(self, interpreter: Interpreter, executable: Path, model: str, folder: Path) -> None:
+        names = ", ".join(interpreter.missing)
+        install = installer(executable)
+        what = (
+            f"the Python {interpreter.version_text} of model '{model}' lacks {names}, which workers need, and it could not be fetched. "
+            f"Install it there: pip install {' '.join(interpreter.missing)}"
+        )
+        if install is None:
+            raise invalid_arg(what)
+        log.info(f"fetching {names} for Python {interpreter.version_text}")
+        try:
+            await run_quietly([*install, "--target", str(folder), "msgspec", "numpy"], self._folder(), what)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        (folder / COMPLETE).touch()
+
+    # The cache.
+
+    def _folder(self) -> Path:
+        return private_folder(self._cache)
+
+    @contextlib.asynccontextmanager
+    async def _making(self, folder: Path) -> AsyncIterator[bool]:
+        """Whoever comes first makes it, in this server or another; the others wait. Yields whether it is there already."""
+        descriptor = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(LOCK_RETRY_S)
+            is_made = (folder / COMPLETE).is_file()
+            if not is_made:
+                shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
+            yield is_made
+        finally:
+            os.close(descriptor)
+
+
+def default_cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or Path.home()) / ".cache"
+    return Path(home) / "naiad" / "environments"
+
+
+def _executable(path: Path, parameter: str, model: str) -> tuple[Path, dict[str, str]]:
+    """Of an environment's folder, or the interpreter itself."""
+    if path.is_file():
+        return path, _variables(path.parent.parent)
+    if not (path / "bin" / "python").exists():
+        words = "there is no bin/python in it" if path.exists() else "no such file or directory"
+        raise invalid_arg(f"parameter '{parameter}' of model '{model}' names no Python environment: {words}")
+    return path / "bin" / "python", _variables(path)
+
+
+def _variables(folder: Path) -> dict[str, str]:
+    """As `activate` sets them."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")}
+    variables["PATH"] = f"{folder / 'bin'}:{variables.get('PATH', os.defpath)}"
+    if (folder / "pyvenv.cfg").is_file():
+        variables["VIRTUAL_ENV"] = str(folder)
+    elif (folder / "conda-meta").is_dir():
+        variables["CONDA_PREFIX"] = str(folder)
+        libraries = variables.get("LD_LIBRARY_PATH")
+        variables["LD_LIBRARY_PATH"] = f"{folder / 'lib'}{':' + libraries if libraries else ''}"
+    return variables
+
+
+def _see_packages_of_server(folder: Path) -> None:
+    """The server may itself run in a virtual environment, which a new one does not see by itself."""
+    paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (packages / "packages-of-the-server.pth").write_text("".join(f"{path}\n" for path in paths))
+
+
+def _archive_key(archive: Path) -> str:
+    status = archive.stat()
+    return _key("archive", str(archive.resolve()), str(status.st_size), str(status.st_mtime_ns))
+
+
+def _requirements_key(model_dir: Path) -> str:
+    """Where it names files of the model, their change is a change too."""
+    text = (model_dir / REQUIREMENTS).read_bytes()
+    lines = [line.split(b"#")[0].strip() for line in text.splitlines()]
+    has_files = any(line.startswith((b"-", b".", b"/")) or b"file:" in line or line.endswith((b".whl", b".gz", b".zip")) for line in lines)
+    files = f"{model_dir} {fingerprint(model_dir).shared}" if has_files else ""
+    return _key("requirements", text.hex(), files, sys.version, sys.prefix)
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:24]

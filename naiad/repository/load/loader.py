@@ -1,0 +1,336 @@
+"""A model's directory and config -> a loaded version: workers started, model initialized, scheduler in front.
+
+In:  what config.py read. Out: a Model that serves, or NaiadError with nothing left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from naiad import log
+from naiad.core.clock import Clock
+from naiad.core.model_spec import ModelSpec
+from naiad.core.statistics import ModelStatistics
+from naiad.core.work import LoadArguments
+from naiad.errors import invalid_arg
+from naiad.metrics.summary import build_statistics
+from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.repository.config.config_json import config_to_json
+from naiad.repository.config.ensemble_fit import is_decoupled_ensemble, validate_ensemble
+from naiad.repository.config.problem import InvalidConfigError
+from naiad.repository.environment.python_environment import PythonEnvironments
+from naiad.repository.load.gpu_limit import GpuLimits
+from naiad.repository.load.host_policies import HostPolicies
+from naiad.repository.load.resize import plan_resize, signature
+from naiad.repository.load.warmup import read_warmup
+from naiad.repository.model import Model, build_spec
+from naiad.scheduling.build import build_ensemble, build_scheduler
+from naiad.scheduling.cache import ResponseCache
+from naiad.scheduling.caching import CachingScheduler
+from naiad.scheduling.ensemble import Infer
+from naiad.scheduling.rate_limiter import Needs, Permit, RateLimiter, read_needs
+from naiad.scheduling.scheduler import Resizable, Scheduler
+from naiad.settings import LatencyMetrics
+from naiad.shm.arena import Arena
+from naiad.shm.directory import SlotDirectory
+from naiad.workers.calls import Calls, Services
+from naiad.workers.import_backend import BACKENDS, find_backend
+from naiad.workers.instance import Instance
+from naiad.workers.instance_plan import InstancePlan
+from naiad.workers.messages import CallFlow, CancelCall, Control, LogLine, Metric, StartCall, ToServer
+from naiad.workers.restart import RestartPolicy
+from naiad.workers.template_process import Templates
+from naiad.workers.worker_process import WorkerProcess
+
+EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
+"""Parameter of a model's config: an `execute` that takes longer is killed. Unset means that long is busy, not dead."""
+
+
+class LoadOptions(msgspec.Struct, frozen=True):
+    backend_config: dict[str, dict[str, str]] = {}
+    backend_directory: Path | None = None
+    execution_timeout_s: float = 0.0
+    restarts: RestartPolicy = RestartPolicy()
+    latency: LatencyMetrics = LatencyMetrics()
+    host_policies: HostPolicies = HostPolicies()
+    gpu_limits: GpuLimits = GpuLimits()
+    environments: PythonEnvironments | None = None
+    """None: every model runs on the server's own interpreter."""
+
+
+class ConfiguredProcess(msgspec.Struct, eq=False):
+    """A worker in which the model has completed its config. It goes on to load it, so that nothing is imported twice."""
+
+    version: int
+    config_json: bytes
+    process: WorkerProcess
+    arena: Arena
+    templates: Templates
+    """The server's, or those of the model's own interpreter."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where one instance of a model is to be."""
+
+    arguments: LoadArguments
+    kind: bytes
+    """What makes it interchangeable with another."""
+    needs: Needs
+
+
+class Loader:
+    def __init__(
+        self,
+        clock: Clock,
+        templates: Templates,
+        services: Services,
+        options: LoadOptions,
+        limiter: RateLimiter | None = None,
+        cache: ResponseCache | None = None,
+    ) -> None:
+        self._clock = clock
+        self._limiter = limiter
+        self._cache = cache
+        self._templates = templates
+        self._services = services
+        self._options = options
+        self._directory = SlotDirectory()
+        """Of the shared memory of all models, so that a tensor can go from one to the other uncopied."""
+
+    @property
+    def infer(self) -> Infer:
+        """For the steps of ensembles."""
+        return self._services.infer
+
+    async def configure(self, config: ModelConfig, version: int, model_dir: Path) -> ConfiguredProcess:
+        """Asks the model to complete its config. Raises NaiadError. The process is the caller's to pass to `load` or to kill."""
+        backend = self._backend(config)
+        group = config.instance_group[0] if config.instance_group else ModelInstanceGroup(name=config.name, count=1)
+        arguments = self._arguments(config, group, 0, version, model_dir)
+        arena = Arena(directory=self._directory)
+        templates = await self._templates_for(config, backend, model_dir)
+        process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
+        calls = Calls(process.channel, self._services, arguments.instance_name)
+
+        def take(message: ToServer) -> None:
+            match message:
+                case StartCall() | CancelCall() | CallFlow() | Metric() | Control():
+                    calls.take(message)
+                case LogLine():
+                    log.emit(message.severity, message.message, message.file, message.line, process.pid)
+
+        process.on_message = take
+        try:
+            await process.start(templates.get(backend))
+            return ConfiguredProcess(version, await process.configure(arguments), process, arena, templates)
+        except BaseException:
+            await process.kill()
+            self._release(templates)
+            raise
+
+    async def discard(self, configured: ConfiguredProcess) -> None:
+        """Of a process that does not go on to load the model."""
+        await configured.process.kill()
+        self._release(configured.templates)
+
+    async def load(
+        self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, configured: ConfiguredProcess | None = None
+    ) -> Model:
+        started_ns = time.monotonic_ns()
+        spec = self._spec(config, version, versions, model_dir)
+        statistics = build_statistics(config.name, version, self._options.latency)
+        arena = configured.arena if configured is not None else Arena(directory=self._directory)
+        plan = self._plan(config, spec, model_dir)
+        places = self._places(config, version, model_dir)
+        templates = configured.templates if configured is not None else await self._templates_for(config, plan.backend, model_dir)
+        instances: list[Instance] = []
+        try:
+            for place in places:
+                permit = self._permit(place)
+                instances.append(Instance(self._clock, templates, plan, place.arguments, arena, statistics, self._services, permit))
+            scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
+            process = configured.process if configured is not None else None
+            await _all_or_none([self._start(instance, process if at == 0 else None) for at, instance in enumerate(instances)])
+        except BaseException:
+            await asyncio.gather(*(instance.stop(0.0) for instance in instances))
+            arena.close()
+            self._release(templates)
+            raise
+        statistics.load_duration_s = (time.monotonic_ns() - started_ns) / 1e9
+        model = Model(spec, config, statistics, instances, self._cached(scheduler, config, spec, statistics), arena)
+        model.signatures = {place.arguments.instance_name: place.kind for place in places}
+        model.templates = templates
+        model.on_stopped.append(lambda: self._release(templates))
+        return model
+
+    def load_ensemble(
+        self,
+        config: ModelConfig,
+        version: int,
+        versions: list[int],
+        model_dir: Path,
+        parts: Mapping[str, Model],
+        infer: Infer | None = None,
+    ) -> Model:
+        """Needs no process: its steps are requests to other models. `parts` serve now. Raises NaiadError."""
+        models = {name: part.config for name, part in parts.items()}
+        fit = validate_ensemble(config, models)
+        if fit.errors:
+            raise InvalidConfigError(fit.errors)
+        config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
+        statistics = build_statistics(config.name, version, self._options.latency)
+        spec = self._spec(config, version, versions, model_dir)
+        find = self._services.find if infer is None or infer is self._services.infer else None
+        scheduler = build_ensemble(config, version, models, infer or self._services.infer, self._clock, statistics, find)
+        cached = self._cached(scheduler, config, spec, statistics)
+        return Model(spec, config, statistics, [], cached, Arena(directory=self._directory))
+
+    def _cached(self, scheduler: Scheduler, config: ModelConfig, spec: ModelSpec, statistics: ModelStatistics) -> Scheduler:
+        if self._cache is None or not config.response_cache.enable:
+            return scheduler
+        return CachingScheduler(scheduler, self._cache, spec, self._clock, statistics)
+
+    async def resize(self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path) -> list[Instance] | None:
+        """Starts what is missing of these instance groups in a model that serves; the instances that are to go are the caller's.
+
+        None when its scheduler cannot do that. Raises NaiadError; nothing has changed then.
+        """
+        scheduler = model.scheduler
+        if not isinstance(scheduler, Resizable):
+            return None
+        config = ModelConfig()
+        config.CopyFrom(model.config)
+        config.ClearField("instance_group")
+        config.instance_group.extend(groups)
+        places = self._places(config, model.version, model_dir)
+        wanted = {place.arguments.instance_name: place for place in places}
+        change = plan_resize(model.signatures, {name: place.kind for name, place in wanted.items()})
+        plan = self._plan(config, model.spec, model_dir)
+        templates = model.templates or self._templates
+        new: list[Instance] = []
+        try:
+            for name, at in change.come.items():
+                arguments = msgspec.structs.replace(wanted[at].arguments, instance_name=name)
+                permit = self._permit(wanted[at])
+                new.append(Instance(self._clock, templates, plan, arguments, model.arena, model.statistics, self._services, permit))
+            await _all_or_none([self._start(instance, None) for instance in new])
+        except BaseException:
+            await asyncio.gather(*(instance.stop(0.0) for instance in new))
+            raise
+        for name, at in change.come.items():
+            model.signatures[name] = wanted[at].kind
+        for instance in new:
+            scheduler.add_instance(instance)
+        gone = [instance for instance in model.instances if instance.name in change.go]
+        model.set_instances([instance for instance in model.instances if instance not in gone] + new, config)
+        return gone
+
+    async def _start(self, instance: Instance, process: WorkerProcess | None) -> None:
+        """Raises NaiadError. `process` is one that has configured the model."""
+        await instance.load(process)
+        await self._options.gpu_limits.check(instance.arguments)
+
+    def _spec(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:
+        try:
+            return build_spec(config, version, versions, model_dir)
+        except OSError as error:
+            raise invalid_arg(f"failed to read a label file of model '{config.name}': {error.strerror}") from error
+
+    async def _templates_for(self, config: ModelConfig, backend: str, model_dir: Path) -> Templates:
+        """Those of the model's own interpreter, if it has one: they live as long as the model does. Raises NaiadError."""
+        if backend != "python" or self._options.environments is None:
+            return self._templates
+        launch = await self._options.environments.prepare(config, model_dir)
+        return self._templates if launch is None else Templates(asyncio.get_running_loop(), launch)
+
+    def _release(self, templates: Templates) -> None:
+        if templates is not self._templates:
+            templates.close()
+
+    def _backend(self, config: ModelConfig) -> str:
+        backend: str = config.backend
+        if backend in BACKENDS:
+            # The same backend from a template that has imported more.
+            return config.platform if config.platform in BACKENDS else backend
+        if self._backend_dir(backend) is not None:
+            return "python"
+        if find_backend(backend) is not None:
+            return backend
+        raise invalid_arg(f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration.")
+
+    def _backend_dir(self, backend: str) -> Path | None:
+        """A backend that is itself a model.py, shared by models that have none."""
+        directory = self._options.backend_directory
+        if directory is None or not backend or Path(backend).name != backend:
+            return None
+        return directory / backend if (directory / backend / "model.py").is_file() else None
+
+    def _execution_timeout_ns(self, config: ModelConfig) -> int:
+        text = config.parameters[EXECUTION_TIMEOUT].string_value if EXECUTION_TIMEOUT in config.parameters else ""
+        try:
+            seconds = float(text) if text else self._options.execution_timeout_s
+        except ValueError:
+            raise invalid_arg(f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', expected seconds") from None
+        return int(max(seconds, 0.0) * 1e9)
+
+    def _plan(self, config: ModelConfig, spec: ModelSpec, model_dir: Path) -> InstancePlan:
+        return InstancePlan(
+            self._backend(config),
+            config.name,
+            str(spec.version),
+            config.model_transaction_policy.decoupled,
+            self._execution_timeout_ns(config),
+            self._options.restarts,
+            read_warmup(config, spec, model_dir),
+        )
+
+    def _places(self, config: ModelConfig, version: int, model_dir: Path) -> list[Place]:
+        result: list[Place] = []
+        for group in config.instance_group:
+            if group.host_policy and not self._options.host_policies.knows(group.host_policy):
+                log.warning(f"model '{config.name}' asks for host policy '{group.host_policy}', which no --host-policy describes")
+            devices = list(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else [0]
+            places = [device for device in devices for _ in range(max(group.count, 1))]
+            for index, device in enumerate(places):
+                arguments = self._arguments(config, group, index, version, model_dir, device)
+                result.append(Place(arguments, signature(group, device), read_needs(group, device)))
+        return result
+
+    def _permit(self, place: Place) -> Permit | None:
+        """Raises NaiadError when the server does not have the resources that such an instance needs."""
+        return self._limiter.add(place.needs) if self._limiter is not None and place.needs.resources else None
+
+    def _arguments(
+        self, config: ModelConfig, group: ModelInstanceGroup, index: int, version: int, model_dir: Path, device: int = 0
+    ) -> LoadArguments:
+        kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
+        options = self._options.backend_config
+        backend_dir = self._backend_dir(config.backend)
+        place = self._options.host_policies.place(group, device)
+        return LoadArguments(
+            config.name,
+            version,
+            str(model_dir),
+            f"{group.name}_{index}",
+            kind if kind in ("GPU", "MODEL") else "CPU",
+            device,
+            config_to_json(config),
+            config.default_model_filename,
+            {**options.get("", {}), **options.get(config.backend, {})},
+            str(backend_dir) if backend_dir is not None else "",
+            place.cpu_cores,
+            place.numa_node,
+        )
+
+
+async def _all_or_none(loads: list[Coroutine[Any, Any, None]]) -> None:
+    """Waits for all of them, so that none goes on loading after the failure was reported; raises the first error."""
+    for result in await asyncio.gather(*loads, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,38 @@
+"""Broken repositories: `naiad check` says where, what was found, what was expected and how to fix it; golden, word for word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from naiad.repository.check.check import Severity, check_repository, render_findings
+
+from .broken_case import BrokenCase, read_cases
+
+CASES = read_cases()
+BACKENDS = ["identity", "llm", "onnxruntime", "openvino", "python", "pytorch", "tensorrtllm", "vllm"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_says_what_is_wrong(case: BrokenCase, tmp_path: Path) -> None:
+    case.write(tmp_path)
+    findings = check_repository([tmp_path], backends=BACKENDS)
+    assert render_findings(findings).replace(str(tmp_path), "REPO") == case.expected
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_can_be_acted_on(case: BrokenCase, tmp_path: Path) -> None:
+    case.write(tmp_path)
+    findings = check_repository([tmp_path], backends=BACKENDS)
+    assert findings
+    for finding in findings:
+        problem = finding.problem
+        assert problem.expected or problem.fix, problem
+        if finding.severity is Severity.ERROR and problem.file.endswith(".pbtxt"):
+            assert problem.position, problem
+            assert problem.source, problem
+
+
+def test_there_are_many() -> None:
+    assert len(CASES) >= 40

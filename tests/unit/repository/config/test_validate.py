@@ -1,0 +1,149 @@
+"""Validation rules. The words of each rule are golden in tests/repositories/broken; here is what those cases leave open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.config.config import ConfigOptions, read_model_config
+from naiad.repository.config.pbtxt import parse_text
+from naiad.repository.config.problem import InvalidConfigError
+from naiad.repository.config.validate import require_valid, validate_config
+
+GOOD = """
+name: "m" backend: "python" max_batch_size: 8 version_policy { latest { num_versions: 1 } }
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4, -1 ] reshape { shape: [ 2, 2, -1 ] } } ]
+output [ { name: "y" data_type: TYPE_STRING dims: [ 1 ] reshape { shape: [ ] } } ]
+instance_group [ { name: "g" kind: KIND_CPU count: 1 } ]
+"""
+
+
+def said(text: str, options: ConfigOptions | None = None) -> list[str]:
+    parsed = parse_text(GOOD + text, ModelConfig, "m/config.pbtxt")
+    return [problem.message for problem in validate_config(parsed.message, lines=parsed.lines, options=options)]
+
+
+def test_a_good_configuration_has_no_problems() -> None:
+    assert said("") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dynamic_batching { preferred_batch_size: [ 1, 8 ] preserve_ordering: true priority_levels: 1 default_priority_level: 1 }",
+        "dynamic_batching { preserve_ordering: true default_queue_policy { timeout_action: DELAY } }",
+        "dynamic_batching { priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 } }",
+        "sequence_batching { direct { minimum_slot_utilization: 1.0 } }",
+        'sequence_batching { control_input { name: "c" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }',
+        'batch_input { kind: BATCH_ITEM_SHAPE target_name: "t" data_type: TYPE_FP32 source_input: "x" }',
+        'batch_output { target_name: "y" source_input: "x" }',
+        'model_metrics { metric_control { metric_identifier { family: "f" } histogram_options { buckets: 1 } } }',
+        'model_warmup { name: "w" batch_size: 1 inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4, 1 ] zero_data: true } } }',
+        "response_cache { enable: true }",
+        'output { name: "y" data_type: TYPE_STRING dims: [ 1 ] }',
+    ],
+)
+def test_what_may_be_written(text: str) -> None:
+    assert said(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('instance_group { name: "h" kind: KIND_GPU }', "instance group h of model m has kind KIND_GPU but specifies no GPUs"),
+        (
+            'instance_group { name: "h" kind: KIND_GPU gpus: [ 0, 5 ] }',
+            "instance group h of model m specifies invalid or unsupported gpu id 5. GPUs with at least the minimum required CUDA compute "
+            "compatibility of 6.000000 are: 0, 1",
+        ),
+        (
+            'instance_group { name: "h" kind: KIND_MODEL gpus: 0 }',
+            "instance group h of model m has kind KIND_MODEL but specifies one or more GPUs",
+        ),
+        (
+            'instance_group { name: "h" kind: KIND_CPU profile: "1" }',
+            "instance group h of model m and platform specifies profile field which is only supported for TensorRT models",
+        ),
+        ("output { name: 'z' data_type: 77 dims: 1 }", "model output 'z' must specify 'data_type' for m"),
+        ("output { name: 'z' data_type: TYPE_BOOL dims: 2 reshape { } }", "model output 'z' has different size for dims and reshape for m"),
+        (
+            "output { name: 'z' data_type: TYPE_BOOL dims: [ 4 ] reshape { shape: [ -1 ] } }",
+            "model output 'z' has different size for dims and reshape for m",
+        ),
+        (
+            "output { name: 'z' data_type: TYPE_BOOL dims: [ 2, -1, 3 ] reshape { shape: [ 3, -1, 2 ] } }",
+            "model output 'z' has different size for dims and reshape for m",
+        ),
+        (
+            "output { name: 'z' data_type: TYPE_BOOL dims: 1 reshape { shape: 0 } }",
+            "model output 'z' reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension for m",
+        ),
+        (
+            "output { name: 'z' data_type: TYPE_BOOL dims: 1 is_non_linear_format_io: true }",
+            "Non-linear IO format is only supported for the TensorRT platform for m",
+        ),
+        (
+            "sequence_batching { oldest { preferred_batch_size: 9 } }",
+            "sequence batching preferred batch size must be <= max batch size for m",
+        ),
+        ("sequence_batching { oldest { preferred_batch_size: 0 } }", "sequence batching preferred batch size must be positive for m"),
+        ("sequence_batching { control_input { } }", "sequence batching control tensor must have a name for m"),
+        (
+            "sequence_batching { control_input { name: 'c' } control_input { name: 'c' } }",
+            "sequence batching control tensor 'c' is specified for multiple control kinds for m",
+        ),
+        (
+            "sequence_batching { control_input { name: 'c' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT32 "
+            "int32_false_true: [ 0, 1 ] } } }",
+            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' "
+            "for CONTROL_SEQUENCE_CORRID for m",
+        ),
+        (
+            "sequence_batching { state { input_name: 's' data_type: TYPE_FP32 dims: -1 "
+            "initial_state { name: 'i' data_type: TYPE_FP32 dims: -1 zero_data: true } } }",
+            "'initial_state' field for state input name 's' contains variable dimensions.",
+        ),
+        (
+            "sequence_batching { state { input_name: 's' initial_state { name: 'i' } initial_state { name: 'j' } } }",
+            "initial_state field for state input 's' must contain exactly one or zero element. Found '2' elements.",
+        ),
+        (
+            "sequence_batching { state { input_name: 's' initial_state { name: 'i' } } "
+            "state { input_name: 's' initial_state { name: 'i' } } }",
+            "State input name 's' specified more than once.",
+        ),
+        ("model_metrics { metric_control { metric_identifier { } } }", "metric identifier must specify non-empty 'family'"),
+    ],
+)
+def test_rules(text: str, message: str) -> None:
+    assert message in said(text, ConfigOptions(gpus=(0, 1)))
+
+
+def test_a_bare_configuration() -> None:
+    assert [problem.message for problem in validate_config(ModelConfig())] == [
+        "model configuration must specify 'name'",
+        "unexpected platform type '' for ",
+        "must specify 'version policy' for ",
+        "must specify one or more 'instance group's for ",
+    ]
+
+
+def test_an_ensemble_has_no_backend() -> None:
+    config = parse_text('name: "e" platform: "ensemble" backend: "python"', ModelConfig, "").message
+    assert validate_config(config)[0].message == "Ensemble model 'e' must have platform type 'ensemble' and empty backend type"
+
+
+def test_a_load_fails_with_tritons_words_first(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.py").touch()
+    (tmp_path / "m" / "config.pbtxt").write_text("max_batch_size: 4\ndynamic_batching { preferred_batch_size: [ 8, 0 ] }")
+    options = ConfigOptions()
+    file = read_model_config(tmp_path / "m", options=options)
+    with pytest.raises(InvalidConfigError) as raised:
+        require_valid(file, options)
+    assert raised.value.message == (
+        "dynamic batching preferred size must be <= max batch size for m (m/config.pbtxt:2; raise max_batch_size to 8 or remove 8 here); "
+        "and 1 more"
+    )

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from naiad.core.clock import LoopClock
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+from naiad.core.work import LoadArguments
+from naiad.errors import Code, NaiadError
+from naiad.metrics.gpu_memory import GpuMemory
+from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from naiad.repository.load.gpu_limit import GpuLimits
+from naiad.repository.load.loader import Loader, LoadOptions
+from naiad.settings.compound import DeviceFraction
+from naiad.workers.calls import Services
+from naiad.workers.template_process import Templates
+
+WORDS = "can not create model 'm_0': memory limit set for GPU 1 has exceeded, model loading is rejected."
+
+
+def on_gpu(device: int, kind: str = "GPU") -> LoadArguments:
+    return LoadArguments("m", 1, "/nowhere", "m_0", kind, device, b"{}")
+
+
+class Reader:
+    """Memory of the GPUs, as it is told."""
+
+    def __init__(self, *used_bytes: int) -> None:
+        self.used_bytes = list(used_bytes)
+        self.asked: list[int] = []
+
+    def read(self, device: int) -> GpuMemory | None:
+        self.asked.append(device)
+        return GpuMemory(self.used_bytes[device], 1000) if device < len(self.used_bytes) else None
+
+
+async def test_an_instance_that_leaves_more_in_use_than_its_share_is_refused_in_tritons_words() -> None:
+    limits = GpuLimits([DeviceFraction(1, 0.5), DeviceFraction(1, 1.0)], Reader(1000, 501).read)
+    with pytest.raises(NaiadError) as refused:
+        await limits.check(on_gpu(1))
+    assert (refused.value.code, refused.value.message) == (Code.UNAVAILABLE, WORDS)
+
+
+async def test_the_share_itself_may_be_used() -> None:
+    await GpuLimits([DeviceFraction(1, 0.5)], Reader(1000, 500).read).check(on_gpu(1))
+
+
+@pytest.mark.parametrize("arguments", [on_gpu(0), on_gpu(1, "CPU"), on_gpu(1, "MODEL")])
+async def test_nothing_is_asked_where_there_is_no_limit(arguments: LoadArguments) -> None:
+    reader = Reader(1000, 1000)
+    await GpuLimits([DeviceFraction(1, 0.5)], reader.read).check(arguments)
+    assert reader.asked == []
+
+
+async def test_a_limit_that_cannot_be_checked_refuses() -> None:
+    with pytest.raises(NaiadError, match=r"memory limit set for GPU 1 cannot be checked: .*\(is naiad\[gpu\] installed") as refused:
+        await GpuLimits([DeviceFraction(1, 1.0)], Reader().read).check(on_gpu(1))
+    assert refused.value.code is Code.UNAVAILABLE
+
+
+@pytest.fixture
+async def templates() -> AsyncIterator[Templates]:
+    templates = Templates(asyncio.get_running_loop())
+    yield templates
+    templates.close()
+
+
+def loader(templates: Templates, reader: Reader) -> Loader:
+    async def no_control(caller: str, operation: object) -> bool:
+        return False
+
+    def no_infer(request: InferRequest) -> ResponseStream:
+        raise AssertionError
+
+    services = Services(no_infer, lambda name, version: False, lambda owner, operation: 0.0, lambda owner: None, no_control)
+    options = LoadOptions(gpu_limits=GpuLimits([DeviceFraction(1, 0.5)], reader.read))
+    return Loader(LoopClock(asyncio.get_running_loop()), templates, services, options)
+
+
+def config() -> ModelConfig:
+    group = ModelInstanceGroup(name="m", kind=ModelInstanceGroup.KIND_GPU, count=1, gpus=[1])
+    return ModelConfig(name="m", backend="identity", instance_group=[group])
+
+
+async def test_a_model_is_looked_at_when_it_has_loaded_and_is_gone_when_refused(templates: Templates, tmp_path: Path) -> None:
+    reader = Reader(0, 501)
+    with pytest.raises(NaiadError, match="has exceeded, model loading is rejected"):
+        await loader(templates, reader).load(config(), 1, [1], tmp_path)
+    assert reader.asked == [1]
+
+
+async def test_a_model_that_grows_is_looked_at_too(templates: Templates, tmp_path: Path) -> None:
+    reader = Reader(0, 100)
+    loads = loader(templates, reader)
+    model = await loads.load(config(), 1, [1], tmp_path)
+    reader.used_bytes[1] = 600
+    wanted = config().instance_group[0]
+    wanted.count = 2
+    with pytest.raises(NaiadError, match="can not create model 'm_1': memory limit set for GPU 1 has exceeded"):
+        await loads.resize(model, [wanted], tmp_path)
+    assert [instance.name for instance in model.instances] == ["m_0"]
+    assert reader.asked == [1, 1]
+    for instance in model.instances:
+        await instance.stop(5)
+    model.arena.close()

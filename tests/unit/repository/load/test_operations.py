@@ -1,0 +1,346 @@
+"""Loading and unloading with a loader that does as it is told: what serves when, what is kept, what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from naiad.errors import NaiadError, internal
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.config.config import ConfigOptions
+from naiad.repository.load.lifecycle import State
+from naiad.repository.load.loader import Loader
+from naiad.repository.load.operations import OperationOptions, Operations
+from naiad.repository.model import Model
+from naiad.repository.model_source import ModelSources
+from naiad.repository.namespace import Entries
+from naiad.repository.store import LocalStore
+from tests.server.model_folder import put, write_ensemble, write_model
+
+
+class FakeModel(Model):
+    """A copy of a model that is nothing but its events."""
+
+    def __init__(self, loader: FakeLoader, config: ModelConfig, version: int) -> None:
+        self.config = config
+        self.spec = SimpleNamespace(name=config.name, version=version, versions=[version])  # type: ignore[assignment]
+        self.number = next(loader.numbers)
+        self.instances = []
+        self.on_stopped = []
+        self._loader = loader
+        self.may_stop = asyncio.Event()
+        self.may_stop.set()
+        self.note("loaded")
+        loader.has_loaded.set()
+
+    def note(self, event: str) -> None:
+        self._loader.events.append(f"{self.name}:{self.version}#{self.number} {event}")
+
+    def set_versions(self, versions: list[int]) -> None:
+        self.spec.versions[:] = versions
+
+    def take_over(self, old: Model) -> None:
+        pass
+
+    async def stop(self, timeout_s: float) -> None:
+        await self.may_stop.wait()
+        self.note("stopped")
+        for callback in self.on_stopped:
+            callback()
+
+    async def kill(self) -> None:
+        self.note("killed")
+
+
+class FakeLoader:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.numbers = iter(range(1, 1000))
+        self.fails: dict[tuple[str, int], int] = {}
+        """How often a load of (name, version) is still to fail."""
+        self.gates: dict[str, asyncio.Event] = {}
+        self.num_loading = 0
+        self.max_loading = 0
+        self.has_begun = asyncio.Event()
+        self.has_loaded = asyncio.Event()
+
+    infer = None
+
+    async def configure(self, config: ModelConfig, version: int, model_dir: Path) -> Any:
+        return SimpleNamespace(config_json=b"{}", version=version)
+
+    async def discard(self, configured: object) -> None:
+        pass
+
+    async def load(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, configured: object) -> Model:
+        self.num_loading += 1
+        self.max_loading = max(self.max_loading, self.num_loading)
+        try:
+            await asyncio.sleep(0)
+            if config.name in self.gates:
+                self.has_begun.set()
+                await self.gates[config.name].wait()
+        finally:
+            self.num_loading -= 1
+        if self.fails.get((config.name, version), 0):
+            self.fails[config.name, version] -= 1
+            raise internal(f"{config.name}:{version} cannot")
+        return FakeModel(self, config, version)
+
+    def load_ensemble(self, config: ModelConfig, version: int, *_: object) -> Model:
+        return FakeModel(self, config, version)
+
+    async def resize(self, model: Model, groups: object, model_dir: Path) -> None:
+        return None
+
+
+class Rig:
+    def __init__(self, repository: Path, options: OperationOptions) -> None:
+        self.repository = repository
+        self.loader = FakeLoader()
+        self.entries = Entries()
+        sources = ModelSources([LocalStore(repository)], ConfigOptions())
+        self.operations = Operations(self.entries, sources, cast(Loader, self.loader), options)
+
+    async def load(self, name: str, **parameters: str) -> None:
+        await self.operations.load(name, dict(parameters))
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        await self.operations.unload(name, unload_dependents=unload_dependents)
+
+    async def settled(self) -> list[str]:
+        """The events so far, when everything in the background has come to rest."""
+        await self.operations._switch.finish()
+        events, self.loader.events = self.loader.events, []
+        return events
+
+    def serving(self, name: str) -> dict[int, int]:
+        """version -> number of the copy"""
+        return {version: cast(FakeModel, model).number for version, model in self.entries.by_key[name].models.items()}
+
+    def states(self, name: str) -> dict[int, State]:
+        return {version: status.state for version, status in self.entries.by_key[name].statuses.items()}
+
+    def touch(self, name: str, version: int = 1) -> None:
+        path = self.repository / name / str(version) / "model.py"
+        put(path, path.read_text() + "\n")
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    one = Rig(tmp_path, OperationOptions(max_concurrent_loads=2))
+    yield one
+    await one.operations.stop()
+
+
+async def fails(work: Any) -> str:
+    with pytest.raises(NaiadError) as caught:
+        await work
+    return caught.value.message
+
+
+async def test_the_new_copy_is_loaded_before_the_old_one_goes(rig: Rig) -> None:
+    write_model(rig.repository, "m")
+    await rig.load("m")
+    rig.touch("m")
+    await rig.load("m")
+    assert rig.serving("m") == {1: 2}
+    assert await rig.settled() == ["m:1#1 loaded", "m:1#2 loaded", "m:1#1 stopped"]
+
+
+async def test_an_unchanged_model_is_not_loaded_again(rig: Rig) -> None:
+    write_model(rig.repository, "m")
+    for _ in range(3):
+        await rig.load("m")
+    put(rig.repository / "m" / "config.pbtxt", (rig.repository / "m" / "config.pbtxt").read_text() + "# a remark\n")
+    await rig.load("m")
+    assert await rig.settled() == ["m:1#1 loaded"]
+
+
+async def test_a_failed_reload_changes_nothing(rig: Rig) -> None:
+    write_model(rig.repository, "m")
+    await rig.load("m")
+    rig.touch("m")
+    rig.loader.fails["m", 1] = 1
+    assert await fails(rig.load("m")) == "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: m:1 cannot;\n"
+    assert rig.serving("m") == {1: 1}
+    assert rig.states("m") == {1: State.READY}
+    await rig.load("m")
+    assert rig.serving("m") == {1: 2}
+
+
+async def test_one_version_that_fails_fails_the_first_load(rig: Rig) -> None:
+    """As under Triton: all versions or none."""
+    write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
+    rig.loader.fails["m", 2] = 1
+    assert "version 2 is at UNAVAILABLE state" in await fails(rig.load("m"))
+    assert rig.serving("m") == {}
+    assert await rig.settled() == ["m:1#1 loaded", "m:1#1 stopped"]
+    assert rig.entries.by_key["m"].statuses[1].reason == "unloaded"
+    assert rig.entries.by_key["m"].statuses[2].reason == "Internal: m:2 cannot"
+
+
+async def test_a_new_version_that_fails_keeps_the_others(rig: Rig) -> None:
+    write_model(rig.repository, "m", versions=(1,), extra="version_policy { all { } }")
+    await rig.load("m")
+    write_model(rig.repository, "m", versions=(2,), extra="version_policy { all { } }")
+    rig.loader.fails["m", 2] = 1
+    await fails(rig.load("m"))
+    assert rig.serving("m") == {1: 1}
+    assert rig.states("m") == {1: State.READY, 2: State.UNAVAILABLE}
+
+
+async def test_only_what_changed_is_loaded(rig: Rig) -> None:
+    write_model(rig.repository, "m", versions=(1, 2, 3), extra="version_policy { all { } }")
+    await rig.load("m")
+    rig.touch("m", 2)
+    await rig.load("m")
+    assert rig.serving("m") == {1: 1, 2: 4, 3: 3}
+    put(rig.repository / "m" / "labels.txt", "shared by all")
+    await rig.load("m")
+    assert set(rig.serving("m").values()) == {5, 6, 7}
+
+
+async def test_versions_follow_the_policy_in_place(rig: Rig) -> None:
+    folder = write_model(rig.repository, "m", versions=(1, 2, 3), extra="version_policy { latest { num_versions: 2 } }")
+    await rig.load("m")
+    put(
+        folder / "config.pbtxt",
+        (folder / "config.pbtxt").read_text().replace("latest { num_versions: 2 }", "specific { versions: [ 1, 3 ] }"),
+    )
+    await rig.load("m")
+    assert rig.serving("m") == {1: 3, 3: 2}
+    assert rig.entries.by_key["m"].models[3].spec.versions == [1, 3]
+    await rig.settled()
+    assert rig.states("m") == {1: State.READY, 2: State.UNAVAILABLE, 3: State.READY}
+
+
+async def test_loads_are_tried_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, OperationOptions(load_retry_count=2))
+    write_model(tmp_path, "m")
+    rig.loader.fails["m", 1] = 2
+    await rig.load("m")
+    rig.loader.fails["m", 1] = 3
+    rig.touch("m")
+    await fails(rig.load("m"))
+    await rig.operations.stop()
+
+
+async def test_so_many_load_at_once_and_no_more(rig: Rig) -> None:
+    """How far their loads overlap is up to the threads that read the disk; that no more than two do is up to us."""
+    for number in range(8):
+        write_model(rig.repository, f"m{number}")
+    assert await rig.operations.load_all({f"m{number}" for number in range(8)}) == {}
+    assert 1 <= rig.loader.max_loading <= 2
+
+
+async def test_a_model_without_room_for_two_goes_first(rig: Rig) -> None:
+    write_model(rig.repository, "m", extra='parameters { key: "UNLOAD_BEFORE_RELOAD" value { string_value: "yes" } }')
+    await rig.load("m")
+    rig.touch("m")
+    await rig.load("m")
+    assert await rig.settled() == ["m:1#1 loaded", "m:1#1 stopped", "m:1#2 loaded"]
+    rig.touch("m")
+    rig.loader.fails["m", 1] = 1
+    await fails(rig.load("m"))
+    assert rig.states("m") == {1: State.UNAVAILABLE}
+
+
+async def test_states_while_copies_come_and_go(rig: Rig) -> None:
+    write_model(rig.repository, "m")
+    rig.loader.gates["m"] = asyncio.Event()
+    loading = asyncio.ensure_future(rig.load("m"))
+    await rig.loader.has_begun.wait()
+    assert rig.states("m") == {1: State.LOADING}
+    rig.loader.gates["m"].set()
+    await loading
+    assert rig.states("m") == {1: State.READY}
+    cast(FakeModel, rig.entries.by_key["m"].models[1]).may_stop.clear()
+    model = cast(FakeModel, rig.entries.by_key["m"].models[1])
+    await rig.unload("m")
+    assert rig.states("m") == {1: State.UNLOADING}
+    model.may_stop.set()
+    await rig.settled()
+    assert rig.states("m") == {1: State.UNAVAILABLE}
+
+
+async def test_an_ensemble_is_made_anew_with_its_part(rig: Rig) -> None:
+    write_model(rig.repository, "part")
+    write_ensemble(rig.repository, "inner", "part")
+    write_ensemble(rig.repository, "outer", "inner")
+    await rig.load("outer")
+    rig.touch("part")
+    await rig.load("part")
+    assert [rig.serving(name) for name in ("part", "inner", "outer")] == [{1: 4}, {1: 5}, {1: 6}]
+
+
+async def test_the_start_loads_each_model_once(rig: Rig) -> None:
+    write_model(rig.repository, "part")
+    write_model(rig.repository, "bad")
+    for name, part in (("inner", "part"), ("outer", "inner"), ("unfit", "bad"), ("round", "about"), ("about", "round")):
+        write_ensemble(rig.repository, name, part)
+    rig.loader.fails["bad", 1] = 5
+    failures = await rig.operations.load_all({"part", "bad", "inner", "outer", "unfit", "round", "about", "missing"})
+    assert set(failures) == {"bad", "unfit", "round", "about", "missing"}
+    assert rig.loader.fails["bad", 1] == 4
+    assert "circular dependency" in failures["round"].message
+    assert rig.serving("outer") == {1: 3}
+
+
+async def test_the_end_gives_up_what_is_loading(rig: Rig) -> None:
+    write_model(rig.repository, "slow")
+    write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
+    await rig.load("m")
+    rig.loader.gates["slow"] = asyncio.Event()
+    loading = asyncio.ensure_future(rig.load("slow"))
+    await rig.loader.has_begun.wait()
+    await rig.operations.stop()
+    assert await fails(loading) == "Server exiting"
+    assert rig.loader.num_loading == 0
+    assert [event for event in await rig.settled() if "stopped" in event] == ["m:1#1 stopped", "m:2#2 stopped"]
+    assert await fails(rig.load("m")) == "Server exiting"
+
+
+async def test_a_copy_that_was_ready_when_the_load_is_given_up_is_killed(rig: Rig) -> None:
+    write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
+    gate = asyncio.Event()
+    load = rig.loader.load
+
+    async def load_second_slowly(config: ModelConfig, version: int, *rest: Any) -> Model:
+        if version == 2:
+            await gate.wait()
+        return await load(config, version, *rest)
+
+    rig.loader.load = load_second_slowly  # type: ignore[method-assign]
+    loading = asyncio.ensure_future(rig.load("m"))
+    await rig.loader.has_loaded.wait()
+    await rig.operations.stop()
+    await fails(loading)
+    assert "m:1#1 killed" in await rig.settled()
+
+
+async def test_a_caller_that_goes_away_does_not_undo_its_load(rig: Rig) -> None:
+    write_model(rig.repository, "m")
+    rig.loader.gates["m"] = asyncio.Event()
+    loading = asyncio.ensure_future(rig.load("m"))
+    await rig.loader.has_begun.wait()
+    loading.cancel()
+    await asyncio.gather(loading, return_exceptions=True)
+    rig.loader.gates["m"].set()
+    await rig.load("m")
+    assert rig.serving("m") == {1: 1}
+
+
+async def test_an_unreadable_model_leaves_no_trace(rig: Rig) -> None:
+    assert await fails(rig.load("nowhere")) == "failed to load 'nowhere', failed to poll from model repository"
+    assert "nowhere" not in rig.entries.by_key
+    os.mkdir(rig.repository / "empty")
+    put(rig.repository / "empty" / "config.pbtxt", 'backend: "python"')
+    words = "load failed for model 'empty': at least one version must be available under the version policy of model 'empty'\n"
+    assert await fails(rig.load("empty")) == words
