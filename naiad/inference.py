@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from naiad.pb.model_config_pb2 import ModelConfig
     from naiad.repository.model import Model
     from naiad.repository.repository import Repository
-    from naiad.scheduling.cache import ResponseCache
+    from naiad.scheduling.cache.cache import ResponseCache
 
 
 RETRY_AFTER_S = 1

@@ -30,9 +30,9 @@ from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.repository.store import LocalStore, Store
-from naiad.scheduling.build_cache import build_cache
-from naiad.scheduling.cache import ResponseCache
-from naiad.scheduling.local_cache import LocalCache
+from naiad.scheduling.cache.build_cache import build_cache
+from naiad.scheduling.cache.cache import ResponseCache
+from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.rate_limiter import RateLimiter
 from naiad.settings import Settings, latency_metrics
 from naiad.shm.cuda_helper import CudaHelper

@@ -32,7 +32,7 @@ class Caller(Protocol):
 
 
 class Relay(Protocol):
-    """Knows what comes after a step of an ensemble (naiad.scheduling.ensemble_relay)."""
+    """Knows what comes after a step of an ensemble (naiad.scheduling.ensemble.relay)."""
 
     def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
         """A batch whose first request is of this step has been answered. False: nothing has happened, each is to be answered by itself."""
@@ -40,7 +40,7 @@ class Relay(Protocol):
 
 
 class Part(Protocol):
-    """A request's place in an ensemble (naiad.scheduling.ensemble)."""
+    """A request's place in an ensemble (naiad.scheduling.ensemble.ensemble)."""
 
     relay: Relay | None
 

@@ -1,7 +1,7 @@
 """The form of an answer: names, types, shapes and sizes of its tensors, and what they are called as the inputs of a next model.
 
 What a model has taken once it takes again, as long as the form is the same; so only the form is compared. Made by ensembles
-(naiad.scheduling.ensemble_relay), which ask the next model.
+(naiad.scheduling.ensemble.relay), which ask the next model.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from naiad.core.statistics import ModelStatistics
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.config_json import config_to_json
 from naiad.repository.request_check import RequestCheck
-from naiad.scheduling.handover import Handover, SequenceKeeper
 from naiad.scheduling.scheduler import Resizable, Scheduler
+from naiad.scheduling.sequence.handover import Handover, SequenceKeeper
 from naiad.shm.arena import Arena
 from naiad.workers.instance import Instance
 from naiad.workers.template_process import Templates

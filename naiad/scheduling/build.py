@@ -10,15 +10,15 @@ from naiad.core.statistics import ModelStatistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
-from naiad.scheduling.ensemble import DEFAULT_MAX_INFLIGHT, EnsembleScheduler, Infer
-from naiad.scheduling.ensemble_plan import EnsemblePlan, Step, TensorReshape
-from naiad.scheduling.ensemble_relay import Find
-from naiad.scheduling.implicit_state import read_state
+from naiad.scheduling.ensemble.ensemble import DEFAULT_MAX_INFLIGHT, EnsembleScheduler, Infer
+from naiad.scheduling.ensemble.plan import EnsemblePlan, Step, TensorReshape
+from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.queue import QueuePolicy
 from naiad.scheduling.scheduler import Executor, Scheduler
-from naiad.scheduling.sequence import SequencePlan, SequenceScheduler
-from naiad.scheduling.sequence_controls import read_controls
-from naiad.scheduling.sequence_lane import DirectRule
+from naiad.scheduling.sequence.controls import read_controls
+from naiad.scheduling.sequence.implicit_state import read_state
+from naiad.scheduling.sequence.lane import DirectRule
+from naiad.scheduling.sequence.sequence import SequencePlan, SequenceScheduler
 
 
 def build_scheduler(

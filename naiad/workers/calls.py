@@ -51,7 +51,7 @@ class Services(msgspec.Struct, frozen=True):
     """(instance whose model asks, operation); raises NaiadError."""
     busy_poll: BusyPoll | None = None
     find: Callable[[str, str], Any] | None = None
-    """(model, version) -> what serves now; raises NaiadError. For ensembles (naiad.scheduling.ensemble_relay)."""
+    """(model, version) -> what serves now; raises NaiadError. For ensembles (naiad.scheduling.ensemble.relay)."""
 
 
 class Calls:

@@ -31,9 +31,9 @@ from naiad.repository.load.resize import plan_resize, signature
 from naiad.repository.load.warmup import read_warmup
 from naiad.repository.model import Model, build_spec
 from naiad.scheduling.build import build_ensemble, build_scheduler
-from naiad.scheduling.cache import ResponseCache
-from naiad.scheduling.caching import CachingScheduler
-from naiad.scheduling.ensemble import Infer
+from naiad.scheduling.cache.cache import ResponseCache
+from naiad.scheduling.cache.caching import CachingScheduler
+from naiad.scheduling.ensemble.ensemble import Infer
 from naiad.scheduling.rate_limiter import Needs, Permit, RateLimiter, read_needs
 from naiad.scheduling.scheduler import Resizable, Scheduler
 from naiad.settings import LatencyMetrics

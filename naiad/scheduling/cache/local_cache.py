@@ -10,7 +10,7 @@ import msgspec
 
 from naiad import log
 from naiad.metrics.cache_metrics import CacheReading
-from naiad.scheduling.cache import CachedResponse, Key
+from naiad.scheduling.cache.cache import CachedResponse, Key
 
 
 class LocalCache:

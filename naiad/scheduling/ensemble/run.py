@@ -16,11 +16,11 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, invalid_arg
-from naiad.scheduling.ensemble_plan import RouteStep
-from naiad.scheduling.sequence_mark import SequenceMark
+from naiad.scheduling.ensemble.plan import RouteStep
+from naiad.scheduling.ensemble.sequence_mark import SequenceMark
 
 if TYPE_CHECKING:
-    from naiad.scheduling.ensemble import EnsembleScheduler
+    from naiad.scheduling.ensemble.ensemble import EnsembleScheduler
 
 
 MAX_TIMES = 64

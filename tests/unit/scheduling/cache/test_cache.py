@@ -15,9 +15,9 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, internal, unavailable
-from naiad.scheduling.cache import CachedResponse, Key, cache_key
-from naiad.scheduling.caching import CachingScheduler
-from naiad.scheduling.local_cache import LocalCache
+from naiad.scheduling.cache.cache import CachedResponse, Key, cache_key
+from naiad.scheduling.cache.caching import CachingScheduler
+from naiad.scheduling.cache.local_cache import LocalCache
 from tests.fakes import FakeClock
 
 SPEC = ModelSpec("m", 1, [1], "", 0, {}, {name: TensorSpec(name, "UINT8", [-1], [-1]) for name in ("Y", "Z")})

@@ -16,9 +16,9 @@ from naiad.core.response import ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, unavailable
-from naiad.scheduling.ensemble_plan import EnsemblePlan, Route, RouteStep
-from naiad.scheduling.ensemble_relay import AnswerRelay, Find, StepRelay
-from naiad.scheduling.ensemble_run import Run
+from naiad.scheduling.ensemble.plan import EnsemblePlan, Route, RouteStep
+from naiad.scheduling.ensemble.relay import AnswerRelay, Find, StepRelay
+from naiad.scheduling.ensemble.run import Run
 from naiad.scheduling.queue import RETRY_AFTER_S
 
 Infer = Callable[[InferRequest], ResponseStream]

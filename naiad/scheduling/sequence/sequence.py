@@ -24,13 +24,13 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics, failure_reason
 from naiad.errors import NaiadError, cancelled, invalid_arg, unavailable, unsupported
 from naiad.scheduling.batch_rule import BatchRule
-from naiad.scheduling.implicit_state import ImplicitState
-from naiad.scheduling.null_request import NullRequests
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import RETRY_AFTER_S
 from naiad.scheduling.scheduler import Executor
-from naiad.scheduling.sequence_controls import SequenceControls
-from naiad.scheduling.sequence_lane import DirectRule, Lane, Sequence
+from naiad.scheduling.sequence.controls import SequenceControls
+from naiad.scheduling.sequence.implicit_state import ImplicitState
+from naiad.scheduling.sequence.lane import DirectRule, Lane, Sequence
+from naiad.scheduling.sequence.null_request import NullRequests
 
 MAX_STRING_ID_CHARS = 128
 

@@ -9,7 +9,7 @@ from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.pbtxt import parse_text
-from naiad.scheduling.implicit_state import ImplicitState, read_state
+from naiad.scheduling.sequence.implicit_state import ImplicitState, read_state
 
 
 def read(state: str, folder: Path, max_batch_size: int = 2, outputs: str = "") -> ImplicitState:

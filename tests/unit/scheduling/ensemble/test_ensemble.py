@@ -13,8 +13,8 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, invalid_arg, unavailable
-from naiad.scheduling.ensemble import EnsembleScheduler
-from naiad.scheduling.ensemble_plan import EnsemblePlan, Step, TensorReshape
+from naiad.scheduling.ensemble.ensemble import EnsembleScheduler
+from naiad.scheduling.ensemble.plan import EnsemblePlan, Step, TensorReshape
 from tests.fakes import FakeClock
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.scheduling.redis_protocol import RedisError, Reply, ReplyReader, encode_command
+from naiad.scheduling.cache.redis_protocol import RedisError, Reply, ReplyReader, encode_command
 
 REPLIES = b"+OK\r\n$5\r\nhe\r\nl\r\n$-1\r\n:42\r\n-ERR no\r\n$0\r\n\r\n"
 

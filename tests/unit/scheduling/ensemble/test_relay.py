@@ -19,8 +19,8 @@ from naiad.errors import Code, NaiadError, not_found
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
-from naiad.scheduling.ensemble import EnsembleScheduler
-from naiad.scheduling.ensemble_plan import EnsemblePlan, Step
+from naiad.scheduling.ensemble.ensemble import EnsembleScheduler
+from naiad.scheduling.ensemble.plan import EnsemblePlan, Step
 from naiad.scheduling.queue import QueuePolicy
 from tests.fakes import FakeClock, FakeInstance
 

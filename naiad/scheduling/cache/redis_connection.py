@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from naiad.scheduling.redis_protocol import RedisError, Reply, ReplyReader, encode_command
+from naiad.scheduling.cache.redis_protocol import RedisError, Reply, ReplyReader, encode_command
 
 
 class RedisConnection(asyncio.Protocol):

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from naiad.errors import NaiadError
-from naiad.scheduling.build_cache import build_cache
-from naiad.scheduling.local_cache import LocalCache
-from naiad.scheduling.redis_cache import RedisCache
+from naiad.scheduling.cache.build_cache import build_cache
+from naiad.scheduling.cache.local_cache import LocalCache
+from naiad.scheduling.cache.redis_cache import RedisCache
 from tests.fakes import FakeClock
 
 

@@ -11,10 +11,10 @@ from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError
 from naiad.scheduling.batch_rule import BatchRule
-from naiad.scheduling.implicit_state import ImplicitState, StateTensor
-from naiad.scheduling.sequence import SequencePlan, SequenceScheduler
-from naiad.scheduling.sequence_controls import FlagControl, SequenceControls
-from naiad.scheduling.sequence_lane import DirectRule
+from naiad.scheduling.sequence.controls import FlagControl, SequenceControls
+from naiad.scheduling.sequence.implicit_state import ImplicitState, StateTensor
+from naiad.scheduling.sequence.lane import DirectRule
+from naiad.scheduling.sequence.sequence import SequencePlan, SequenceScheduler
 from tests.fakes import FakeClock, FakeInstance, fake_request
 
 MS = 1_000_000

@@ -10,8 +10,8 @@ from naiad.core.datatype import DATATYPES
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
-from naiad.scheduling.implicit_state import ImplicitState
-from naiad.scheduling.sequence_controls import SequenceControls
+from naiad.scheduling.sequence.controls import SequenceControls
+from naiad.scheduling.sequence.implicit_state import ImplicitState
 
 
 class NullRequests:

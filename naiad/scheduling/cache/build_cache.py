@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from naiad.core.clock import Clock
 from naiad.errors import NaiadError, invalid_arg
-from naiad.scheduling.cache import ResponseCache
-from naiad.scheduling.local_cache import LocalCache
-from naiad.scheduling.redis_cache import RedisCache, RedisOptions
+from naiad.scheduling.cache.cache import ResponseCache
+from naiad.scheduling.cache.local_cache import LocalCache
+from naiad.scheduling.cache.redis_cache import RedisCache, RedisOptions
 
 REDIS_SETTINGS = frozenset(
     {"host", "port", "user", "password", "db", "connect_timeout", "wait_timeout", "tls_enabled", "cacert", "cert", "key", "sni"}

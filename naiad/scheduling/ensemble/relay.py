@@ -21,12 +21,12 @@ from naiad.core.tensor_form import TensorForm, made_form
 from naiad.core.work import WorkResponse
 from naiad.errors import NaiadError
 from naiad.scheduling.dynamic import DynamicScheduler
-from naiad.scheduling.ensemble_plan import RouteStep
+from naiad.scheduling.ensemble.plan import RouteStep
 from naiad.scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from naiad.scheduling.ensemble import EnsembleScheduler
-    from naiad.scheduling.ensemble_run import Run, StepCall
+    from naiad.scheduling.ensemble.ensemble import EnsembleScheduler
+    from naiad.scheduling.ensemble.run import Run, StepCall
 
 
 class Target(Protocol):

@@ -17,9 +17,9 @@ from naiad import log
 from naiad.core.clock import Clock, Timer
 from naiad.core.datatype import DATATYPES
 from naiad.core.tensor import Tensor
-from naiad.scheduling.cache import CachedResponse, Key
-from naiad.scheduling.redis_connection import RedisConnection
-from naiad.scheduling.redis_protocol import RedisError, Reply
+from naiad.scheduling.cache.cache import CachedResponse, Key
+from naiad.scheduling.cache.redis_connection import RedisConnection
+from naiad.scheduling.cache.redis_protocol import RedisError, Reply
 
 PREFIX = b"naiad:response:"
 FIRST_RETRY_S = 0.1
