@@ -26,6 +26,8 @@ from naiad.errors import Code, NaiadError, internal
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.metrics import MetricsFrontend
+from naiad.instances.heartbeat import HEARTBEAT_NS
+from naiad.instances.template_process import Templates
 from naiad.log import tables
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.page import MetricsPage
@@ -33,8 +35,6 @@ from naiad.settings import Settings
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
-from naiad.workers.heartbeat import HEARTBEAT_NS
-from naiad.workers.template_process import Templates
 
 LISTEN_BACKLOG = 4096
 

@@ -9,14 +9,18 @@ from functools import partial
 from pathlib import Path
 
 from naiad import __version__
-from naiad.backends.custom_package import installed_backends
 from naiad.core.clock import Clock, LoopClock
+from naiad.core.installed_backends import installed_backends
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.work import ControlOperation
 from naiad.errors import internal, unsupported
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
 from naiad.instances.busy_poll import BusyPoll, has_spare_cpu
+from naiad.instances.calls import Services
+from naiad.instances.devices import gpu_ids
+from naiad.instances.restart import RestartPolicy
+from naiad.instances.template_process import Templates
 from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries
@@ -45,10 +49,6 @@ from naiad.trace.tracing import Tracing
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HTTP1, HTTP2, TlsFiles, build_tls_context
-from naiad.workers.calls import Services
-from naiad.workers.devices import gpu_ids
-from naiad.workers.restart import RestartPolicy
-from naiad.workers.template_process import Templates
 
 EXTENSIONS = [
     "classification",

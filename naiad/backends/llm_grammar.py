@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from naiad.backends.llm_call import GrammarCall
 from naiad.backends.llm_model import OpenModel
 from naiad.backends.llm_schema import plain_schema
 from naiad.errors import NaiadError, invalid_arg
+from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.generation import EbnfGrammar, Grammar
 from naiad.llm.grammar.expression import read_expression
 from naiad.llm.grammar.lower import lower

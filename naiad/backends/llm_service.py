@@ -13,16 +13,6 @@ import msgspec
 
 from naiad.backends.backend import Runtime
 from naiad.backends.llm_answer import Answer, AnswerForm, Progress, TextEncoder
-from naiad.backends.llm_call import (
-    CALL_PARAMETER,
-    CompletionPiece,
-    GenerationCall,
-    GenerationEvent,
-    GrammarCall,
-    TokenLogprob,
-    event_tensor,
-    read_call,
-)
 from naiad.backends.llm_grammar import GrammarCompiler
 from naiad.backends.llm_host import EngineHost, error_response
 from naiad.backends.llm_metrics import EngineMetrics
@@ -35,6 +25,16 @@ from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.ipc.generation_call import (
+    CALL_PARAMETER,
+    CompletionPiece,
+    GenerationCall,
+    GenerationEvent,
+    GrammarCall,
+    TokenLogprob,
+    event_tensor,
+    read_call,
+)
 from naiad.llm.generation import EbnfGrammar, GenerationRequest, Grammar, TokenLogprobs
 
 UNLOAD_LIMIT_S = 5.0

@@ -12,7 +12,6 @@ import torch
 
 from naiad.backends.backend import Runtime
 from naiad.backends.batch_execution import BatchExecution
-from naiad.backends.completion_request import Example
 from naiad.backends.served_config import ServedConfig, TensorConfig, read_config
 from naiad.backends.signature import complete, default_max_batch_size
 from naiad.backends.tensor_array import Array
@@ -25,6 +24,7 @@ from naiad.backends.torch_untold import untold
 from naiad.core.datatype import BY_CONFIG_NAME
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import internal, invalid_arg
+from naiad.ipc.completion_request import Example
 
 
 class PytorchBackend:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from naiad.backends.llm_call import GrammarCall
 from naiad.backends.llm_inputs import Inputs
 from naiad.backends.llm_model import OpenModel
 from naiad.backends.tensorrtllm_tensors import UNUSABLE_FLAGS, UNUSABLE_INPUTS, UNUSABLE_VALUES
 from naiad.errors import invalid_arg
+from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.parameters import SamplingParameters
 
 _GUIDES = {

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from naiad.backends.completion_request import Example
 from naiad.backends.served_config import ServedConfig
 from naiad.backends.signature import Signature, TensorSignature
 from naiad.backends.torch_program import TENSOR, Argument, Program
 from naiad.backends.torch_tensor import DATATYPES, DTYPES
 from naiad.backends.torch_untold import guess_datatype
 from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.ipc.completion_request import Example
 
 
 def signature_by_example(config: ServedConfig, program: Program, examples: list[Example]) -> Signature:

@@ -14,7 +14,6 @@ import msgspec
 
 from naiad.backends.backend import Runtime
 from naiad.backends.llm_answer import Piece, Progress
-from naiad.backends.llm_call import GrammarCall
 from naiad.backends.llm_config import complete, is_decoupled, tensor
 from naiad.backends.llm_inputs import Inputs, number_tensor, text_tensor
 from naiad.backends.llm_sampling import is_forwarded_header, read_json_object
@@ -25,6 +24,7 @@ from naiad.backends.vllm_sampling import read_vllm_sampling
 from naiad.core.tensor import Tensor
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import invalid_arg
+from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):

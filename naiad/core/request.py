@@ -24,7 +24,7 @@ ParameterValue: TypeAlias = bool | int | float | str
 
 
 class Caller(Protocol):
-    """A call of a model (naiad.workers.call_graph.OutgoingCall)."""
+    """A call of a model (naiad.instances.call_graph.OutgoingCall)."""
 
     def enter(self, request: InferRequest, model_name: str, instances: Sequence[Any]) -> None:
         """Raises NaiadError when the request would wait for ever."""

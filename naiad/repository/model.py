@@ -14,14 +14,14 @@ import msgspec
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.statistics import ModelStatistics
+from naiad.instances.instance import Instance
+from naiad.instances.template_process import Templates
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.config_json import config_to_json
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.scheduler import Resizable, Scheduler
 from naiad.scheduling.sequence.handover import Handover, SequenceKeeper
 from naiad.shm.arena import Arena
-from naiad.workers.instance import Instance
-from naiad.workers.template_process import Templates
 
 SLOT_IDLE_NS = 30_000_000_000
 

@@ -39,7 +39,7 @@ def read_needs(group: ModelInstanceGroup, device: int) -> Needs:
 
 
 class Permit:
-    """One instance's (naiad.workers.instance_plan.Permit)."""
+    """One instance's (naiad.instances.instance_plan.Permit)."""
 
     def __init__(self, limiter: RateLimiter, needs: Needs) -> None:
         self._limiter = limiter

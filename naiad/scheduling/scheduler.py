@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
-from naiad.workers.open_work import OnExecuted
+from naiad.instances.open_work import OnExecuted
 
 
 class Scheduler(Protocol):
@@ -39,7 +39,7 @@ class Resizable(Protocol):
 
 
 class Executor(Protocol):
-    """What a scheduler needs of an instance (naiad.workers.instance.Instance)."""
+    """What a scheduler needs of an instance (naiad.instances.instance.Instance)."""
 
     on_free: Callable[..., None]
     on_state: Callable[..., None]
@@ -47,7 +47,7 @@ class Executor(Protocol):
     max_batches: int
     """That it works on at once."""
     is_lendable: bool
-    """May be lent to a model that calls it (naiad.workers.lease)."""
+    """May be lent to a model that calls it (naiad.instances.lease)."""
 
     @property
     def is_free(self) -> bool: ...

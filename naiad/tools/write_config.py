@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from naiad.backends.completion_request import CompletionAnswer, CompletionRequest, Example
 from naiad.core.datatype import DATATYPES
 from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError, invalid_arg
+from naiad.ipc.completion_request import CompletionAnswer, CompletionRequest, Example
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.autocomplete import apply_auto_complete
 from naiad.repository.config.config import ConfigOptions, read_model_config
@@ -85,7 +85,7 @@ def _config_text(model_dir: Path, examples: list[Example]) -> str:
 
 
 def _ask(request: CompletionRequest) -> CompletionAnswer:
-    command = [sys.executable, "-m", "naiad.workers.completion"]
+    command = [sys.executable, "-m", "naiad.worker.completion"]
     finished = subprocess.run(command, input=msgspec.json.encode(request), capture_output=True, check=False)
     if finished.returncode < 0:
         return CompletionAnswer(error=f"reading the model ended the process with {signal.Signals(-finished.returncode).name}")

@@ -1,4 +1,4 @@
-"""The internal call (naiad.backends.llm_call) answers alike on every language backend; grammars hold."""
+"""The internal call (naiad.ipc.generation_call) answers alike on every language backend; grammars hold."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from naiad.backends.llm_call import CALL_PARAMETER, GenerationCall, GenerationEvent, GrammarCall, generation_request, read_event
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.tensor import Tensor
+from naiad.ipc.generation_call import CALL_PARAMETER, GenerationCall, GenerationEvent, GrammarCall, generation_request, read_event
 from naiad.llm.parameters import SamplingParameters
 from tests.server.harness import Server
 

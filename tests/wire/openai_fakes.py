@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from naiad.backends.llm_call import CALL_PARAMETER, CompletionPiece, GenerationCall, GenerationEvent, event_tensor, read_call
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.tensor import tensor_from_numpy
+from naiad.ipc.generation_call import CALL_PARAMETER, CompletionPiece, GenerationCall, GenerationEvent, event_tensor, read_call
 from naiad.pb.model_config_pb2 import ModelConfig
 from tests.wire.http_fakes import FakeCore, FakeModel, Held, HttpServer, model, respond, serving, tensor_spec
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from naiad.backends.llm_call import GenerationCall, TokenLogprob
 from naiad.errors import Code, NaiadError, invalid_arg, unavailable
+from naiad.ipc.generation_call import GenerationCall, TokenLogprob
 from tests.wire.http_client import Client, Reply, call, on_uvloop
 from tests.wire.http_fakes import Held, HttpServer
 from tests.wire.openai_fakes import LanguageCore, language_server, piece, say

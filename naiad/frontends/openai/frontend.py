@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from naiad.backends.llm_call import GenerationCall, generation_request
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
@@ -18,6 +17,7 @@ from naiad.frontends.openai.embeddings import EmbeddingRun
 from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.openai.generation import OpenAiGeneration
 from naiad.frontends.openai.models import ModelRoutes, find_form, find_language_model, find_model, sampling_defaults
+from naiad.ipc.generation_call import GenerationCall, generation_request
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
 from naiad.protocol.openai import chat as openai_chat
 from naiad.protocol.openai import completion as openai_completion

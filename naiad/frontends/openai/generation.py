@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from naiad.backends.llm_call import read_event
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
 from naiad.frontends.http.trace import start_trace
 from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.traced_answer import infer_in_trace, traced
+from naiad.ipc.generation_call import read_event
 from naiad.protocol.openai.error import OpenAiError, from_core
 from naiad.protocol.openai.response_writer import AnswerWriter
 from naiad.transport.http1.exchange import Exchange

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from naiad.backends.llm_call import LANGUAGE_BACKENDS
 from naiad.errors import Code, NaiadError
 from naiad.frontends.http.response import answer_json
 from naiad.frontends.http.routes import Names
 from naiad.frontends.openai.error_response import answer_error
+from naiad.ipc.generation_call import LANGUAGE_BACKENDS
 from naiad.protocol.openai.embedding import EmbeddingForm, embedding_form
 from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
 from naiad.transport.http1.exchange import Exchange

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from naiad.backends.llm_call import CompletionPiece, GenerationCall, GenerationEvent, TokenLogprob
+from naiad.ipc.generation_call import CompletionPiece, GenerationCall, GenerationEvent, TokenLogprob
 from naiad.protocol.openai.body import ChatBody
 from naiad.protocol.openai.error import OpenAiError, bad_request
 from naiad.protocol.openai.logprob import ChatLogprobs, chat_logprobs

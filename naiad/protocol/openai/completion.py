@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.backends.llm_call import CompletionPiece, GenerationCall, GenerationEvent, TokenLogprob
+from naiad.ipc.generation_call import CompletionPiece, GenerationCall, GenerationEvent, TokenLogprob
 from naiad.protocol.openai.body import CompletionBody
 from naiad.protocol.openai.error import OpenAiError, bad_request
 from naiad.protocol.openai.logprob import CompletionLogprobs, completion_logprobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from naiad.backends.llm_call import TokenLogprob
+from naiad.ipc.generation_call import TokenLogprob
 
 _LOWEST = -9999.0
 """Stands for minus infinity, which JSON cannot write."""

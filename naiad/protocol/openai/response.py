@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from naiad.backends.llm_call import GenerationEvent
+from naiad.ipc.generation_call import GenerationEvent
 from naiad.protocol.openai.body import ResponsesBody
 from naiad.protocol.openai.chat import build_reader
 from naiad.protocol.openai.error import OpenAiError

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.backends.llm_call import GrammarCall
+from naiad.ipc.generation_call import GrammarCall
 from naiad.protocol.openai.body import GenerationBody
 from naiad.protocol.openai.error import bad_request
 

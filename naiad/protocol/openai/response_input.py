@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from naiad.backends.llm_call import GenerationCall
+from naiad.ipc.generation_call import GenerationCall
 from naiad.protocol.openai.body import ResponsesBody
 from naiad.protocol.openai.chat import read_messages
 from naiad.protocol.openai.error import OpenAiError, bad_request

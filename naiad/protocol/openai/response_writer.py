@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from naiad.backends.llm_call import GenerationEvent
+from naiad.ipc.generation_call import GenerationEvent
 from naiad.protocol.openai.error import OpenAiError, encode_error
 
 DONE = b"data: [DONE]\n\n"

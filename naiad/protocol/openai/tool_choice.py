@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.backends.llm_call import GrammarCall
+from naiad.ipc.generation_call import GrammarCall
 from naiad.protocol.openai.error import OpenAiError, bad_request
 
 MAX_TOOLS = 128

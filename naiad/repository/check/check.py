@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from naiad.backends.custom_package import installed_backends
+from naiad.core.installed_backends import installed_backends
 from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.check.files import check_data_files, check_model_files, check_versions
@@ -24,7 +24,7 @@ from naiad.repository.config.problem import InvalidConfigError, Problem
 from naiad.repository.config.problem_list import ProblemList
 from naiad.repository.config.validate import validate_config
 from naiad.repository.scan import CONFIG_FILE, ModelDirectory, missing_versions, scan_repository, select_versions
-from naiad.workers.import_backend import BACKENDS
+from naiad.worker.import_backend import BACKENDS
 
 __all__ = ["Finding", "Severity", "check_repository", "render_finding", "render_findings"]
 

@@ -26,13 +26,13 @@ import naiad
 from naiad import log
 from naiad.errors import NaiadError, invalid_arg
 from naiad.files.private_folder import private_folder
+from naiad.instances.template_process import Launch
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.environment.archive import unpack
 from naiad.repository.environment.install import installer, run_quietly
 from naiad.repository.environment.probe import Interpreter, own_places, own_tag, probe
 from naiad.repository.watch.fingerprint import fingerprint
-from naiad.workers import bootstrap
-from naiad.workers.template_process import Launch
+from naiad.worker import bootstrap
 
 EXECUTION_ENV_PATH = "EXECUTION_ENV_PATH"
 PYTHON_VENV = "PYTHON_VENV"

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from naiad.instances.instance import Instance
 from naiad.repository.model import Model
-from naiad.workers.instance import Instance
 
 FINALIZE_TIMEOUT_S = 30.0
 

@@ -19,6 +19,13 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.statistics import ModelStatistics
 from naiad.core.work import LoadArguments
 from naiad.errors import invalid_arg
+from naiad.instances.calls import Calls, Services
+from naiad.instances.instance import Instance
+from naiad.instances.instance_plan import InstancePlan
+from naiad.instances.restart import RestartPolicy
+from naiad.instances.template_process import Templates
+from naiad.instances.worker_process import WorkerProcess
+from naiad.ipc.messages import CallFlow, CancelCall, Control, LogLine, Metric, StartCall, ToServer
 from naiad.metrics.summary import build_statistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config.config_json import config_to_json
@@ -39,14 +46,7 @@ from naiad.scheduling.scheduler import Resizable, Scheduler
 from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.shm.directory import SlotDirectory
-from naiad.workers.calls import Calls, Services
-from naiad.workers.import_backend import BACKENDS, find_backend
-from naiad.workers.instance import Instance
-from naiad.workers.instance_plan import InstancePlan
-from naiad.workers.messages import CallFlow, CancelCall, Control, LogLine, Metric, StartCall, ToServer
-from naiad.workers.restart import RestartPolicy
-from naiad.workers.template_process import Templates
-from naiad.workers.worker_process import WorkerProcess
+from naiad.worker.import_backend import BACKENDS, find_backend
 
 EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
 """Parameter of a model's config: an `execute` that takes longer is killed. Unset means that long is busy, not dead."""

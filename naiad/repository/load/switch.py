@@ -11,6 +11,7 @@ from functools import partial
 
 from naiad import log
 from naiad.errors import NaiadError, invalid_arg
+from naiad.instances.instance import Instance
 from naiad.repository.entry import Entry
 from naiad.repository.load.draining import Drains
 from naiad.repository.load.lifecycle import State
@@ -19,7 +20,6 @@ from naiad.repository.load.version_load import Loaded
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSource
 from naiad.repository.namespace import Entries
-from naiad.workers.instance import Instance
 
 
 class Switch:

@@ -18,11 +18,11 @@ from naiad.core.request import InferRequest
 from naiad.core.tensor import Tensor
 from naiad.errors import internal, invalid_arg
 from naiad.files.safe_path import path_inside
+from naiad.instances.warmup import WarmupSample
 from naiad.pb.model_config_pb2 import ModelConfig, ModelWarmup
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.sequence.controls import read_controls
 from naiad.scheduling.sequence.implicit_state import read_state
-from naiad.workers.warmup import WarmupSample
 
 FOLDER = "warmup"
 

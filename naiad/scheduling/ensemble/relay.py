@@ -1,6 +1,6 @@
 """A whole batch of answers of one step of an ensemble -> the batch of the next step, or the answers of the ensemble's requests.
 
-In:  batches as their instance answers them (naiad.workers.answers). Out: the same requests, on their way to the next model as one batch.
+In:  batches as their instance answers them (naiad.instances.responses). Out: the same requests, on their way to the next model as one batch.
 What one by one would be found out for each request again is looked at once: that the model serves and takes tensors of this form.
 Requests and their streams stay the same. Rule: whatever is out of the ordinary (a request that is cancelled, an answer of another form
 or with parameters, a model that schedules in another way) sends the batch the normal way, and nothing has happened yet then.

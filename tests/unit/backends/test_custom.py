@@ -88,8 +88,8 @@ def test_an_integer_does_not_become_a_float_unasked(tmp_path: Path) -> None:
 
 
 def test_a_package_offers_its_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from naiad.backends.custom_package import installed_backends
-    from naiad.workers.import_backend import find_backend, import_backend
+    from naiad.core.installed_backends import installed_backends
+    from naiad.worker.import_backend import find_backend, import_backend
 
     info = tmp_path / "linear_backend-1.0.dist-info"
     info.mkdir()

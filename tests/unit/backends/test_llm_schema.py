@@ -10,11 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from naiad.backends.llm_call import GrammarCall
 from naiad.backends.llm_grammar import GrammarCompiler, grammar_text
 from naiad.backends.llm_model import OpenModel
 from naiad.backends.llm_schema import plain_schema
 from naiad.errors import Code, NaiadError
+from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.generation import EbnfGrammar
 from naiad.llm.grammar import text_format
 from naiad.llm.grammar.lower import lower

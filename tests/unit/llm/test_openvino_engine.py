@@ -14,9 +14,9 @@ pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino
 pytest.importorskip("gguf", reason="writes its own GGUF file")
 pytest.importorskip("torch", reason="the weights are made by transformers")
 
-from naiad.backends.llm_call import GrammarCall
 from naiad.backends.llm_grammar import grammar_text
 from naiad.errors import NaiadError
+from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import EbnfGrammar, FinishReason, GenerationRequest, Grammar, TokenOutput
 from naiad.llm.openvino_engine import OpenvinoEngine, open_openvino

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from naiad.backends.completion_request import Example
 from naiad.cli.main import naiad
 from naiad.errors import NaiadError
+from naiad.ipc.completion_request import Example
 from naiad.tools.write_config import parse_example
 from tests import onnx_file
 

@@ -11,13 +11,13 @@ from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.work import LoadArguments
 from naiad.errors import Code, NaiadError
+from naiad.instances.calls import Services
+from naiad.instances.template_process import Templates
 from naiad.metrics.gpu_memory import GpuMemory
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.loader import Loader, LoadOptions
 from naiad.settings.compound import DeviceFraction
-from naiad.workers.calls import Services
-from naiad.workers.template_process import Templates
 
 WORDS = "can not create model 'm_0': memory limit set for GPU 1 has exceeded, model loading is rejected."
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from naiad.errors import Code, NaiadError
+from naiad.instances.warmup import WarmupSample
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.pbtxt import parse_text
 from naiad.repository.load.warmup import read_warmup
 from naiad.repository.model import build_spec
-from naiad.workers.warmup import WarmupSample
 
 INPUT = 'input { name: "x" data_type: TYPE_FP32 dims: 2 } output { name: "y" data_type: TYPE_FP32 dims: 2 }'
 

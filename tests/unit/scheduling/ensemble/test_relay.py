@@ -33,7 +33,7 @@ def plus_one(request: InferRequest) -> WorkResponse:
 
 
 class Worker(FakeInstance):
-    """Answers whole batches, and counts them, in the order of naiad.workers.answers."""
+    """Answers whole batches, and counts them, in the order of naiad.instances.responses."""
 
     def __init__(self, clock: FakeClock, statistics: ModelStatistics) -> None:
         super().__init__()

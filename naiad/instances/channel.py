@@ -1,0 +1,166 @@
+"""The server's end of a worker's channel, on the event loop: never blocks, never trusts.
+
+uvloop's transports carry no descriptors, so this reads and writes the raw socket itself. Whatever the worker sends that it must not
+(bad bytes, bad references) closes the channel, which the supervisor treats as the worker's death.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from naiad.ipc.framing import BrokenLinkError, Link
+from naiad.ipc.messages import Message
+from naiad.shm.arena import Arena
+from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, Rights, descriptors, split_rights
+
+M = TypeVar("M")
+
+
+class Channel(Generic[M]):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        decoder: msgspec.msgpack.Decoder[M],
+        arena: Arena,
+        on_message: Callable[[M], None],
+        on_close: Callable[[str], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._loop = loop
+        self._sock = sock
+        self.link: Link[M] = Link(decoder, arena)
+        self._on_message = on_message
+        self._on_close = on_close
+        self._out = bytearray()
+        self._buffer = bytearray(READ_BYTES)  # its pages cost nothing until a message is that long
+        self._waiting: deque[tuple[bytes, Rights]] = deque()
+        self.is_closed = False
+        loop.add_reader(sock, self._on_readable)
+
+    def send(self, message: Message, more_fds: list[int] | None = None) -> None:
+        """Large tensors must have been placed (`link.place`). Messages to a closed channel are dropped: its requests have been failed."""
+        if self.is_closed:
+            return
+        fds = self.link.pack(message, self._out)
+        if more_fds:
+            fds += more_fds
+        if fds or self._waiting:
+            self._queue(bytes(self._out), fds)
+            return
+        try:
+            sent = self._sock.send(self._out)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.close(f"write failed: {error.strerror}")
+            return
+        if sent < len(self._out):
+            self._queue(bytes(self._out[sent:]), [])
+
+    def _queue(self, data: bytes, fds: list[int]) -> None:
+        """Descriptors that have to wait are duplicated: their owner may close them meanwhile. Others are not: there may be none left."""
+        was_waiting = bool(self._waiting)
+        groups = split_rights(fds)
+        pieces = [(data[at : at + 1], rights) for at, rights in enumerate(groups)]
+        pieces.append((data[len(groups) :], []))
+        for piece, rights in pieces:
+            rest = piece if self._waiting else self._send_piece(piece, rights)
+            if self.is_closed:
+                return
+            if rest:
+                try:
+                    self._waiting.append((rest, [] if len(rest) < len(piece) else _duplicated(rights)))
+                except OSError as error:
+                    self.close(f"write failed: {error.strerror}")
+                    return
+        if self._waiting and not was_waiting:
+            self._loop.add_writer(self._sock, self._on_writable)
+
+    def _send_piece(self, data: bytes, rights: Rights) -> bytes:
+        """What is left of it; the descriptors go with its first byte."""
+        try:
+            sent = self._sock.sendmsg([data], rights) if rights else self._sock.send(data)
+        except BlockingIOError:
+            return data
+        except OSError as error:
+            self.close(f"write failed: {error.strerror}")
+            return b""
+        return data[sent:]
+
+    def _flush(self) -> bool:
+        """True when nothing waits any more."""
+        while self._waiting:
+            data, rights = self._waiting[0]
+            rest = self._send_piece(data, rights)
+            if self.is_closed:
+                return True
+            if len(rest) == len(data):
+                return False
+            _close_all(rights)
+            if rest:
+                self._waiting[0] = (rest, [])
+            else:
+                self._waiting.popleft()
+        return True
+
+    def _on_writable(self) -> None:
+        if self._flush() and not self.is_closed:
+            self._loop.remove_writer(self._sock)
+
+    def drain(self) -> None:
+        """Takes everything that has arrived, now."""
+        while not self.is_closed and self._on_readable():
+            pass
+
+    def _on_readable(self) -> bool:
+        """False when there was nothing."""
+        try:
+            size, ancillary, _, _ = self._sock.recvmsg_into([self._buffer], ANCILLARY_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self.close(f"read failed: {error.strerror}")
+            return False
+        if size == 0:
+            self.close("closed by the worker")
+            return False
+        try:
+            for message in self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()):
+                self._on_message(message)
+                if self.is_closed:
+                    break
+        except BrokenLinkError as error:
+            self.close(f"bad message: {error}")
+        return True
+
+    def close(self, reason: str) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        for _, rights in self._waiting:
+            _close_all(rights)
+        self._waiting.clear()
+        self.link.close()
+        self._on_close(reason)
+
+
+def _duplicated(rights: Rights) -> Rights:
+    return [(level, kind, array.array("i", [os.dup(fd) for fd in fds])) for level, kind, fds in rights]
+
+
+def _close_all(rights: Rights) -> None:
+    for _, _, fds in rights:
+        for fd in fds:
+            os.close(fd)

@@ -1,0 +1,137 @@
+"""The server's handle on a template process: started on first use, asked to fork, replaced when it has died.
+
+In:  a socket for a new worker. Out: a forked worker that speaks on it, and later how it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from naiad import log
+from naiad.errors import internal
+from naiad.instances.channel import Channel
+from naiad.ipc.messages import Exited, Fork, Forked, FromTemplate, TemplateFailed, TemplateReady
+from naiad.shm.arena import Arena
+
+OnExit = Callable[[int], None]
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """How an interpreter is started that becomes a template."""
+
+    command: list[str]
+    """Followed by the backend, the descriptor of a socket and our process id."""
+    environment: dict[str, str] | None = None
+    """None: the server's."""
+
+
+OWN_INTERPRETER = Launch([sys.executable, "-m", "naiad.worker.template"])
+
+
+class TemplateProcess:
+    def __init__(self, loop: asyncio.AbstractEventLoop, backend: str, launch: Launch = OWN_INTERPRETER) -> None:
+        self._loop = loop
+        self.backend = backend
+        self._numbers = iter(range(1, 1 << 62))
+        self._on_exit: dict[int, OnExit] = {}
+        self._handed_over: dict[int, socket.socket] = {}
+        self._ready: asyncio.Future[None] = loop.create_future()
+        ours, theirs = socket.socketpair()
+        try:
+            # A process group of its own: Ctrl-C and signals to the server's group are for the server alone. Not a session: Linux shares
+            # the CPUs out among sessions first (autogroups), and workers that weigh as much as all of the server's clients on the same
+            # machine would be handed their requests one by one.
+            self._process = subprocess.Popen(
+                [*launch.command, backend, str(theirs.fileno()), str(os.getpid())],
+                env=launch.environment,
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+            )
+        except OSError as error:
+            ours.close()
+            raise internal(f"failed to start the template process of backend '{backend}': {error.strerror}") from error
+        finally:
+            theirs.close()
+        self._channel: Channel[FromTemplate] = Channel(
+            loop, ours, msgspec.msgpack.Decoder(FromTemplate), Arena(), self._on_message, self._on_close
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._channel.is_closed
+
+    async def fork(self, title: str, sock: socket.socket, on_exit: OnExit) -> None:
+        """`sock` is the worker's end: taken over. `on_exit` is called with the wait status, once, at the latest when the template dies."""
+        try:
+            await asyncio.shield(self._ready)
+        except BaseException:
+            sock.close()
+            raise
+        number = next(self._numbers)
+        self._on_exit[number] = on_exit
+        self._handed_over[number] = sock
+        self._channel.send(Fork(number, title), [sock.fileno()])
+
+    def _on_message(self, message: FromTemplate) -> None:
+        match message:
+            case TemplateReady():
+                self._ready.set_result(None)
+            case TemplateFailed():
+                log.error(f"the template process of backend '{self.backend}' failed:\n{message.message}")
+                last = message.message.rstrip().rpartition("\n")[2]
+                self._fail_start(f"unable to load backend '{self.backend}': {last}")
+            case Forked():
+                self._handed_over.pop(message.worker).close()
+            case Exited():
+                self._on_exit.pop(message.worker)(message.status)
+
+    def _on_close(self, reason: str) -> None:
+        """Its workers are killed by the kernel at the same moment."""
+        self._fail_start(f"the template process of backend '{self.backend}' ended while starting")
+        for sock in self._handed_over.values():
+            sock.close()
+        self._handed_over.clear()
+        on_exit, self._on_exit = self._on_exit, {}
+        for callback in on_exit.values():
+            callback(9)
+        self._process.poll()
+
+    def _fail_start(self, message: str) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(internal(message))
+            self._ready.exception()
+
+    def close(self) -> None:
+        """The template ends with its socket; kill makes it certain, its children go with it."""
+        if self.is_alive:
+            self._channel.close("closed")
+        self._process.kill()
+        self._process.wait()
+
+
+class Templates:
+    """One template per backend, for the life of the server; or, on an interpreter of its own, for the life of a model."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, launch: Launch = OWN_INTERPRETER) -> None:
+        self._loop = loop
+        self._launch = launch
+        self._processes: dict[str, TemplateProcess] = {}
+
+    def get(self, backend: str) -> TemplateProcess:
+        process = self._processes.get(backend)
+        if process is None or not process.is_alive:
+            process = self._processes[backend] = TemplateProcess(self._loop, backend, self._launch)
+        return process
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()

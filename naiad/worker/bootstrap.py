@@ -1,0 +1,37 @@
+"""Starts a template process on an interpreter that is not the server's: `PYTHON bootstrap.py PLACES BACKEND SOCKET_FD SERVER_PID`.
+
+PLACES is JSON: the folder that holds the server's `naiad`, and where packages are that this interpreter lacks, by name.
+Rule: nothing is put on sys.path. A model in its own environment sees that environment, and of the server only what its worker runs on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+
+
+class PlacedFinder:
+    """Finds some top-level packages in the folders where they are."""
+
+    def __init__(self, places: dict[str, str]) -> None:
+        self._places = places
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        place = self._places.get(name)
+        return PathFinder.find_spec(name, [place]) if place is not None else None
+
+
+def main() -> None:
+    places = json.loads(sys.argv.pop(1))
+    sys.path.pop(0)  # this file's folder
+    # The server's own code first, whatever the environment has under that name; the rest only where the environment has nothing.
+    sys.meta_path.insert(0, PlacedFinder({"naiad": places["naiad"]}))
+    sys.meta_path.append(PlacedFinder(places["missing"]))
+    from naiad.worker import template
+
+    template.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Backends by name: ours, and those of installed packages. Imported only in templates and workers; the server knows only the names."""
+
+from __future__ import annotations
+
+import importlib
+
+from naiad.backends.backend import Backend
+from naiad.core.installed_backends import installed_backends
+
+BACKENDS = {
+    "identity": "naiad.backends.identity:IdentityBackend",
+    "llm": "naiad.backends.llm:LlmBackend",
+    "onnxruntime": "naiad.backends.onnx:OnnxBackend",
+    "openvino": "naiad.backends.openvino:OpenvinoBackend",
+    "python": "naiad.backends.python:PythonBackend",
+    "pytorch": "naiad.backends.pytorch:PytorchBackend",
+    "tensorrtllm": "naiad.backends.tensorrtllm:TensorrtllmBackend",
+    "torch_aoti": "naiad.backends.torch_exported:PytorchBackend",
+    "vllm": "naiad.backends.vllm:VllmBackend",
+}
+"""Backend name -> module:class. Imported only in templates and workers."""
+
+EXTRAS = {"onnxruntime": "onnx", "openvino": "openvino", "torch": "pytorch"}
+"""Package -> the extra of ours that installs it."""
+
+
+def find_backend(name: str) -> str | None:
+    """module:class of a backend of ours or of an installed package."""
+    return BACKENDS.get(name) or installed_backends().get(name)
+
+
+def import_backend(name: str) -> type[Backend]:
+    target = find_backend(name)
+    if target is None:
+        raise LookupError(f"no backend '{name}'")
+    module, _, attribute = target.partition(":")
+    try:
+        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        raise ModuleNotFoundError(f"{error.name} is not installed: pip install naiad[{EXTRAS[error.name]}]") from error
+    return backend

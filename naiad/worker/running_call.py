@@ -1,0 +1,92 @@
+"""A BLS call as its caller sees it (`naiad.backends.backend.Call`): one that the server runs, or one that another worker has answered.
+
+Responses that the model does not take wait here, up to a mark; then the called model is held back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from naiad.core.work import WorkResponse
+from naiad.ipc.messages import CallFlow, CancelCall
+
+if TYPE_CHECKING:
+    from naiad.worker.calls import WorkerCalls
+
+CALL_HIGH_WATER = 32
+CALL_LOW_WATER = 8
+"""Responses to a BLS call that wait here for the model to take them, before the called model is held back."""
+
+
+class RunningCall:
+    def __init__(self, calls: WorkerCalls, number: int) -> None:
+        self._calls = calls
+        self._channel = calls.channel
+        self._number = number
+        self._events: deque[tuple[WorkResponse | None, bool]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_over = False
+        self._is_paused = False
+
+    def next(self) -> tuple[WorkResponse | None, bool]:
+        self._channel.wait_until(lambda: bool(self._events))
+        return self._take()
+
+    async def anext(self) -> tuple[WorkResponse | None, bool]:
+        loop = asyncio.get_running_loop()
+        if loop is self._calls.loop:
+            while not self._events:
+                self._waiter = loop.create_future()
+                await self._waiter
+        else:
+            # A loop of the user's own: nobody reads the channel for it, so a helper thread of that loop does.
+            await loop.run_in_executor(None, self._channel.wait_until, lambda: bool(self._events))
+        return self._take()
+
+    def cancel(self) -> None:
+        if not self._is_over:
+            self._channel.send(CancelCall(self._number))
+
+    def deliver(self, response: WorkResponse | None, is_final: bool) -> None:
+        """Called by whichever thread read the message."""
+        self._events.append((response, is_final))
+        if len(self._events) >= CALL_HIGH_WATER and not self._is_paused and not is_final:
+            self._is_paused = True
+            self._channel.send(CallFlow(self._number, True))
+        if self._waiter is not None and self._calls.loop is not None:
+            waiter, self._waiter = self._waiter, None
+            self._calls.loop.call_soon_threadsafe(_wake, waiter)
+
+    def _take(self) -> tuple[WorkResponse | None, bool]:
+        response, is_final = self._events.popleft()
+        if is_final:
+            self._is_over = True
+        elif self._is_paused and len(self._events) <= CALL_LOW_WATER:
+            self._is_paused = False
+            self._channel.send(CallFlow(self._number, False))
+        if response is not None:
+            self._channel.link.resolve(response.outputs)
+        return response, is_final
+
+
+class DoneCall:
+    """A BLS call that went from worker to worker and has been answered."""
+
+    def __init__(self, response: WorkResponse) -> None:
+        self._response = response
+
+    def next(self) -> tuple[WorkResponse | None, bool]:
+        return self._response, True
+
+    async def anext(self) -> tuple[WorkResponse | None, bool]:
+        return self._response, True
+
+    def cancel(self) -> None:
+        pass
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

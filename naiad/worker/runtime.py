@@ -1,0 +1,156 @@
+"""What a worker offers its backend (`naiad.backends.backend.Runtime`): ways to answer, to see who has gone, to ask the server.
+
+Any thread may call it. BLS is in naiad.worker.calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+from naiad.core.work import ControlOperation, MetricOperation, WorkError, WorkResponse
+from naiad.errors import Code, NaiadError
+from naiad.ipc.messages import Answer, Borrow, CallEvent, Cancel, Control, Flow, LogLine, Metric, Response, Responses
+from naiad.worker.calls import WorkerCalls
+from naiad.worker.channel import Event, WorkerChannel
+from naiad.worker.direct_calls import LentInstance
+
+
+class WorkerRuntime:
+    def __init__(self, channel: WorkerChannel) -> None:
+        self._channel = channel
+        channel.on_event = self._on_event
+        self.open: set[int] = set()
+        """Handles of the requests that the backend has and that are without a final response."""
+        self._cancelled: set[int] = set()
+        self._paused: set[int] = set()
+        self.lent: dict[int, LentInstance] = {}
+        """By lease: the requests of other workers (naiad.instances.lease)."""
+        self.calls = WorkerCalls(channel, self.lent)
+        self.call = self.calls.call
+        self._untold = self.calls.untold
+        self._answers: dict[int, Answer] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    # Answers.
+
+    def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
+        if handle in self._paused:
+            # The reader cannot keep up: the model waits here, so nothing piles up on the way.
+            self._channel.wait_until(lambda: handle not in self._paused)
+        if handle not in self.open:
+            return
+        if handle in self.lent:
+            self._respond_direct(handle, response, is_final)
+            return
+        if self._untold:
+            self.calls.tell()
+        if is_final:
+            self.close(handle)
+        self._send(Response(handle, response, is_final))
+
+    def _send(self, message: Response) -> None:
+        """An answer for which there is no memory becomes an error."""
+        response = message.response
+        try:
+            self._channel.send(message, response.outputs if response is not None else None)
+        except NaiadError as error:
+            self._channel.send(Response(message.handle, WorkResponse(error=WorkError.of(error)), message.is_final))
+
+    def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
+        items: list[Response] = []
+        for handle, response, is_final in responses:
+            if handle in self.lent:
+                self._respond_direct(handle, response, is_final)
+            elif handle in self.open:
+                if is_final:
+                    self.close(handle)
+                items.append(Response(handle, response, is_final))
+        if items:
+            try:
+                self._channel.send_many(Responses(items), [item.response.outputs for item in items if item.response is not None])
+            except NaiadError as error:
+                failed = WorkResponse(error=WorkError.of(error))
+                self._channel.send(Responses([Response(item.handle, failed, item.is_final) for item in items]))
+
+    def _respond_direct(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
+        lent = self.lent[handle]
+        if response is not None:
+            lent.held = response
+        if is_final:
+            given, lent.held = lent.held, None
+            self.answer_direct(handle, given)
+
+    def answer_direct(self, handle: int, response: WorkResponse | None) -> None:
+        lent = self.lent.pop(handle)
+        self.close(handle)
+        lent.answer(response, time.monotonic_ns())
+
+    def close(self, handle: int) -> None:
+        self.open.discard(handle)
+        if self._cancelled:
+            self._cancelled.discard(handle)
+        if self._paused:
+            self._paused.discard(handle)
+
+    def is_paused(self, handle: int) -> bool:
+        return handle in self._paused
+
+    def is_cancelled(self, handle: int) -> bool:
+        if handle not in self._cancelled and handle in self.open:
+            self._channel.poll()
+        return handle in self._cancelled
+
+    def hold_work(self, is_held: bool) -> None:
+        self._channel.hold(is_held)
+
+    def allocate(self, num_bytes: int) -> memoryview:
+        return self._channel.link.arena.allocate(num_bytes)
+
+    # Questions.
+
+    def log(self, severity: str, message: str, file: str, line: int) -> None:
+        self._channel.send(LogLine(severity, message, file, line))
+
+    def metric(self, operation: MetricOperation) -> float:
+        if operation.kind in ("increment", "set", "observe", "merge", "delete_family", "delete_metric"):
+            self._channel.send(Metric(0, operation))
+            return 0.0
+        number = self._next_number()
+        self._channel.send(Metric(number, operation))
+        return self._wait_for_answer(number)
+
+    def control(self, operation: ControlOperation) -> bool:
+        number = self._next_number()
+        self._channel.send(Control(number, operation))
+        return bool(self._wait_for_answer(number))
+
+    def _next_number(self) -> int:
+        with self._lock:
+            return next(self._numbers)
+
+    def _wait_for_answer(self, number: int) -> float:
+        self._channel.wait_until(lambda: number in self._answers)
+        answer = self._answers.pop(number)
+        if answer.error is not None:
+            raise NaiadError(Code[answer.error.code], answer.error.message)
+        return answer.value
+
+    def _on_event(self, message: Event) -> None:
+        match message:
+            case Cancel():
+                self._cancelled.update(handle for handle in message.handles if handle in self.open)
+                self._paused.difference_update(message.handles)
+            case Flow():
+                if not message.is_paused:
+                    self._paused.discard(message.handle)
+                elif message.handle in self.open and message.handle not in self._cancelled:
+                    self._paused.add(message.handle)
+            case CallEvent():
+                self.calls.take_event(message)
+            case Answer():
+                self._answers[message.question] = message
+            case Borrow():
+                self.calls.take_borrowed(message)

@@ -1,0 +1,286 @@
+"""The worker process: messages in, one backend, messages out. The only place where model code runs.
+
+`run` is the work loop: configure, load, execute, ping, unload, in the order in which the server sends them. A backend whose
+`execute` is a coroutine gets an event loop instead, on which further batches start while earlier ones await.
+What the backend asks in return is answered by naiad.worker.runtime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import gc
+import os
+import random
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+from naiad.backends.backend import Backend
+from naiad.core.tensor import REFERENCE, Tensor
+from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse
+from naiad.errors import Code, NaiadError
+from naiad.ipc.messages import Configure, Configured, Execute, Executed, Failed, Load, Loaded, Ping, Pong, Returned, Started, Unload
+from naiad.worker.channel import WorkerChannel
+from naiad.worker.direct_calls import LentInstance
+from naiad.worker.host_policy import apply_host_policy
+from naiad.worker.import_backend import import_backend
+from naiad.worker.runtime import WorkerRuntime
+
+TRACEBACK_LINES = 20
+
+
+class Worker:
+    def __init__(self, sock: socket.socket, backend: Backend) -> None:
+        self.channel = WorkerChannel(sock)
+        self.runtime = WorkerRuntime(self.channel)
+        self.backend = backend
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._open, self._lent, self._close = self.runtime.open, self.runtime.lent, self.runtime.close
+        self._answer_direct = self.runtime.answer_direct
+        self._untold = self.runtime.calls.untold
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # The work loop.
+
+    def run(self) -> None:
+        self._send_started()
+        while True:
+            message = self.channel.next_work()
+            match message:
+                case Execute():
+                    self._execute(message)
+                case (lent, request):
+                    self._execute_direct(lent, request)
+                case Ping():
+                    self.channel.send(Pong(message.number, self._is_ready()))
+                case Configure():
+                    self._configure(message.arguments)
+                case Load():
+                    if self._load(message.arguments):
+                        asyncio.run(self._run_async())
+                        return
+                case Unload():
+                    self._unload()
+                    return
+
+    def _send_started(self) -> None:
+        pidfd = os.pidfd_open(os.getpid())
+        try:
+            self.channel.send_with_fd(Started(os.getpid()), pidfd)
+        finally:
+            os.close(pidfd)
+
+    def _configure(self, arguments: LoadArguments) -> None:
+        complete = getattr(self.backend, "complete_config", None)
+        try:
+            apply_host_policy(arguments)
+            config = arguments.model_config if complete is None else complete(arguments)
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self.channel.send(Configured(config))
+
+    def _load(self, arguments: LoadArguments) -> bool:
+        """True when the backend wants an event loop."""
+        _name_process(arguments.instance_name)
+        try:
+            undone = apply_host_policy(arguments)
+            if undone:
+                self.runtime.log(
+                    "WARNING", f"host policy of '{arguments.instance_name}' is only followed in part: {undone}", "host_policy.py", 0
+                )
+            self.backend.load(arguments, self.runtime)
+        except BaseException as error:
+            self._fail(error)
+            return False
+        # What a model has made by now lives as long as it does. A full collection would walk all of it, 80 ms with torch imported, in the
+        # midst of a request; frozen it is not walked.
+        gc.collect()
+        gc.freeze()
+        is_async = bool(getattr(self.backend, "is_async", False))
+        self.channel.send(Loaded(is_async, bool(getattr(self.backend, "has_ready_hook", False))))
+        return is_async
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, NaiadError):
+            work_error = WorkError.of(error)
+        else:
+            work_error = WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")
+        self.channel.send(Failed(work_error, _last_lines(error)))
+
+    def _is_ready(self) -> bool:
+        check = getattr(self.backend, "is_ready", None)
+        try:
+            return check is None or bool(check())
+        except Exception as error:
+            self.runtime.log("ERROR", f"is_ready failed: {error}", "worker.py", 0)
+            return False
+
+    def _unload(self) -> None:
+        try:
+            self.backend.unload()
+        except BaseException as error:
+            self.runtime.log("ERROR", f"unload failed: {type(error).__name__}: {error}\n{_last_lines(error)}", "worker.py", 0)
+
+    # Execution.
+
+    def _take(self, message: Execute) -> list[WorkRequest]:
+        requests = message.requests
+        is_open = self._open.add
+        for request in requests:
+            is_open(request.handle)
+            for tensor in request.inputs:
+                if tensor.data.__class__ is REFERENCE:
+                    self.channel.link.resolve(request.inputs)
+                    break
+        return requests
+
+    def _execute(self, message: Execute) -> None:
+        requests = self._take(message)
+        handles = [request.handle for request in requests]
+        input_end_ns = time.monotonic_ns()
+        try:
+            responses: Any = self.backend.execute(requests)
+        except BaseException as error:
+            responses = self._error_responses(error, len(handles))
+        self._finish(message.batch, requests, handles, input_end_ns, responses)
+
+    def _execute_direct(self, lent: LentInstance, request: WorkRequest | None) -> None:
+        """For the worker that has borrowed this one's instance; None ends that."""
+        if request is None:
+            lent.end()
+            self.channel.send(Returned(lent.lease))
+            return
+        handle = request.handle
+        self._open.add(handle)
+        lent.input_end_ns = time.monotonic_ns()
+        self._lent[handle] = lent
+        try:
+            responses: Any = self.backend.execute([request])
+        except BaseException as error:
+            responses = self._error_responses(error, 1)
+        if responses[0] is not None:
+            self._answer_direct(handle, responses[0])
+
+    def _finish(
+        self, batch: int, requests: list[WorkRequest], handles: list[int], input_end_ns: int, responses: list[WorkResponse | None]
+    ) -> None:
+        output_start_ns = time.monotonic_ns()
+        answers: list[list[Tensor]] = []
+        for handle, response in zip(handles, responses, strict=True):
+            if response is not None:
+                answers.append(response.outputs)
+                self._close(handle)
+        if self._untold:
+            self.runtime.calls.tell()
+        try:
+            self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses), answers, requests)
+        except NaiadError as error:
+            failed = [None if response is None else WorkResponse(error=WorkError.of(error)) for response in responses]
+            self.channel.send(Executed(batch, input_end_ns, output_start_ns, failed))
+
+    def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
+        """Backends word their own errors; what arrives here is a defect of the backend or an exit from inside the model."""
+        self.runtime.log("ERROR", f"execute failed: {_last_lines(error)}", "worker.py", 0)
+        return [WorkResponse(error=WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")) for _ in range(count)]
+
+    # The same with an event loop.
+
+    async def _run_async(self) -> None:
+        loop = self.loop = self.runtime.calls.loop = asyncio.get_running_loop()
+        stopped = loop.create_future()
+        inbox = self.channel.reserve_for_loop()
+
+        def on_readable() -> None:
+            self.channel.poll()
+            self._start_work(stopped)
+
+        loop.add_reader(inbox, on_readable)
+        self._start_work(stopped)
+        try:
+            await stopped
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            loop.remove_reader(inbox)
+        self._unload()
+
+    def _start_work(self, stopped: asyncio.Future[None]) -> None:
+        assert self.loop is not None
+        while self.channel.backlog:
+            message = self.channel.backlog.popleft()
+            match message:
+                case Execute():
+                    self._start_task(self._execute_async(message))
+                case Ping():
+                    self._start_task(self._answer_ping(message.number))
+                case Unload():
+                    if not stopped.done():
+                        stopped.set_result(None)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self.loop is not None
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_ping(self, number: int) -> None:
+        check = getattr(self.backend, "is_ready_async", None)
+        is_ready = await check() if check is not None else self._is_ready()
+        self.channel.send(Pong(number, bool(is_ready)))
+
+    async def _execute_async(self, message: Execute) -> None:
+        requests = self._take(message)
+        handles = [request.handle for request in requests]
+        input_end_ns = time.monotonic_ns()
+        try:
+            answer = self.backend.execute(requests)
+            responses = await answer if isinstance(answer, Awaitable) else answer
+        except BaseException as error:
+            responses = self._error_responses(error, len(handles))
+        self._finish(message.batch, requests, handles, input_end_ns, responses)
+
+
+def _last_lines(error: BaseException) -> str:
+    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    return "\n".join(lines[-TRACEBACK_LINES:])
+
+
+def _name_process(name: str) -> None:
+    """What `ps` and `top` show: which instance this process is."""
+    try:
+        with open("/proc/self/comm", "w") as comm:
+            comm.write(name[-15:])
+    except OSError:
+        pass
+
+
+def reseed() -> None:
+    """Forked siblings must not draw the same random numbers."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def main(sock: socket.socket, backend_name: str) -> None:
+    """Runs until the server says `Unload` or is gone; never returns."""
+    reseed()
+    status = 0
+    try:
+        Worker(sock, import_backend(backend_name)()).run()
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        status = status or 1
+    # Threads that the model left behind must not keep the process: unloading is an exit.
+    os._exit(status)

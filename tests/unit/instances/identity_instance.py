@@ -1,0 +1,52 @@
+"""Instances with real worker processes, on the built-in identity backend: what the tests of their parts have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from naiad.core.clock import LoopClock
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+from naiad.core.statistics import ModelStatistics
+from naiad.core.tensor import Tensor
+from naiad.core.work import LoadArguments
+from naiad.instances.calls import Services
+from naiad.instances.instance import Instance
+from naiad.instances.instance_plan import InstancePlan
+from naiad.instances.restart import RestartPolicy
+from naiad.instances.template_process import Templates
+from naiad.shm.arena import Arena
+
+
+def make_instance(templates: Templates, *, execution_timeout_ns: int = 0, **parameters: str) -> Instance:
+    config = {
+        "input": [{"name": "INPUT0"}],
+        "output": [{"name": "OUTPUT0"}],
+        "parameters": {name: {"string_value": value} for name, value in parameters.items()},
+    }
+
+    async def no_control(operation: object) -> bool:
+        return False
+
+    def no_infer(request: InferRequest) -> ResponseStream:
+        raise AssertionError
+
+    services = Services(no_infer, lambda name, version: False, lambda owner, operation: 0.0, lambda owner: None, no_control)
+    arguments = LoadArguments("m", 1, "/nowhere", "m_0", "CPU", 0, msgspec.json.encode(config))
+    plan = InstancePlan("identity", "m", "1", False, execution_timeout_ns, RestartPolicy())
+    return Instance(LoopClock(asyncio.get_running_loop()), templates, plan, arguments, Arena(), ModelStatistics("m", 1), services)
+
+
+def request(array: np.ndarray[Any, Any], data: memoryview | None = None) -> InferRequest:
+    tensor = Tensor("INPUT0", "FP32", list(array.shape), array.tobytes() if data is None else data)
+    return InferRequest("m", [tensor], stream=ResponseStream())
+
+
+async def infer(instance: Instance, *requests: InferRequest) -> list[np.ndarray[Any, Any]]:
+    instance.execute(list(requests))
+    responses = await asyncio.gather(*(r.stream.single() for r in requests if r.stream is not None))
+    return [response.outputs[0].as_numpy() for response in responses]

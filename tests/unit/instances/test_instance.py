@@ -1,0 +1,95 @@
+"""The life of instances with real worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from naiad.errors import Code, NaiadError
+from naiad.instances.instance import State
+from naiad.instances.template_process import TemplateProcess, Templates
+from naiad.instances.worker_process import WorkerProcess
+from tests.unit.instances.identity_instance import make_instance, request
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(templates: Templates, number: signal.Signals) -> None:
+    instance = make_instance(templates, execute_delay_ms="60000")
+    await instance.load()
+    pid = instance.pid
+    states: asyncio.Queue[State] = asyncio.Queue()
+    instance.on_state = lambda changed: states.put_nowait(changed.state)
+    pending = request(np.ones(4, np.float32))
+    instance.execute([pending])
+    os.kill(pid, number)
+    assert pending.stream is not None
+    with pytest.raises(NaiadError, match="Failed to process the request") as failure:
+        await pending.stream.single()
+    assert failure.value.code is Code.INTERNAL
+    assert [await states.get(), await states.get()] == [State.DOWN, State.READY]
+    assert instance.pid not in (0, pid)
+    assert instance._statistics.worker_restarts == 1
+    await instance.stop(0)
+
+
+async def test_unloading_ends_the_process(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    pid = instance.pid
+    await instance.stop(5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_failed_load_says_why_and_leaves_no_process(templates: Templates) -> None:
+    instance = make_instance(templates, execute_delay_ms="soon")
+    with pytest.raises(NaiadError, match="parameter 'execute_delay_ms' is 'soon', expected a number"):
+        await instance.load()
+    assert instance.pid == 0
+
+
+async def test_a_load_that_never_returns_can_be_given_up(templates: Templates) -> None:
+    instance = make_instance(templates, creation_delay_sec="3600")
+    loading = asyncio.create_task(instance.load())
+    while not instance.pid:
+        await asyncio.sleep(0)
+    pid = instance.pid
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_unloading_while_its_worker_comes_back_leaves_no_process(templates: Templates, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    starting: asyncio.Queue[WorkerProcess] = asyncio.Queue()
+    start = WorkerProcess.start
+
+    async def note(process: WorkerProcess, template: TemplateProcess) -> None:
+        starting.put_nowait(process)
+        await start(process, template)
+
+    monkeypatch.setattr(WorkerProcess, "start", note)
+    os.kill(instance.pid, signal.SIGKILL)
+    process = await starting.get()
+    await instance.stop(5)
+    await asyncio.wait_for(process.exited, 60)
+
+
+async def test_workers_die_with_their_template(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    pidfd = os.pidfd_open(instance.pid)
+    gone = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pidfd, gone.set)
+    instance.state = State.STOPPED
+    templates.close()
+    await asyncio.wait_for(gone.wait(), 60)
+    asyncio.get_running_loop().remove_reader(pidfd)
+    os.close(pidfd)

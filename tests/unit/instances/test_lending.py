@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+
+from naiad.instances.lease import Lease
+from naiad.instances.template_process import Templates
+from tests.unit.instances.identity_instance import infer, make_instance, request
+
+
+async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    instance.is_lendable = True
+    over: list[Lease] = []
+    lent = instance.lend(1, lambda: False, over.append)
+    assert lent is not None
+    free = asyncio.Event()
+    instance.on_free = lambda _: free.set()
+    os.kill(instance.pid, signal.SIGSTOP)
+    instance.recall(is_wanted=True)
+    assert not instance.is_free  # as any other that is busy: who wants it waits
+    os.kill(instance.pid, signal.SIGCONT)
+    await asyncio.wait_for(free.wait(), 60)
+    assert instance.is_free
+    assert over == [lent[0]]
+    array = np.ones(4, np.float32)
+    (result,) = await infer(instance, request(array))
+    assert np.array_equal(result, array)
+    lent[1].close()
+    await instance.stop(5)
+
+
+async def test_what_has_a_limit_on_execution_is_never_lent(templates: Templates) -> None:
+    instance = make_instance(templates, execution_timeout_ns=60_000_000_000)
+    await instance.load()
+    instance.is_lendable = True
+    assert instance.lend(1, lambda: True, lambda lease: None) is None
+    assert instance.is_free
+    await instance.stop(5)
+
+
+async def test_what_is_lent_is_neither_free_nor_lent_again_nor_borrows(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    assert instance.lend(1, lambda: True, lambda lease: None) is None  # its scheduler has not said that it may
+    instance.is_lendable = True
+    assert instance.may_borrow
+    lent = instance.lend(1, lambda: True, lambda lease: None)
+    assert lent is not None
+    assert not instance.is_free
+    assert not instance.may_borrow
+    assert instance.lend(1, lambda: True, lambda lease: None) is None
+    lent[1].close()
+    await instance.stop(5)

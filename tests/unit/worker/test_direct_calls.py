@@ -1,0 +1,141 @@
+"""Both ends of a lease, on a real socket pair, without processes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from naiad.core.tensor import Tensor
+from naiad.core.work import CallRequest, DirectCall, WorkError, WorkRequest, WorkResponse
+from naiad.worker.direct_calls import MAX_DATA_BYTES, MAX_PACKET_BYTES, BorrowedInstance, LentInstance, form_of
+
+
+def call(data: bytes = b"1234", datatype: str = "INT32", shape: list[int] | None = None, **fields: Any) -> CallRequest:
+    return CallRequest("m", -1, WorkRequest(0, "id", [Tensor("X", datatype, shape or [1], data)], ["Y"], **fields), is_repeatable=True)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[LentInstance, BorrowedInstance]]:
+    lender, borrower = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lent, borrowed = LentInstance(7, lender.detach()), BorrowedInstance(7, "m_0", borrower.detach())
+    yield lent, borrowed
+    lent.sock.close()
+    borrowed.close()
+
+
+def serve(lent: LentInstance, *responses: WorkResponse | None) -> threading.Thread:
+    def answer() -> None:
+        for response in responses:
+            assert lent.read() is not None
+            lent.answer(response, 3)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def ask(borrowed: BorrowedInstance) -> tuple[WorkResponse, DirectCall]:
+    answered = borrowed.ask(call().request)
+    assert answered is not None
+    return answered
+
+
+def test_a_request_and_its_answer(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+    lent, borrowed = ends
+    lent.input_end_ns = 2
+    thread = serve(lent, WorkResponse([Tensor("Y", "INT32", [1], b"abcd")]), WorkResponse(error=WorkError("INVALID_ARG", "no")), None)
+    response, told = ask(borrowed)
+    assert (response.outputs[0].name, response.outputs[0].data) == ("Y", bytearray(b"abcd"))
+    assert (told.lease, told.input_end_ns, told.output_start_ns, told.error_code) == (7, 2, 3, "")
+    response, told = ask(borrowed)
+    assert (response.error, told.error_code) == (WorkError("INVALID_ARG", "no"), "INVALID_ARG")
+    assert ask(borrowed)[1].error_code == "INTERNAL"
+    thread.join()
+    assert not borrowed.is_over()
+    assert not borrowed.is_unfit
+
+
+@pytest.mark.parametrize("size", [MAX_PACKET_BYTES - 1, MAX_PACKET_BYTES, 5 * MAX_PACKET_BYTES, 1_000_000])
+def test_an_answer_in_many_packets(ends: tuple[LentInstance, BorrowedInstance], size: int) -> None:
+    lent, borrowed = ends
+    data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    thread = serve(lent, WorkResponse([Tensor("Y", "UINT8", [size], data)]))
+    assert ask(borrowed)[0].outputs[0].data == data
+    thread.join()
+    assert borrowed.is_unfit
+
+
+def test_what_was_sent_before_the_end_is_read_and_nothing_after(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+    lent, borrowed = ends
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(borrowed.ask(call().request)))
+    thread.start()
+    assert lent.sock.recv(1, socket.MSG_PEEK)
+    lent.sock.shutdown(socket.SHUT_RD)  # as the server does
+    last = lent.read()
+    assert last is not None
+    assert last.id == "id"
+    assert lent.read() is None
+    lent.end()
+    lent.answer(WorkResponse(), 3)
+    thread.join()
+    assert answers[0][0] == WorkResponse()
+    assert borrowed.ask(call().request) is None
+    assert borrowed.is_over()
+
+
+def test_nothing_was_sent_before_the_end(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+    lent, borrowed = ends
+    lent.sock.shutdown(socket.SHUT_RD)
+    assert lent.read() is None
+    lent.end()
+    assert borrowed.is_over()
+    assert borrowed.ask(call().request) is None
+
+
+def test_the_lender_dies_over_a_request(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+    lent, borrowed = ends
+
+    def die() -> None:
+        lent.read()
+        lent.sock.close()
+
+    thread = threading.Thread(target=die)
+    thread.start()
+    response, told = ask(borrowed)
+    thread.join()
+    assert response.error is not None
+    assert response.error.message == "Failed to process the request(s) for model instance 'm_0', message: its worker process ended"
+    assert told.error_code == "INTERNAL"
+    assert borrowed.is_over()
+
+
+def test_the_borrower_is_gone(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+    lent, borrowed = ends
+    borrowed.close()
+    assert lent.read() is None
+    lent.answer(WorkResponse(), 0)
+
+
+def test_nonsense_from_the_borrower_ends_the_lease(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+    lent, borrowed = ends
+    borrowed._sock.send(b"\xc1 nonsense")
+    assert lent.read() is None
+
+
+def test_forms() -> None:
+    assert form_of(call()) == form_of(call(b"abcd"))
+    assert form_of(call()) != form_of(call(shape=[1, 1]))
+    assert form_of(call()) != form_of(call(datatype="FP32"))
+    other_outputs = call()
+    other_outputs.request.requested_outputs = ["Z"]
+    assert form_of(call()) != form_of(other_outputs)
+    for field in ({"correlation_id": 3}, {"flags": 1}, {"timeout_us": 5}, {"priority": 1}, {"trace_id": 9}):
+        assert form_of(call(**field)) is None
+    assert form_of(call(datatype="BYTES")) is None
+    assert form_of(call(bytes(MAX_DATA_BYTES), "UINT8", [MAX_DATA_BYTES])) is not None
+    assert form_of(call(bytes(MAX_DATA_BYTES + 1), "UINT8", [MAX_DATA_BYTES + 1])) is None
