@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.backends.llm_checkpoint import PULLED, cache_dir
+from naiad.backends.llm.checkpoint import PULLED, cache_dir
 from tests.server.harness import Endpoints, naiad
 from tests.server.llm_checkpoint import parameter, write_model
 

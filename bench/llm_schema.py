@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from naiad.backends.llm_checkpoint import PULLED, cache_dir
+from naiad.backends.llm.checkpoint import PULLED, cache_dir
 from tests.server.harness import Server, naiad
 from tests.server.llm_checkpoint import parameter, write_model
 

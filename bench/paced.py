@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from naiad.backends import llm_service
 from naiad.backends.backend import Runtime
-from naiad.backends.llm import LlmBackend
-from naiad.backends.llm_chat import read_chat_templates
-from naiad.backends.llm_model import OpenModel
-from naiad.backends.llm_options import LlmOptions
+from naiad.backends.llm import service as llm_service
+from naiad.backends.llm.backend import LlmBackend
+from naiad.backends.llm.chat import read_chat_templates
+from naiad.backends.llm.model import OpenModel
+from naiad.backends.llm.options import LlmOptions
 from naiad.backends.served_config import read_config
 from naiad.core.work import LoadArguments
 from naiad.llm.block_pool import BlockPool

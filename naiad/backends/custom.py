@@ -15,7 +15,7 @@ import numpy as np
 
 from naiad.backends.backend import Runtime
 from naiad.backends.batch_execution import BatchExecution
-from naiad.backends.model_module import version_dir
+from naiad.backends.python.model_module import version_dir
 from naiad.backends.served_config import ServedConfig, read_config
 from naiad.backends.tensor_array import Array
 from naiad.core.datatype import DATATYPES

@@ -17,7 +17,7 @@ from typing import IO
 
 import msgspec
 
-from naiad.backends.llm_checkpoint import PULLED, cache_dir, find_checkpoint
+from naiad.backends.llm.checkpoint import PULLED, cache_dir, find_checkpoint
 from naiad.errors import internal, unavailable
 
 READ_BYTES = 1 << 20

@@ -9,14 +9,14 @@ from naiad.core.installed_backends import installed_backends
 
 BACKENDS = {
     "identity": "naiad.backends.identity:IdentityBackend",
-    "llm": "naiad.backends.llm:LlmBackend",
-    "onnxruntime": "naiad.backends.onnx:OnnxBackend",
-    "openvino": "naiad.backends.openvino:OpenvinoBackend",
-    "python": "naiad.backends.python:PythonBackend",
-    "pytorch": "naiad.backends.pytorch:PytorchBackend",
-    "tensorrtllm": "naiad.backends.tensorrtllm:TensorrtllmBackend",
-    "torch_aoti": "naiad.backends.torch_exported:PytorchBackend",
-    "vllm": "naiad.backends.vllm:VllmBackend",
+    "llm": "naiad.backends.llm.backend:LlmBackend",
+    "onnxruntime": "naiad.backends.onnx.backend:OnnxBackend",
+    "openvino": "naiad.backends.openvino.backend:OpenvinoBackend",
+    "python": "naiad.backends.python.backend:PythonBackend",
+    "pytorch": "naiad.backends.torch.backend:PytorchBackend",
+    "tensorrtllm": "naiad.backends.llm.tensorrtllm:TensorrtllmBackend",
+    "torch_aoti": "naiad.backends.torch.exported:PytorchBackend",
+    "vllm": "naiad.backends.llm.vllm:VllmBackend",
 }
 """Backend name -> module:class. Imported only in templates and workers."""
 

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from naiad.backends.pb_error import TritonModelException
-from naiad.backends.pb_tensor import Tensor, encode_tensor, received_tensor
+from naiad.backends.python.error import TritonModelException
+from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
 from naiad.core.work import WorkTensor
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

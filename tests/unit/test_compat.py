@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from naiad.backends import pb_utils
+from naiad.backends.python import pb_utils
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.options import HttpOptions
 from naiad.metrics.custom import CustomMetrics

@@ -1,4 +1,4 @@
-"""A plain JSON schema (naiad/backends/llm_schema.py says which) -> the rules of a grammar.
+"""A plain JSON schema (naiad/backends/llm/schema.py says which) -> the rules of a grammar.
 
 Rule: every text that the rules allow is JSON that fits the schema. They may allow less: objects have the listed properties in their order,
 numbers a limited number of digits, patterns fit the whole of their text.

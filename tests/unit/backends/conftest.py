@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from naiad.backends import pb_instance
-from naiad.backends.pb_instance import Instance
+from naiad.backends.python import instance as pb_instance
+from naiad.backends.python.instance import Instance
 from tests.unit.backends.fake_runtime import FakeRuntime
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.backends.python import PythonBackend
+from naiad.backends.python.backend import PythonBackend
 from naiad.core.tensor import tensor_from_numpy
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse, WorkTensor
 from tests.unit.backends.fake_runtime import FakeRuntime

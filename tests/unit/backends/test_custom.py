@@ -102,7 +102,7 @@ def test_a_package_offers_its_backend(tmp_path: Path, monkeypatch: pytest.Monkey
         assert find_backend("linear") == "linear_backend_of_test:LinearBackend"
         assert import_backend("linear").__name__ == "LinearBackend"
         assert find_backend("unheard-of") is None
-        assert find_backend("python") == "naiad.backends.python:PythonBackend"
+        assert find_backend("python") == "naiad.backends.python.backend:PythonBackend"
     finally:
         installed_backends.cache_clear()
 

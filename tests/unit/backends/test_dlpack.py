@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from naiad.backends import cuda_copy, dlpack
-from naiad.backends.pb_error import TritonModelException
-from naiad.backends.pb_tensor import Tensor, encode_tensor, received_tensor
+from naiad.backends.python.error import TritonModelException
+from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
 from naiad.core.work import WorkTensor
 
 

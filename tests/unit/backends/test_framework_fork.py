@@ -74,14 +74,14 @@ def _needs(package: str, extra: str) -> pytest.MarkDecorator:
 def test_onnxruntime(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m/1/model.onnx").write_bytes(_matmul())
-    _fork("naiad.backends.onnx", "OnnxBackend", tmp_path / "m", "model.onnx")
+    _fork("naiad.backends.onnx.backend", "OnnxBackend", tmp_path / "m", "model.onnx")
 
 
 @_needs("openvino", "openvino")
 def test_openvino(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m/1/model.onnx").write_bytes(_matmul())
-    _fork("naiad.backends.openvino", "OpenvinoBackend", tmp_path / "m", "model.onnx")
+    _fork("naiad.backends.openvino.backend", "OpenvinoBackend", tmp_path / "m", "model.onnx")
 
 
 @_needs("torch", "pytorch")
@@ -92,7 +92,7 @@ def test_torchscript(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     with pytest.warns(DeprecationWarning, match=r"torch\.jit"):
         jit.script(torch.nn.Linear(64, 64)).save(str(tmp_path / "m/1/model.pt"))
-    _fork("naiad.backends.pytorch", "PytorchBackend", tmp_path / "m", "model.pt")
+    _fork("naiad.backends.torch.backend", "PytorchBackend", tmp_path / "m", "model.pt")
 
 
 @_needs("torch", "pytorch")
@@ -103,4 +103,4 @@ def test_exported(tmp_path: Path) -> None:
     shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
     program = torch.export.export(torch.nn.Linear(64, 64), (torch.ones(2, 64),), dynamic_shapes=shapes)
     torch.export.save(program, str(tmp_path / "m/1/model.pt2"))
-    _fork("naiad.backends.torch_exported", "PytorchBackend", tmp_path / "m", "model.pt2")
+    _fork("naiad.backends.torch.exported", "PytorchBackend", tmp_path / "m", "model.pt2")

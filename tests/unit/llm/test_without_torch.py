@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tokenizers", reason="the extra openvino-llm brings it")
 pytest.importorskip("jinja2", reason="the extra openvino-llm brings it")
 
-MODULES = ["naiad.backends.llm", "naiad.backends.vllm", "naiad.backends.tensorrtllm", "naiad.llm.openvino_checkpoint"]
+MODULES = ["naiad.backends.llm.backend", "naiad.backends.llm.vllm", "naiad.backends.llm.tensorrtllm", "naiad.llm.openvino_checkpoint"]
 ENGINE = "naiad.llm.openvino_engine"
 
 

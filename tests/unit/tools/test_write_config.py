@@ -61,7 +61,7 @@ def test_a_file_that_is_no_good_is_told(tmp_path: Path) -> None:
 def torchscript(tmp_path: Path) -> Path:
     import torch
 
-    from tests.unit.backends.torch_models import Conv, Linear
+    from tests.unit.backends.torch.torch_models import Conv, Linear
 
     for name, module in (("mnist-cnn", Conv()), ("linear", Linear())):
         (tmp_path / name / "1").mkdir(parents=True)

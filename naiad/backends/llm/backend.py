@@ -1,0 +1,188 @@
+"""`backend: "llm"`: a language model from a checkpoint, with in-flight batching; docs/llm-backend.md lists its tensors.
+
+In:  a prompt (text, messages or tokens) and sampling parameters. Out: a response per step, or one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+
+from naiad.backends.backend import Runtime
+from naiad.backends.llm.config import complete, is_decoupled, tensor
+from naiad.backends.llm.inputs import Inputs, number_tensor, text_tensor
+from naiad.backends.llm.options import read_options
+from naiad.backends.llm.pending_response import Piece, Progress, TextEncoder
+from naiad.backends.llm.sampling import is_forwarded_header, read_json_object, read_sampling
+from naiad.backends.llm.service import Generation, LlmService
+from naiad.backends.served_config import read_config
+from naiad.core.tensor import Tensor
+from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
+from naiad.errors import invalid_arg
+from naiad.llm.generation import GenerationRequest
+
+with contextlib.suppress(ImportError):
+    import naiad.llm.load  # noqa: F401 - torch is imported once, by the template; without it there is OpenVINO
+
+INPUTS = [
+    tensor("text_input", "TYPE_STRING", [1], is_optional=True),
+    tensor("messages", "TYPE_STRING", [1], is_optional=True),
+    tensor("input_ids", "TYPE_INT32", [-1], is_optional=True),
+    tensor("stream", "TYPE_BOOL", [1], is_optional=True),
+    tensor("sampling_parameters", "TYPE_STRING", [1], is_optional=True),
+    tensor("stop", "TYPE_STRING", [-1], is_optional=True),
+    tensor("bad_words", "TYPE_STRING", [-1], is_optional=True),
+    tensor("exclude_input_in_output", "TYPE_BOOL", [1], is_optional=True),
+]
+OUTPUTS = [
+    tensor("text_output", "TYPE_STRING", [-1]),
+    tensor("finish_reason", "TYPE_STRING", [-1]),
+    tensor("index", "TYPE_INT32", [-1]),
+    tensor("token_ids", "TYPE_INT32", [-1]),
+    tensor("num_token_ids", "TYPE_INT32", [-1]),
+    tensor("logprobs", "TYPE_STRING", [-1]),
+    tensor("num_input_tokens", "TYPE_UINT32", [1]),
+    tensor("num_cached_tokens", "TYPE_UINT32", [1]),
+    tensor("num_output_tokens", "TYPE_UINT32", [1]),
+]
+PROMPTS = ("text_input", "messages", "input_ids")
+
+
+class LlmBackend:
+    """`ConfiguringBackend` of naiad.backends.backend."""
+
+    is_async = True
+    """Batches are taken while earlier ones are under way: `execute` only hands over."""
+    has_ready_hook = True
+
+    def __init__(self) -> None:
+        self._service: LlmService | None = None
+        self._defaults: dict[str, Any] = {}
+        self._is_decoupled = True
+
+    def complete_config(self, arguments: LoadArguments) -> bytes:
+        return complete(arguments, INPUTS, OUTPUTS)
+
+    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
+        options = read_options(read_config(arguments))
+        self._defaults = options.sampling_defaults
+        self._is_decoupled = is_decoupled(arguments)
+        self._service = LlmService(arguments, runtime, options)
+
+    def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
+        assert self._service is not None
+        return self._service.execute(requests, self._read)
+
+    def is_ready(self) -> bool:
+        return self._service is not None and self._service.is_ready()
+
+    def unload(self) -> None:
+        if self._service is not None:
+            self._service.close()
+
+    def _read(self, request: WorkRequest) -> Generation:
+        assert self._service is not None
+        inputs = Inputs(request)
+        is_streamed = inputs.flag("stream")
+        if is_streamed and not self._is_decoupled:
+            raise invalid_arg("input 'stream' is true, but the model's transaction policy is not decoupled")
+        values = {**self._defaults, **read_json_object("sampling_parameters", inputs.text("sampling_parameters") or "{}")}
+        values.update({name: value for name, value in request.parameters.items() if not is_forwarded_header(name)})
+        for name in ("stop", "bad_words"):
+            if name in inputs:
+                values[name] = inputs.texts(name)
+        parameters = read_sampling(values)
+        text, prompt = self._prompt(inputs)
+        generation = GenerationRequest(
+            id=self._service.request_id(request),
+            prompt=prompt,
+            parameters=parameters,
+            priority=request.priority,
+            should_detokenize=self._service.model.tokenizer is not None,
+        )
+        if inputs.flag("exclude_input_in_output", True):
+            text = ""
+        form = TensorForm(self._service, is_streamed, request.requested_outputs, text, parameters.n, parameters.logprobs is not None)
+        return Generation(generation, form, form.text_encoder)
+
+    def _prompt(self, inputs: Inputs) -> tuple[str, list[int]]:
+        """The text that was sent, and its tokens."""
+        assert self._service is not None
+        given = [name for name in PROMPTS if name in inputs]
+        if len(given) != 1:
+            raise invalid_arg(f"expected one of the inputs {', '.join(PROMPTS)}, got {' and '.join(given) or 'none'}")
+        if given[0] == "input_ids":
+            return "", inputs.integers("input_ids") or []
+        text = inputs.text(given[0]) or ""
+        if given[0] == "text_input":
+            return text, self._service.encode(text)
+        rendered = self._service.model.chat.render(read_messages(text))
+        return "", self._service.encode(rendered, add_special_tokens=False)
+
+
+def read_messages(text: str) -> list[dict[str, Any]]:
+    try:
+        return msgspec.json.decode(text, type=list[dict[str, Any]])
+    except msgspec.MsgspecError as error:
+        raise invalid_arg(f"input 'messages' is not a JSON array of objects: {error}") from None
+
+
+class TensorForm:
+    """`AnswerForm` of naiad.backends.llm.pending_response, with the outputs that were asked for."""
+
+    def __init__(self, service: LlmService, is_streamed: bool, wanted: list[str], prefix: str, n: int, has_logprobs: bool) -> None:
+        self.is_streamed = is_streamed
+        self._service = service
+        self._wanted = frozenset(wanted)
+        self._prefixes = dict.fromkeys(range(n), prefix) if prefix else {}
+        self._is_plain = not wanted and not has_logprobs
+        self.text_encoder: TextEncoder | None = encode_text if self._is_plain and is_streamed and n == 1 and not prefix else None
+        self._has_index = n > 1
+        self._has_logprobs = has_logprobs
+
+    def encode(self, progress: Progress) -> list[Tensor] | None:
+        pieces = progress.pieces
+        has_end = any(piece.finish_reason is not None for piece in pieces)
+        if self._is_plain and not has_end and not any(piece.text for piece in pieces):
+            return None
+        outputs = [text_tensor("text_output", [self._prefixes.pop(piece.index, "") + piece.text for piece in pieces])]
+        if self._wanted or has_end:
+            outputs.append(text_tensor("finish_reason", [_reason(piece) for piece in pieces]))
+        if self._wanted or self._has_index:
+            outputs.append(number_tensor("index", "INT32", [piece.index for piece in pieces]))
+        if self._has_logprobs:
+            outputs.append(text_tensor("logprobs", [self._logprobs(piece) for piece in pieces]))
+        if self._wanted:
+            outputs += self._counts(progress)
+            return [output for output in outputs if output.name in self._wanted]
+        return outputs
+
+    def _counts(self, progress: Progress) -> list[Tensor]:
+        tokens = [token for piece in progress.pieces for token in piece.token_ids]
+        return [
+            number_tensor("token_ids", "INT32", tokens),
+            number_tensor("num_token_ids", "INT32", [len(piece.token_ids) for piece in progress.pieces]),
+            number_tensor("num_input_tokens", "UINT32", [progress.num_prompt_tokens]),
+            number_tensor("num_cached_tokens", "UINT32", [progress.num_cached_tokens]),
+            number_tensor("num_output_tokens", "UINT32", [sum(progress.num_output_tokens)]),
+        ]
+
+    def _logprobs(self, piece: Piece) -> str:
+        entries = [self._service.token_logprob(entry) for entry in piece.logprobs]
+        return json.dumps([{**_described(entry), "top": [_described(other) for other in entry.top]} for entry in entries])
+
+
+def encode_text(text: str) -> list[Tensor]:
+    data = text.encode()
+    return [Tensor("text_output", "BYTES", [1], len(data).to_bytes(4, "little") + data)]
+
+
+def _described(entry: Any) -> dict[str, Any]:
+    return {"token_id": entry.token_id, "token": entry.text, "logprob": entry.logprob}
+
+
+def _reason(piece: Piece) -> str:
+    return "" if piece.finish_reason is None else piece.finish_reason.value

@@ -1,0 +1,85 @@
+"""Options -> a language model that is ready, on the engine that fits the checkpoint and the machine.
+
+OpenVINO is the choice for GGUF and for its own IR where there is no GPU and it is installed; everything else is native.
+Heavy libraries are imported by the engine that needs them, in the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
+from naiad.backends.llm.checkpoint import find_checkpoint
+from naiad.backends.llm.model import OpenModel
+from naiad.backends.llm.options import LlmOptions
+from naiad.errors import invalid_arg
+
+Log = Callable[[str], None]
+OPENVINO_MODEL = "openvino_model.xml"
+
+
+def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Log) -> OpenModel:
+    """Raises NaiadError."""
+    path = find_checkpoint(options.checkpoint or ".", bases)
+    template = _find_file(options.chat_template, bases) if options.chat_template else None
+    engine = options.engine if options.engine != "auto" else choose_engine(path, options.settings.device)
+    chat = read_chat_templates(path, template)
+    log(f"opening '{path.name}' on the {engine} engine")
+    if engine == "openvino":
+        if find_spec("openvino_genai") is None:
+            raise invalid_arg("the openvino engine needs openvino-genai: pip install 'naiad[openvino-llm]'")
+        from naiad.llm.openvino_engine import open_openvino
+
+        openvino = open_openvino(path, options.settings, num_threads)
+        return OpenModel(
+            openvino, openvino.tokenizer, chat, openvino.max_model_len, openvino.tokenizer.vocab_size, options.settings.max_num_seqs,
+            openvino.block_size, openvino.num_kv_blocks, "openvino",
+        )  # fmt: skip
+    if find_spec("torch") is None:
+        raise invalid_arg(f"checkpoint '{path.name}' needs the native engine, and that needs torch: pip install 'naiad[llm]'")
+    return _open_native(path, options, chat, num_threads, log)
+
+
+def _open_native(path: Path, options: LlmOptions, chat: ChatTemplates, num_threads: int, log: Log) -> OpenModel:
+    import torch
+
+    from naiad.llm.load import load_engine
+
+    torch.set_num_threads(num_threads)
+    last = [-1]
+
+    def progress(done: int, total: int) -> None:
+        tenth = 10 * done // max(total, 1)
+        if tenth != last[0]:
+            last[0] = tenth
+            log(f"loading '{path.name}': {tenth * 10} %")
+
+    engine = load_engine(path, options.settings, progress)
+    builder, pool = engine.builder, engine.scheduler.pool
+    return OpenModel(
+        engine, builder.tokenizer, chat, builder.max_model_len, builder.vocab_size, options.settings.max_num_seqs,
+        options.settings.block_size, pool.capacity, "native",
+    )  # fmt: skip
+
+
+def choose_engine(path: Path, device: str) -> str:
+    is_ir = path.is_dir() and (path / OPENVINO_MODEL).exists()
+    if is_ir:
+        return "openvino"
+    if path.suffix == ".gguf" and device in ("auto", "cpu") and find_spec("openvino_genai") is not None and not _has_gpu(device):
+        return "openvino"
+    return "native"
+
+
+def _has_gpu(device: str) -> bool:
+    """Asks without touching the device: a worker that only runs OpenVINO needs no CUDA context."""
+    return device == "auto" and find_spec("torch") is not None and any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _find_file(text: str, bases: list[Path]) -> Path:
+    for base in bases:
+        if (base / text).is_file():
+            return base / text
+    raise invalid_arg(f"parameter 'chat_template' is '{text}', which is no file beside the model")

@@ -1,0 +1,85 @@
+"""`parameters` of a config.pbtxt -> what to open, with which engine, with which settings.
+
+Rule: a value that still reads `${...}` was left unset by the template tool; what is not known is refused by its name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from naiad.backends.llm.sampling import read_json_object, read_sampling
+from naiad.backends.served_config import ServedConfig
+from naiad.errors import invalid_arg
+from naiad.llm.engine_settings import EngineSettings
+
+ENGINES = ("auto", "native", "openvino")
+SETTING_NAMES = frozenset(field.name for field in msgspec.structs.fields(EngineSettings))
+OWN_NAMES = frozenset({"checkpoint", "engine", "chat_template", "sampling_defaults", "num_threads", "adapter"})
+
+
+class LlmOptions(msgspec.Struct, frozen=True, kw_only=True):
+    checkpoint: str = ""
+    """Empty: the version directory."""
+    engine: str = "auto"
+    chat_template: str = ""
+    settings: EngineSettings = EngineSettings()
+    sampling_defaults: dict[str, Any] = {}
+    num_threads: int = 0
+    """0: the cores, shared out among the model's instances."""
+
+
+def set_parameters(config: ServedConfig) -> dict[str, str]:
+    """Those that have a value."""
+    values = {name: parameter.string_value.strip() for name, parameter in config.parameters.items()}
+    return {name: value for name, value in values.items() if value and not value.startswith("${")}
+
+
+def read_options(config: ServedConfig) -> LlmOptions:
+    """Raises NaiadError."""
+    given = set_parameters(config)
+    for name in given:
+        # Triton's own parameters for every backend are written in capitals.
+        if name not in OWN_NAMES and name not in SETTING_NAMES and not name.isupper():
+            raise unknown_name(config.name, name)
+    engine = given.get("engine", "auto")
+    if engine not in ENGINES:
+        raise invalid_arg(f"parameter 'engine' of model '{config.name}' is '{engine}', expected one of {', '.join(ENGINES)}")
+    defaults = read_json_object("sampling_defaults", given.get("sampling_defaults", "{}"))
+    read_sampling(defaults)
+    return LlmOptions(
+        checkpoint=given.get("checkpoint", ""),
+        engine=engine,
+        chat_template=given.get("chat_template", ""),
+        settings=read_settings(config.name, {name: value for name, value in given.items() if name in SETTING_NAMES}),
+        sampling_defaults=defaults,
+        num_threads=config.integer("num_threads", 0),
+    )
+
+
+def read_settings(model_name: str, values: Mapping[str, Any]) -> EngineSettings:
+    """Numbers and switches may be text. Raises NaiadError with the parameter's name."""
+    try:
+        settings = msgspec.convert({name: _plain(value) for name, value in values.items()}, EngineSettings, strict=False)
+    except msgspec.ValidationError as error:
+        words, _, place = str(error).partition(" - at `$.")
+        name = place.rstrip("`")
+        shown = values.get(name)
+        raise invalid_arg(f"parameter '{name}' of model '{model_name}' is '{shown}': {words[:1].lower()}{words[1:]}") from None
+    settings.check()
+    return settings
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no", "on", "off"):
+        return value.lower() in ("true", "yes", "on")
+    return value
+
+
+def unknown_name(model_name: str, name: str) -> Exception:
+    close = difflib.get_close_matches(name, [*OWN_NAMES, *SETTING_NAMES], n=1, cutoff=0.7)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return invalid_arg(f"model '{model_name}' has a parameter '{name}', which the llm backend does not know{hint}")

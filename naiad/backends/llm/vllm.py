@@ -1,0 +1,195 @@
+"""`backend: "vllm"`: repositories written for Triton's vLLM backend, on our engine. The tensors and defaults are that backend's.
+
+In:  text_input and sampling_parameters (or request parameters). Out: text_output and what return_* asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from naiad.backends.backend import Runtime
+from naiad.backends.llm.config import complete, is_decoupled, tensor
+from naiad.backends.llm.inputs import Inputs, number_tensor, text_tensor
+from naiad.backends.llm.pending_response import Piece, Progress
+from naiad.backends.llm.sampling import is_forwarded_header, read_json_object
+from naiad.backends.llm.service import Generation, LlmService
+from naiad.backends.llm.vllm_arguments import ENGINE_FILE, LORA_FILE, read_arguments
+from naiad.backends.llm.vllm_sampling import read_vllm_sampling
+from naiad.backends.python.model_module import version_dir
+from naiad.core.tensor import Tensor
+from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
+from naiad.errors import invalid_arg
+from naiad.ipc.generation_call import GrammarCall
+from naiad.llm.generation import GenerationRequest
+
+with contextlib.suppress(ImportError):
+    import naiad.llm.load  # noqa: F401 - torch is imported once, by the template
+
+_FLAGS = (
+    "stream", "exclude_input_in_output", "return_finish_reason", "return_cumulative_logprob", "return_logprobs",
+    "return_num_input_tokens", "return_num_output_tokens",
+)  # fmt: skip
+INPUTS = [
+    tensor("text_input", "TYPE_STRING", [1]),
+    tensor("image", "TYPE_STRING", [-1], is_optional=True),
+    *(tensor(name, "TYPE_BOOL", [1], is_optional=True) for name in _FLAGS),
+    tensor("sampling_parameters", "TYPE_STRING", [1], is_optional=True),
+    tensor("embedding_request", "TYPE_STRING", [1], is_optional=True),
+]
+OUTPUTS = [
+    tensor("text_output", "TYPE_STRING", [-1]),
+    tensor("finish_reason", "TYPE_STRING", [-1]),
+    tensor("cumulative_logprob", "TYPE_FP32", [-1]),
+    tensor("logprobs", "TYPE_STRING", [-1]),
+    tensor("num_input_tokens", "TYPE_UINT32", [1]),
+    tensor("num_output_tokens", "TYPE_UINT32", [-1]),
+]
+
+
+class VllmBackend:
+    """`ConfiguringBackend` of naiad.backends.backend."""
+
+    is_async = True
+    has_ready_hook = True
+
+    def __init__(self) -> None:
+        self._service: LlmService | None = None
+        self._is_decoupled = True
+
+    def complete_config(self, arguments: LoadArguments) -> bytes:
+        return complete(arguments, INPUTS, OUTPUTS)
+
+    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
+        directory = Path(version_dir(arguments))
+        if (directory / LORA_FILE).exists():
+            raise invalid_arg(f"model '{arguments.model_name}' has a {LORA_FILE}, LoRA adapters cannot be served")
+        options, ignored = read_arguments(arguments.model_name, directory / ENGINE_FILE)
+        if ignored:
+            runtime.log("WARNING", f"{ENGINE_FILE}: {', '.join(ignored)} make no difference here", "vllm.py", 0)
+        self._is_decoupled = is_decoupled(arguments)
+        self._service = LlmService(arguments, runtime, options)
+
+    def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
+        assert self._service is not None
+        return self._service.execute(requests, self._read)
+
+    def is_ready(self) -> bool:
+        return self._service is not None and self._service.is_ready()
+
+    def unload(self) -> None:
+        if self._service is not None:
+            self._service.close()
+
+    def _read(self, request: WorkRequest) -> Generation:
+        service = self._service
+        assert service is not None
+        inputs = Inputs(request)
+        for name in ("image", "embedding_request"):
+            if name in inputs:
+                raise invalid_arg(f"input '{name}' cannot be used: the model generates text from text")
+        wanted = _Wanted.read(inputs)
+        if wanted.stream and not self._is_decoupled:
+            raise invalid_arg("Streaming is only supported in decoupled mode.")
+        text = inputs.text("sampling_parameters")
+        if text is not None:
+            values = read_json_object("sampling_parameters", text or "{}")
+        else:
+            values = {name: value for name, value in request.parameters.items() if not is_forwarded_header(name)}
+        needs_logprobs = wanted.return_logprobs or wanted.return_cumulative_logprob
+        sampling = read_vllm_sampling(values, needs_logprobs=needs_logprobs)
+        prompt = inputs.text("text_input") or ""
+        tokens = service.encode(prompt)
+        if sampling.truncate_prompt_tokens:
+            tokens = tokens[-sampling.truncate_prompt_tokens :]
+        generation = GenerationRequest(
+            id=service.request_id(request),
+            prompt=tokens,
+            parameters=sampling.parameters,
+            priority=request.priority,
+            grammar=service.grammar(_grammar(sampling.guided_decoding)),
+        )
+        prefix = prompt if wanted.prepends_input else ""
+        return Generation(generation, VllmForm(service, wanted, prefix, sampling.parameters.n))
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    stream: bool
+    prepends_input: bool
+    return_finish_reason: bool
+    return_cumulative_logprob: bool
+    return_logprobs: bool
+    return_num_input_tokens: bool
+    return_num_output_tokens: bool
+
+    @classmethod
+    def read(cls, inputs: Inputs) -> _Wanted:
+        stream = inputs.flag("stream")
+        # Unset, the prompt comes back with whole answers but not in streams.
+        prepends_input = not inputs.flag("exclude_input_in_output", stream)
+        if prepends_input and stream:
+            raise invalid_arg("When streaming, `exclude_input_in_output` = False is not allowed.")
+        return cls(stream, prepends_input, *(inputs.flag(name) for name in _FLAGS[2:]))
+
+
+def _grammar(guided: dict[str, Any] | None) -> GrammarCall | None:
+    if not guided:
+        return None
+    for name, kind in (("json", "json_schema"), ("regex", "regex"), ("grammar", "ebnf"), ("structural_tag", "structural_tag")):
+        value = guided.get(name)
+        if value is not None:
+            return GrammarCall(kind, value if isinstance(value, str) else json.dumps(value))
+    if guided.get("json_object"):
+        return GrammarCall("json_object")
+    if isinstance(guided.get("choice"), list):
+        return GrammarCall("ebnf", "root ::= " + " | ".join(json.dumps(str(choice)) for choice in guided["choice"]))
+    raise invalid_arg(f"guided_decoding has {', '.join(guided)}, expected json, regex, choice, grammar or json_object")
+
+
+class VllmForm:
+    """`AnswerForm` of naiad.backends.llm.pending_response."""
+
+    def __init__(self, service: LlmService, wanted: _Wanted, prefix: str, n: int) -> None:
+        self.is_streamed = wanted.stream
+        self._service = service
+        self._wanted = wanted
+        self._prefix = prefix
+        self._cumulative = [0.0] * n
+
+    def encode(self, progress: Progress) -> list[Tensor]:
+        wanted, pieces = self._wanted, progress.pieces
+        outputs = [text_tensor("text_output", [self._prefix + piece.text for piece in pieces])]
+        if wanted.return_finish_reason:
+            # str(None) while a completion goes on: clients of the genuine backend compare with that.
+            outputs.append(text_tensor("finish_reason", [str(piece.finish_reason) for piece in pieces]))
+        if wanted.return_cumulative_logprob:
+            outputs.append(number_tensor("cumulative_logprob", "FP32", [self._add_logprobs(piece) for piece in pieces]))
+        if wanted.return_logprobs:
+            outputs.append(text_tensor("logprobs", [self._logprobs(piece) for piece in pieces]))
+        if wanted.return_num_input_tokens:
+            outputs.append(number_tensor("num_input_tokens", "UINT32", [progress.num_prompt_tokens]))
+        if wanted.return_num_output_tokens:
+            outputs.append(number_tensor("num_output_tokens", "UINT32", [len(piece.token_ids) for piece in pieces]))
+        return outputs
+
+    def _add_logprobs(self, piece: Piece) -> float:
+        self._cumulative[piece.index] += sum(entry.logprob for entry in piece.logprobs)
+        return self._cumulative[piece.index]
+
+    def _logprobs(self, piece: Piece) -> str:
+        """One object per token: token id -> logprob, rank and text, for the chosen token and the best ones."""
+        found = []
+        for entry in piece.logprobs:
+            ranked = {token: (logprob, rank) for rank, (token, logprob) in enumerate(entry.top, 1)}
+            ranked.setdefault(entry.token, (entry.logprob, 0))
+            found.append(
+                {
+                    str(token): {"logprob": logprob, "rank": rank or None, "decoded_token": self._service.model.token_text(token)}
+                    for token, (logprob, rank) in ranked.items()
+                }
+            )
+        return json.dumps(found)

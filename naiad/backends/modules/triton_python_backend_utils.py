@@ -1,6 +1,0 @@
-"""What `import triton_python_backend_utils` finds in processes that a model starts itself: this folder is on their sys.path.
-
-In the worker the name is registered without a file (naiad.backends.pb_utils.register).
-"""
-
-from naiad.backends.pb_utils import *  # noqa: F403

@@ -1,0 +1,215 @@
+"""The onnxruntime backend: runs a `model.onnx`.
+
+In:  batches of requests. Out: their responses, computed by one session per instance.
+Numbers go in and come out uncopied. An output whose size is known beforehand and which is large is written by onnxruntime into the
+memory that the server will read it from.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnxruntime
+
+from naiad.backends.backend import Runtime
+from naiad.backends.batch_execution import BatchExecution
+from naiad.backends.onnx.session import open_session, run_options
+from naiad.backends.served_config import ServedConfig, read_config
+from naiad.backends.signature import Signature, TensorSignature, check, complete, default_max_batch_size
+from naiad.backends.tensor_array import Array, array_dtype
+from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
+from naiad.errors import invalid_arg
+from naiad.shm.arena import INLINE_MAX_BYTES
+
+_DATATYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+    "tensor(bfloat16)": "BF16",
+}
+ONNX_BFLOAT16 = 16
+
+
+class OnnxBackend:
+    """`ConfiguringBackend` of naiad.backends.backend."""
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        self._device = ("", 0)
+        self._notes: list[str] = []
+        self._execution: BatchExecution | None = None
+
+    def complete_config(self, arguments: LoadArguments) -> bytes:
+        config = read_config(arguments)
+        if config.input and config.output:
+            return arguments.model_config
+        signature = read_signature(self._open(arguments, config))
+        completion = complete(config, signature, default_max_batch_size(arguments.backend_config))
+        self._notes += filter(None, [completion.note])
+        return msgspec.json.encode(completion.fields)
+
+    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
+        config = read_config(arguments)
+        session = self._open(arguments, config)
+        signature = read_signature(session)
+        check(config, signature)
+        for note in self._notes:
+            runtime.log("WARNING", note, "onnx.py", 0)
+        scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
+        run = _Runner(session, config, signature, runtime)
+        self._execution = BatchExecution(config, run, _words, scalars)
+
+    def _open(self, arguments: LoadArguments, config: ServedConfig) -> onnxruntime.InferenceSession:
+        """Once per process: what completing a config adds to it makes no difference to the session."""
+        device = (arguments.instance_kind, arguments.device_id)
+        if self._session is None or device != self._device:
+            self._session = open_session(arguments, config, self._notes)
+            self._device = device
+        return self._session
+
+    def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
+        assert self._execution is not None
+        return self._execution.execute(requests)
+
+    def unload(self) -> None:
+        self._session = self._execution = None
+
+
+def read_signature(session: onnxruntime.InferenceSession) -> Signature:
+    return Signature(
+        [_signature(node) for node in session.get_inputs()],
+        [_signature(node) for node in session.get_outputs()],
+        [_signature(node) for node in session.get_overridable_initializers()],
+    )
+
+
+def _signature(node: Any) -> TensorSignature:
+    datatype = _DATATYPES.get(node.type, "")
+    # A symbolic dimension comes as its name, or as None.
+    shape = [dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape] if datatype else None
+    return TensorSignature(node.name, datatype, shape, node.type)
+
+
+class _Runner:
+    def __init__(self, session: Any, config: ServedConfig, signature: Signature, runtime: Runtime) -> None:
+        self._session = session
+        self._options = run_options(config)
+        self._runtime = runtime
+        self._is_batched = config.is_batched
+        outputs = {tensor.name: tensor for tensor in signature.outputs}
+        self._outputs = outputs
+        self._strings = frozenset(tensor.name for tensor in [*signature.inputs, *signature.optional_inputs] if tensor.datatype == "BYTES")
+        self._has_bf16 = any(tensor.datatype == "BF16" for tensor in [*signature.inputs, *signature.outputs])
+        self._bf16 = frozenset(tensor.name for tensor in [*signature.inputs, *signature.optional_inputs] if tensor.datatype == "BF16")
+        self._item_bytes = {tensor.name: _item_bytes(tensor, config.is_batched) for tensor in signature.outputs}
+
+    def __call__(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
+        for name in self._strings:
+            if name in inputs:
+                inputs[name] = _decoded(name, inputs[name])
+        if self._has_bf16 or self._is_large(inputs, wanted):
+            return self._run_bound(inputs, wanted)
+        arrays: list[Array] = self._session.run(wanted, inputs, self._options)
+        return arrays
+
+    def _is_large(self, inputs: dict[str, Array], wanted: list[str]) -> bool:
+        """Whether an output is known to be too large to travel in a message."""
+        count = _batch_size(inputs) if self._is_batched else 1
+        item_bytes = self._item_bytes
+        return any(item_bytes[name] * count > INLINE_MAX_BYTES for name in wanted)
+
+    def _run_bound(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
+        binding = self._session.io_binding()
+        kept: list[Array] = []
+        for name, array in inputs.items():
+            if name in self._bf16:
+                array = np.ascontiguousarray(array)
+                kept.append(array)
+                binding.bind_input(name, "cpu", 0, ONNX_BFLOAT16, list(array.shape), array.ctypes.data)
+            else:
+                binding.bind_cpu_input(name, array)
+        count = _batch_size(inputs)
+        arrays: dict[str, Array] = {}
+        for name in wanted:
+            placed = self._place(name, count)
+            if placed is None:
+                binding.bind_output(name, "cpu")
+            else:
+                arrays[name] = placed
+                kind = ONNX_BFLOAT16 if self._outputs[name].datatype == "BF16" else placed.dtype.type
+                binding.bind_output(name, "cpu", 0, kind, list(placed.shape), placed.ctypes.data)
+        self._session.run_with_iobinding(binding, self._options)
+        values = binding.get_outputs()
+        return [arrays[name] if name in arrays else self._read(name, value) for name, value in zip(wanted, values, strict=True)]
+
+    def _place(self, name: str, count: int) -> Array | None:
+        """Memory for an output whose size is known: shared with the server when it is large."""
+        tensor, item_bytes = self._outputs[name], self._item_bytes[name]
+        if item_bytes == 0 or tensor.shape is None:
+            return None
+        shape = [count, *tensor.shape[1:]] if self._is_batched else tensor.shape
+        dtype = array_dtype(tensor.datatype)
+        if prod(shape) * dtype.itemsize <= INLINE_MAX_BYTES:
+            return None if tensor.datatype != "BF16" else np.empty(shape, dtype)
+        memory = self._runtime.allocate(prod(shape) * dtype.itemsize)
+        return np.frombuffer(memory, dtype).reshape(shape)
+
+    def _read(self, name: str, value: Any) -> Array:
+        if self._outputs[name].datatype != "BF16":
+            array: Array = value.numpy()
+            return array
+        return _bf16_bits(value)
+
+
+def _words(error: Exception) -> str:
+    return f"onnx runtime error: {str(error).strip() or type(error).__name__}"
+
+
+def _item_bytes(tensor: TensorSignature, is_batched: bool) -> int:
+    """Of one batch element (of the whole output where there is no batch); 0 when the model does not tell, or for strings."""
+    if tensor.shape is None or tensor.datatype in ("", "BYTES"):
+        return 0
+    dims = tensor.shape[1:] if is_batched else tensor.shape
+    if any(dim < 0 for dim in dims) or (is_batched and not tensor.shape):
+        return 0
+    return prod(dims) * array_dtype(tensor.datatype).itemsize
+
+
+def _batch_size(inputs: dict[str, Array]) -> int:
+    for array in inputs.values():
+        return int(array.shape[0]) if array.ndim else 1
+    return 1
+
+
+def _bf16_bits(value: Any) -> Array:
+    """numpy knows no bfloat16, and onnxruntime refuses to guess: its bytes are copied out as they are."""
+    shape = value.shape()
+    size = prod(shape)
+    bits = (ctypes.c_uint16 * size).from_address(value.data_ptr()) if size else (ctypes.c_uint16 * 0)()
+    return np.array(bits, np.uint16).reshape(shape)
+
+
+def _decoded(name: str, array: Array) -> Array:
+    """onnxruntime takes strings as str."""
+    result = np.empty(array.shape, np.object_)
+    flat = result.reshape(-1)
+    for at, element in enumerate(array.reshape(-1).tolist()):
+        try:
+            flat[at] = element.decode()
+        except UnicodeDecodeError as error:
+            raise invalid_arg(f"input '{name}': element {at} is not valid UTF-8 ({error.reason} at byte {error.start})") from None
+    return result

@@ -1,0 +1,135 @@
+"""Business logic scripting: a model runs another model, and waits, awaits or iterates over the answers.
+
+Errors of the other model come back as responses that hold an error; nothing is raised for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+
+from naiad.backends.backend import Call
+from naiad.backends.python.error import ErrorCode, TritonError, TritonModelException
+from naiad.backends.python.instance import current, from_finalizer
+from naiad.backends.python.response import InferenceResponse, decode_response
+from naiad.core.work import CallRequest, WorkRequest, WorkResponse
+from naiad.errors import NaiadError
+
+
+class ResponseIterator:
+    """The responses of a decoupled call, as they come; the last may be one without outputs, which stands for the final flag.
+
+    Iterating again starts over, as under Triton, so responses are kept as long as the iterator. One that is dropped early
+    cancels the call.
+    """
+
+    __slots__ = ("_at", "_call", "_is_over", "_responses")
+
+    def __init__(self, call: Call | None, responses: list[InferenceResponse] | None = None) -> None:
+        self._call = call
+        self._responses = responses or []
+        self._at = 0
+        self._is_over = call is None
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        self._at = 0
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._at == len(self._responses):
+            if self._is_over or self._call is None:
+                raise StopIteration("Iteration is done for the responses.")
+            self._take(*self._call.next())
+        return self._step()
+
+    def __aiter__(self) -> AsyncIterator[InferenceResponse]:
+        self._at = 0
+        return self
+
+    async def __anext__(self) -> InferenceResponse:
+        if self._at == len(self._responses):
+            if self._is_over or self._call is None:
+                raise StopAsyncIteration("Iteration is done for the responses.")
+            self._take(*await self._call.anext())
+        return self._step()
+
+    def cancel(self) -> None:
+        if self._call is not None and not self._is_over:
+            self._call.cancel()
+
+    def _take(self, response: WorkResponse | None, is_final: bool) -> None:
+        self._is_over = is_final
+        self._responses.append(InferenceResponse() if response is None else decode_response(response))
+
+    def _step(self) -> InferenceResponse:
+        self._at += 1
+        return self._responses[self._at - 1]
+
+    def __del__(self) -> None:
+        if not self._is_over and self._call is not None:
+            from_finalizer(self._call.cancel)
+
+
+def execute_call(model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool) -> InferenceResponse | ResponseIterator:
+    """Blocks for the answer, or returns at once when it is to be iterated over."""
+    try:
+        call = _start(model_name, model_version, request, is_decoupled, not is_decoupled)
+        if is_decoupled:
+            return ResponseIterator(call)
+        answer, is_final = call.next()
+        while not is_final:
+            more, is_final = call.next()
+            answer = answer or more
+    except NaiadError as error:
+        return _failed(error, is_decoupled)
+    return _single(answer)
+
+
+def await_call(
+    model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool
+) -> Awaitable[InferenceResponse | ResponseIterator]:
+    """Starts the call now and gives a task of the running loop. Cancelling the task cancels the call."""
+    loop = asyncio.get_running_loop()
+    try:
+        call = _start(model_name, model_version, request, is_decoupled, False)
+    except NaiadError as error:
+        done: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
+        done.set_result(_failed(error, is_decoupled))
+        return done
+    return loop.create_task(_await(call, is_decoupled))
+
+
+async def _await(call: Call, is_decoupled: bool) -> InferenceResponse | ResponseIterator:
+    if is_decoupled:
+        return ResponseIterator(call)
+    try:
+        answer, is_final = await call.anext()
+        while not is_final:
+            more, is_final = await call.anext()
+            answer = answer or more
+    except NaiadError as error:
+        return _failed(error, is_decoupled)
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    return _single(answer)
+
+
+def _start(model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool, is_waited_for: bool) -> Call:
+    instance = current()
+    if not instance.is_serving:
+        raise TritonModelException("BLS is only supported during the 'execute' function.")
+    is_repeatable = is_waited_for and instance.is_executing()
+    return instance.runtime.call(CallRequest(model_name, model_version, request, is_decoupled, instance.callers(), is_repeatable))
+
+
+def _single(answer: WorkResponse | None) -> InferenceResponse:
+    if answer is None:
+        return InferenceResponse(error=TritonError("the model ended the request without a response"))
+    return decode_response(answer)
+
+
+def _failed(error: NaiadError, is_decoupled: bool) -> InferenceResponse | ResponseIterator:
+    code = ErrorCode.__members__.get(error.code.name, ErrorCode.INTERNAL)
+    response = InferenceResponse(error=TritonError(error.message, code))
+    return ResponseIterator(None, [response]) if is_decoupled else response

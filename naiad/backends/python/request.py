@@ -1,0 +1,239 @@
+"""`pb_utils.InferenceRequest`: a request that the model received, or one that it builds to call another model.
+
+Both are a WorkRequest inside. A received one answers through its response sender; a built one runs by `exec` or `async_exec`.
+Inputs become `Tensor` objects when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Sequence
+from operator import index
+from typing import Any, SupportsIndex, TypeGuard
+
+from naiad.backends.python.call import ResponseIterator, await_call, execute_call
+from naiad.backends.python.error import TritonModelException, signature_error
+from naiad.backends.python.instance import Instance
+from naiad.backends.python.memory import TRITONSERVER_MEMORY_CPU, PreferredMemory
+from naiad.backends.python.parameters import check_parameters, encode_parameters
+from naiad.backends.python.response import InferenceResponse
+from naiad.backends.python.sender import InferenceResponseSender
+from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
+from naiad.backends.python.trace import InferenceTrace
+from naiad.backends.wire_text import wire_text
+from naiad.core.work import WorkRequest
+
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+
+_MAX_CORRELATION_ID = 2**64 - 1
+
+
+class InferenceRequest:
+    __slots__ = ("_inputs", "_instance", "_release_flags", "_sender", "_target", "_work")
+
+    _work: WorkRequest
+    _inputs: list[Tensor] | None
+    _instance: Instance | None
+    """The instance that received it; None for a request built by the model."""
+    _target: tuple[str, int, PreferredMemory] | None
+    """Of a built request: model name, version, where the outputs should be."""
+    _sender: InferenceResponseSender | None
+    _release_flags: int
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: Any = None,
+    ) -> None:
+        names = (request_id, correlation_id, inputs, requested_output_names, model_name, model_version)
+        given = (*names, flags, timeout, preferred_memory, trace)
+        if inputs is None or requested_output_names is None or model_name is None or not _are_well_typed(*given):
+            raise signature_error(_SIGNATURE, *given, parameters)
+        where = f"request with id '{request_id}' and model name '{model_name}' should not be empty."
+        if any(tensor is None for tensor in inputs):
+            raise TritonModelException(f"Input tensor for {where}")
+        if not all(requested_output_names):
+            raise TritonModelException(f"Requested output name for {where}")
+        self._inputs = list(inputs)
+        self._instance = None
+        self._target = (wire_text(model_name), index(model_version), preferred_memory or PreferredMemory(TRITONSERVER_MEMORY_CPU))
+        self._sender = None
+        self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+        context = "" if trace is None else trace.get_context() or ""
+        self._work = WorkRequest(
+            handle=0,
+            id=wire_text(request_id),
+            inputs=[],
+            requested_outputs=[wire_text(name) for name in dict.fromkeys(requested_output_names)],
+            parameters=check_parameters(parameters),
+            correlation_id=_check_correlation_id(correlation_id),
+            flags=index(flags),
+            timeout_us=index(timeout),
+            trace_context=context,
+            trace_id=0 if trace is None else trace.id,
+        )
+
+    def inputs(self) -> list[Tensor]:
+        return list(self._tensors())
+
+    def request_id(self) -> str:
+        return self._work.id
+
+    def correlation_id(self) -> int | str:
+        return self._work.correlation_id
+
+    def flags(self) -> int:
+        return self._work.flags
+
+    def set_flags(self, flags: int) -> None:
+        if not _is_unsigned(flags):
+            raise signature_error("InferenceRequest.set_flags(flags: int)", flags)
+        self._work.flags = index(flags)
+
+    def timeout(self) -> int:
+        """Microseconds; 0 when there is none."""
+        return self._work.timeout_us
+
+    def parameters(self) -> str:
+        return encode_parameters(self._work.parameters)
+
+    def trace(self) -> InferenceTrace:
+        return InferenceTrace(self._work.trace_context, self._work.trace_id)
+
+    def requested_output_names(self) -> set[str]:
+        return set(self._wanted())
+
+    def preferred_memory(self) -> PreferredMemory:
+        return PreferredMemory(TRITONSERVER_MEMORY_CPU) if self._target is None else self._target[2]
+
+    def set_release_flags(self, flags: int) -> None:
+        if not _is_unsigned(flags):
+            raise signature_error("InferenceRequest.set_release_flags(flags: int)", flags)
+        self._release_flags = index(flags)
+
+    def is_cancelled(self) -> bool:
+        return self._instance is not None and self._instance.runtime.is_cancelled(self._work.handle)
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Always the same one."""
+        if self._sender is None:
+            if self._instance is None:
+                raise TritonModelException("Only a request that the model received has a response sender.")
+            self._sender = InferenceResponseSender(self._instance, self._work.handle, self._wanted())
+        return self._sender
+
+    def exec(self, decoupled: bool = False) -> Any:
+        """An InferenceResponse, or a ResponseIterator when `decoupled`."""
+        name, version, request = self._call()
+        return execute_call(name, version, request, bool(decoupled))
+
+    def async_exec(self, decoupled: bool = False) -> Awaitable[InferenceResponse | ResponseIterator]:
+        name, version, request = self._call()
+        return await_call(name, version, request, bool(decoupled))
+
+    def _tensors(self) -> list[Tensor]:
+        tensors = self._inputs
+        if tensors is None:
+            tensors = self._inputs = [received_tensor(tensor) for tensor in self._work.inputs]
+        return tensors
+
+    def _wanted(self) -> Collection[str]:
+        wanted: Collection[str] = self._work.requested_outputs
+        if not wanted and self._instance is not None and not self._work.is_null:
+            wanted = self._instance.output_names
+        return wanted
+
+    def _call(self) -> tuple[str, int, WorkRequest]:
+        if self._target is None:
+            raise TritonModelException("Only a request that the model built can be executed.")
+        work = self._work
+        call = WorkRequest(
+            handle=0,
+            id=work.id,
+            inputs=[encode_tensor(tensor) for tensor in self._tensors()],
+            requested_outputs=work.requested_outputs,
+            parameters=work.parameters,
+            correlation_id=work.correlation_id,
+            flags=work.flags,
+            timeout_us=work.timeout_us,
+            trace_context=work.trace_context,
+            trace_id=work.trace_id,
+        )
+        return self._target[0], self._target[1], call
+
+
+_new = InferenceRequest.__new__
+
+
+def received_request(work: WorkRequest, instance: Instance) -> InferenceRequest:
+    request = _new(InferenceRequest)
+    request._work = work
+    request._inputs = None
+    request._instance = instance
+    request._target = None
+    request._sender = None
+    request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+    return request
+
+
+_SIGNATURE = (
+    "InferenceRequest(request_id: str = '', correlation_id: int | str = 0, inputs: List[Tensor], requested_output_names: List[str], "
+    "model_name: str, model_version: int = -1, flags: int = 0, timeout: int = 0, preferred_memory: PreferredMemory = "
+    "PreferredMemory(TRITONSERVER_MEMORY_CPU, 0), trace: InferenceTrace = None, parameters: dict = None)"
+)
+
+
+def _are_well_typed(
+    request_id: object,
+    correlation_id: object,
+    inputs: object,
+    requested_output_names: object,
+    model_name: object,
+    model_version: object,
+    flags: object,
+    timeout: object,
+    preferred_memory: object,
+    trace: object,
+) -> bool:
+    return (
+        isinstance(request_id, str)
+        and correlation_id is not None
+        and isinstance(inputs, (list, tuple))
+        and all(tensor is None or isinstance(tensor, Tensor) for tensor in inputs)
+        and isinstance(requested_output_names, (list, tuple))
+        and all(isinstance(name, str) for name in requested_output_names)
+        and isinstance(model_name, str)
+        and _is_whole(model_version)
+        and _is_unsigned(flags)
+        and _is_unsigned(timeout)
+        and (preferred_memory is None or isinstance(preferred_memory, PreferredMemory))
+        and (trace is None or isinstance(trace, InferenceTrace))
+    )
+
+
+def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
+    """isinstance with SupportsIndex takes 20 us, and a call of another model would pay it three times."""
+    return type(value) is int or hasattr(type(value), "__index__")
+
+
+def _is_unsigned(value: object) -> bool:
+    return _is_whole(value) and index(value) >= 0
+
+
+def _check_correlation_id(correlation_id: object) -> int | str:
+    if isinstance(correlation_id, str):
+        return wire_text(correlation_id)
+    if not isinstance(correlation_id, int):
+        raise TritonModelException("Correlation ID must be integer or string")
+    if not 0 <= correlation_id <= _MAX_CORRELATION_ID:
+        raise TritonModelException("Correlation ID must be an unsigned 64-bit integer or a string")
+    return int(correlation_id)

@@ -1,0 +1,63 @@
+"""`pb_utils.InferenceResponse`: outputs, or an error, and parameters.
+
+In:  what a model returns or sends; WorkResponses of BLS calls.
+Out: WorkResponses holding only the outputs that were asked for, as Triton drops the others without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from naiad.backends.python.error import TritonError, TritonModelException, decode_error, encode_error, signature_error
+from naiad.backends.python.parameters import Parameters, check_parameters, encode_parameters
+from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
+from naiad.core.work import WorkResponse
+
+
+class InferenceResponse:
+    __slots__ = ("_error", "_outputs", "_parameters")
+
+    def __init__(self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None, parameters: Any = None) -> None:
+        if not isinstance(output_tensors, (list, tuple)) or (error is not None and not isinstance(error, TritonError)):
+            raise _signature_error(output_tensors, error, parameters)
+        for tensor in output_tensors:
+            if not isinstance(tensor, Tensor):
+                if tensor is None:
+                    raise TritonModelException("Output tensor for inference response should not be empty.")
+                raise _signature_error(output_tensors, error, parameters)
+        self._outputs: Sequence[Tensor] = output_tensors
+        self._error = error
+        self._parameters: Parameters | None = None if parameters is None else check_parameters(parameters)
+
+    def output_tensors(self) -> list[Tensor]:
+        return list(self._outputs)
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+    def parameters(self) -> str:
+        return encode_parameters(self._parameters or {})
+
+
+def _signature_error(*given: object) -> TypeError:
+    signature = "InferenceResponse(output_tensors: List[Tensor] = [], error: TritonError = None, parameters: dict = None)"
+    return signature_error(signature, *given)
+
+
+def decode_response(response: WorkResponse) -> InferenceResponse:
+    error = None if response.error is None else decode_error(response.error)
+    decoded = InferenceResponse([received_tensor(tensor) for tensor in response.outputs], error)
+    decoded._parameters = response.parameters
+    return decoded
+
+
+def encode_response(response: InferenceResponse, wanted: Collection[str]) -> WorkResponse:
+    """Raises TritonModelException for an output that cannot be read."""
+    if response._error is not None:
+        return WorkResponse([], encode_error(response._error), response._parameters or {})
+    outputs = [encode_tensor(tensor) for tensor in response._outputs if tensor._name in wanted]
+    return WorkResponse(outputs) if response._parameters is None else WorkResponse(outputs, None, response._parameters)

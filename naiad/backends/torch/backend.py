@@ -1,0 +1,184 @@
+"""The PyTorch backend: TorchScript `model.pt`, exported and AOT-compiled `model.pt2`, and Python classes (`runtime: "model.py"`).
+
+In:  batches of requests. Out: their responses. On the CPU tensors share memory with the request and with the response.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import torch
+
+from naiad.backends.backend import Runtime
+from naiad.backends.batch_execution import BatchExecution
+from naiad.backends.served_config import ServedConfig, TensorConfig, read_config
+from naiad.backends.signature import complete, default_max_batch_size
+from naiad.backends.tensor_array import Array
+from naiad.backends.torch.example import signature_by_example
+from naiad.backends.torch.load import load_program
+from naiad.backends.torch.missing_shapes import untold
+from naiad.backends.torch.options import apply_options, choose_device, inference_context
+from naiad.backends.torch.program import STRINGS, Calling, Program, match
+from naiad.backends.torch.tensor import Allocate, from_strings, from_torch, to_strings, to_torch
+from naiad.core.datatype import BY_CONFIG_NAME
+from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
+from naiad.errors import internal, invalid_arg
+from naiad.ipc.completion_request import Example
+
+
+class PytorchBackend:
+    """`ConfiguringBackend` of naiad.backends.backend."""
+
+    def __init__(self) -> None:
+        self._program: Program | None = None
+        self._device: Any = None
+        self._placed = ("", 0)
+        self._notes: list[str] = []
+        self._execution: BatchExecution | None = None
+        self._should_clean = False
+
+    def complete_config(self, arguments: LoadArguments) -> bytes:
+        config = read_config(arguments)
+        if config.input and config.output:
+            return arguments.model_config
+        program = self._load(arguments, config)
+        if program.signature is None:
+            raise untold(config, program, f"{arguments.model_version}/{arguments.model_filename or 'model.pt'}")
+        completion = complete(config, program.signature, default_max_batch_size(arguments.backend_config))
+        self._notes += filter(None, [completion.note])
+        return msgspec.json.encode(completion.fields)
+
+    def complete_by_example(self, arguments: LoadArguments, examples: list[Example]) -> bytes:
+        """As `complete_config`, for a file that does not tell its shapes: it is run with inputs of these."""
+        config = read_config(arguments)
+        program = self._load(arguments, config)
+        signature = program.signature or signature_by_example(config, program, examples)
+        return msgspec.json.encode(complete(config, signature, default_max_batch_size(arguments.backend_config)).fields)
+
+    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
+        config = read_config(arguments)
+        program = self._load(arguments, config)
+        calling = match(program, config)
+        for note in self._notes:
+            runtime.log("WARNING", note, "pytorch.py", 0)
+        run = _Runner(program, calling, config, self._device, runtime.allocate)
+        self._execution = BatchExecution(config, run, _words)
+        self._should_clean = config.flag("ENABLE_CACHE_CLEANING", False) and arguments.instance_kind == "GPU"
+
+    def _load(self, arguments: LoadArguments, config: ServedConfig) -> Program:
+        """Once per process: what completing a config adds to it makes no difference to the model."""
+        placed = (arguments.instance_kind, arguments.device_id)
+        if self._program is None or placed != self._placed:
+            self._notes += apply_options(config)
+            self._device = choose_device(arguments)
+            self._program = load_program(arguments, config, self._device, self._notes)
+            self._placed = placed
+        return self._program
+
+    def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
+        assert self._execution is not None
+        responses = self._execution.execute(requests)
+        if self._should_clean:
+            torch.cuda.empty_cache()
+        return responses
+
+    def unload(self) -> None:
+        self._program = self._execution = None
+
+
+class _Runner:
+    def __init__(self, program: Program, calling: Calling, config: ServedConfig, device: Any, allocate: Allocate) -> None:
+        self._call = program.call
+        self._arguments = program.arguments
+        self._calling = calling
+        self._device = device
+        self._allocate = allocate
+        self._context = inference_context(config)
+        self._datatypes = _input_datatypes(config)
+        self._outputs = {tensor.name: tensor for tensor in config.output}
+        self._is_batched = config.is_batched
+
+    def __call__(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
+        with self._context():
+            returned = self._forward(inputs)
+            return [self._read(name, _pick(returned, name, self._calling.outputs[name])) for name in wanted]
+
+    def _forward(self, inputs: dict[str, Array]) -> Any:
+        if self._calling.dictionary:
+            return self._call({name: self._tensor(name, array) for name, array in inputs.items()})
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        given = {self._calling.positions[name]: name for name in inputs}
+        for at, argument in enumerate(self._arguments):
+            name = given.get(at)
+            if name is None:
+                if not argument.is_optional:
+                    raise invalid_arg(f"input for argument '{argument.name}' of the model is missing")
+                continue
+            value = to_strings(inputs[name]) if argument.kind == STRINGS else self._tensor(name, inputs[name])
+            if argument.is_keyword or len(positional) < at:
+                keywords[argument.name] = value
+            else:
+                positional.append(value)
+        return self._call(*positional, **keywords)
+
+    def _tensor(self, name: str, array: Array) -> Any:
+        datatype = self._datatypes.get(name, "")
+        if datatype == "BYTES":
+            raise invalid_arg(f"input '{name}' is TYPE_STRING, but the model takes a tensor: PyTorch has no tensors of strings")
+        return to_torch(array, datatype, self._device)
+
+    def _read(self, name: str, value: Any) -> Array:
+        if isinstance(value, torch.Tensor):
+            return from_torch(name, value, self._allocate)
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
+            return _shaped(from_strings(value), self._outputs.get(name), self._is_batched)
+        raise internal(f"output '{name}' must be of type Tensor or List[str], received {type(value).__name__}")
+
+
+def _words(error: Exception) -> str:
+    """TorchScript's messages are tracebacks with the paths of whoever wrote the model; what happened is in the last line."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"PyTorch execute failure: a string is not valid UTF-8 ({error.reason} at byte {error.start})"
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and "TorchScript interpreter" in lines[0]:
+        lines = lines[-1:]
+    return f"PyTorch execute failure: {' '.join(lines[:3]) or type(error).__name__}"
+
+
+def _input_datatypes(config: ServedConfig) -> dict[str, str]:
+    datatypes = {tensor.name: tensor.datatype for tensor in config.input}
+    datatypes |= {state.input_name: BY_CONFIG_NAME[state.data_type].name for state in config.states}
+    return datatypes
+
+
+def _pick(returned: Any, name: str, key: int | str) -> Any:
+    """One output of what `forward` returned: a tensor, a list of strings, a tuple or list of those, or a dictionary of tensors."""
+    if isinstance(returned, dict):
+        if isinstance(key, int):
+            values = list(returned.values())
+            key = list(returned)[key] if key < len(values) else ""
+        if key not in returned:
+            raise internal(f"output '{name}': the model returned a dictionary with {', '.join(map(str, returned))}")
+        return returned[key]
+    is_single = isinstance(returned, torch.Tensor) or (isinstance(returned, list) and all(isinstance(text, str) for text in returned))
+    values = [returned] if is_single or not isinstance(returned, (tuple, list)) else list(returned)
+    at = key if isinstance(key, int) else _index_of(key)
+    if at >= len(values):
+        raise internal(f"output '{name}': the model returned {len(values)} outputs")
+    return values[at]
+
+
+def _index_of(key: str) -> int:
+    """`OUTPUT__1` and `RESULT[1]`, as a program without names calls its outputs."""
+    digits = "".join(character for character in key if character.isdigit())
+    return int(digits) if digits else 0
+
+
+def _shaped(array: Array, output: TensorConfig | None, is_batched: bool) -> Array:
+    """A list of strings is flat: the config says what shape it has."""
+    if output is None or not is_batched:
+        return array
+    dims = output.model_dims
+    return array.reshape(-1, *dims) if -1 not in dims else array.reshape(-1, 1)

@@ -1,0 +1,87 @@
+"""Chat templates: what conversations become, where checkpoints keep them, and that none of them can do harm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from naiad.errors import NaiadError
+
+pytest.importorskip("jinja2")
+
+from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
+
+SIMPLE = (
+    "{% for m in messages %}{{ bos_token }}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def template(text: str = SIMPLE) -> ChatTemplates:
+    return ChatTemplates({"default": text}, {"bos_token": "<s>"})
+
+
+def test_renders_messages_with_special_tokens() -> None:
+    assert template().render([{"role": "user", "content": "Hi"}]) == "<s>[user]Hi[assistant]"
+    assert template().render([{"role": "user", "content": "Hi"}], add_generation_prompt=False) == "<s>[user]Hi"
+
+
+def test_text_parts_become_one_string() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert template().render([{"role": "user", "content": parts}]) == "<s>[user]ab[assistant]"
+
+
+def test_arguments_of_tool_calls_are_objects() -> None:
+    text = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
+    call = {"type": "function", "function": {"name": "f", "arguments": '{"city": "Zürich"}'}}
+    assert template(text).render([{"role": "assistant", "content": None, "tool_calls": [call]}]) == '{"city": "Zürich"}'
+
+
+def test_tools_choose_their_own_template() -> None:
+    both = ChatTemplates({"default": "plain", "tool_use": "{{ tools[0].name }}"}, {})
+    assert both.render([]) == "plain"
+    assert both.render([], tools=[{"name": "search"}]) == "search"
+
+
+def test_generation_blocks_and_loop_controls() -> None:
+    text = (
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
+    assert template(text).render([{"content": "a"}, {"content": "b"}]) == "a"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[0].role.missing.field }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{% for %}",
+        "{{ 1 // 0 }}",
+    ],
+)
+def test_whatever_a_template_does_is_the_requests_error(text: str) -> None:
+    with pytest.raises(NaiadError, match="chat template") as refused:
+        template(text).render([{"role": "user", "content": "x"}])
+    assert refused.value.code.name == "INVALID_ARG"
+
+
+def test_a_checkpoint_without_a_template_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NaiadError, match="has no chat template"):
+        read_chat_templates(tmp_path).render([])
+
+
+def test_places_where_checkpoints_keep_it(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "chat_template": SIMPLE}))
+    assert read_chat_templates(tmp_path).render([]) == "[assistant]"
+    named = {"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    assert read_chat_templates(tmp_path).render([], tools=[{}]) == "t"
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert read_chat_templates(tmp_path).render([]) == "file"
+    (tmp_path / "own.jinja").write_text("own")
+    assert read_chat_templates(tmp_path, tmp_path / "own.jinja").render([]) == "own"
+    with pytest.raises(NaiadError, match="cannot be read"):
+        read_chat_templates(tmp_path, tmp_path / "absent.jinja")

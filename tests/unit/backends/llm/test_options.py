@@ -1,0 +1,152 @@
+"""Parameters of configs and model.json: honoured, ignored, or refused by their name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from naiad.backends.llm.checkpoint import cache_dir, find_checkpoint
+from naiad.backends.llm.options import LlmOptions, read_options
+from naiad.backends.llm.tensorrtllm_parameters import read_parameters
+from naiad.backends.llm.vllm_arguments import read_arguments
+from naiad.backends.served_config import Parameter, ServedConfig
+from naiad.core.work import LoadArguments
+from naiad.errors import NaiadError
+from naiad.llm.engine_settings import EngineSettings
+
+
+def config(**parameters: Any) -> ServedConfig:
+    return ServedConfig("m", parameters={name: Parameter(str(value)) for name, value in parameters.items()})
+
+
+def test_settings_by_their_names() -> None:
+    options = read_options(
+        config(checkpoint="x", max_num_seqs="4", enable_prefix_caching="False", gpu_memory_utilization="0.5", seed="${seed}")
+    )
+    assert options.checkpoint == "x"
+    assert options.settings.max_num_seqs == 4
+    assert options.settings.enable_prefix_caching is False
+    assert options.settings.gpu_memory_utilization == 0.5
+    assert options.settings.seed is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"max_num_seq": 3}, "parameter 'max_num_seq', which the llm backend does not know; did you mean 'max_num_seqs'?"),
+        ({"max_num_seqs": "many"}, "parameter 'max_num_seqs' of model 'm' is 'many'"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0, expected at least 1"),
+        ({"engine": "vllm"}, "parameter 'engine' of model 'm' is 'vllm'"),
+        ({"sampling_defaults": '{"temprature": 1}'}, "unknown sampling parameter 'temprature'"),
+    ],
+)
+def test_mistakes_are_named(parameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(NaiadError) as refused:
+        read_options(config(**parameters))
+    assert words in refused.value.message
+
+
+def test_tensorrtllm_parameters() -> None:
+    read = read_parameters(
+        config(
+            gpt_model_path="/ck", max_tokens_in_paged_kv_cache="160", kv_cache_free_gpu_mem_fraction="0.4", enable_kv_cache_reuse="false",
+            max_attention_window_size="2560", exclude_input_in_output="true", batch_scheduler_policy="guaranteed_no_evict",
+            medusa_choices="${medusa_choices}", decoding_mode="", gpu_device_ids="${gpu_device_ids}", FORCE_CPU_ONLY_INPUT_TENSORS="no",
+        )
+    )  # fmt: skip
+    settings = read.options.settings
+    assert (read.options.checkpoint, settings.num_kv_blocks, settings.max_model_len) == ("/ck", 11, 2560)
+    assert (settings.kv_cache_free_gpu_mem_fraction, settings.enable_prefix_caching) == (0.4, False)
+    assert read.exclude_input_in_output
+    assert read.ignored == ["batch_scheduler_policy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_beam_width", "4"), ("decoding_mode", "medusa"), ("decoding_mode", "beam_search"), ("medusa_choices", "[[0]]"),
+        ("eagle_choices", "[[0]]"), ("gpu_device_ids", "0,1"), ("encoder_model_path", "/x"), ("num_nodes", "2"), ("surprise", "1"),
+        ("lookahead_window_size", "3"), ("sink_token_length", "4"), ("max_tokens_in_paged_kv_cache", "many"),
+    ],
+)  # fmt: skip
+def test_what_tensorrtllm_parameters_cannot_do_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(NaiadError, match=f"parameter '{name}'"):
+        read_parameters(config(gpt_model_path="/ck", **{name: value}))
+
+
+def write_arguments(folder: Path, **arguments: Any) -> Path:
+    path = folder / "model.json"
+    path.write_text(json.dumps(arguments))
+    return path
+
+
+def test_vllm_arguments(tmp_path: Path) -> None:
+    path = write_arguments(
+        tmp_path,
+        model="org/x",
+        gpu_memory_utilization=0.5,
+        dtype="half",
+        enforce_eager=True,
+        tensor_parallel_size=1,
+        disable_log_requests=True,
+    )
+    options, ignored = read_arguments("m", path)
+    assert (options.checkpoint, options.settings.dtype, options.settings.use_cuda_graphs) == ("org/x", "float16", False)
+    assert ignored == ["disable_log_requests"]
+
+
+@pytest.mark.parametrize(("value", "setting", "ignored"), [("dummy", "dummy", []), ("safetensors", "auto", ["load_format"])])
+def test_vllm_load_format(tmp_path: Path, value: str, setting: str, ignored: list[str]) -> None:
+    options, unused = read_arguments("m", write_arguments(tmp_path, model="org/x", load_format=value))
+    assert (options.settings.load_format, unused) == (setting, ignored)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"tensor_parallel_size": 2}, {"enable_lora": True}, {"speculative_config": {}}, {"no_such_argument": 1}, {"tokenizer": "other"}],
+)
+def test_what_vllm_arguments_cannot_do_is_refused_by_name(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    with pytest.raises(NaiadError, match=f"'{next(iter(arguments))}' in model.json"):
+        read_arguments("m", write_arguments(tmp_path, model="x", **arguments))
+
+
+def test_vllm_model_json_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(NaiadError, match=r"needs a .*/model.json"):
+        read_arguments("m", tmp_path / "model.json")
+    (tmp_path / "model.json").write_text("{")
+    with pytest.raises(NaiadError, match="is not JSON"):
+        read_arguments("m", tmp_path / "model.json")
+
+
+def test_checkpoints_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "weights.gguf").write_bytes(b"")
+    assert find_checkpoint(".", [folder]) == folder / "weights.gguf"
+    assert find_checkpoint("1", [folder, tmp_path]) == folder / "weights.gguf"
+    (folder / "more.gguf").write_bytes(b"")
+    with pytest.raises(NaiadError, match="holds 2 GGUF files"):
+        find_checkpoint(".", [folder])
+    monkeypatch.setenv("NAIAD_CACHE", str(tmp_path))
+    assert cache_dir() == tmp_path
+    with pytest.raises(NaiadError, match="naiad pull smollm2"):
+        find_checkpoint("smollm2", [folder])
+    with pytest.raises(NaiadError, match="no checkpoint '/nowhere'"):
+        find_checkpoint("/nowhere", [folder])
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpu", "device", "expected"),
+    [("GPU", 0, "auto", "auto"), ("GPU", 2, "auto", "cuda:2"), ("GPU", 2, "cpu", "cpu"), ("CPU", 2, "auto", "auto")],
+)
+def test_an_instance_runs_on_its_own_gpu(kind: str, gpu: int, device: str, expected: str) -> None:
+    pytest.importorskip("tokenizers")
+    from naiad.backends.llm.service import on_own_gpu
+
+    arguments = LoadArguments("m", 1, "/m", "m_0_0", kind, gpu, b"{}")
+    options = LlmOptions(settings=EngineSettings(device=device, seed=4))
+    chosen = on_own_gpu(options, arguments).settings
+    assert (chosen.device, chosen.seed) == (expected, 4)

@@ -1,0 +1,39 @@
+"""pb_utils.Logger: severity, and the caller's file and line."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from naiad.backends.python.instance import Instance
+from naiad.backends.python.log import Logger
+from tests.unit.backends.fake_runtime import FakeRuntime
+
+
+def here() -> int:
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+def test_severities_and_places(instance: Instance, runtime: FakeRuntime) -> None:
+    Logger.log("plain"), Logger.log("chosen", Logger.WARNING), Logger.log_info("i"), Logger.log_warn("w")
+    Logger.log_error("e"), Logger.log_verbose("v")
+    line = here()
+    assert runtime.logged == [
+        ("INFO", "plain", "test_log.py", line - 2),
+        ("WARNING", "chosen", "test_log.py", line - 2),
+        ("INFO", "i", "test_log.py", line - 2),
+        ("WARNING", "w", "test_log.py", line - 2),
+        ("ERROR", "e", "test_log.py", line - 1),
+        ("VERBOSE", "v", "test_log.py", line - 1),
+    ]
+
+
+def test_wrong_arguments(instance: Instance) -> None:
+    with pytest.raises(TypeError, match=r"log_info\(\): incompatible function arguments"):
+        Logger.log_info(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"log\(\): incompatible function arguments"):
+        Logger.log("x", 2)  # type: ignore[arg-type]

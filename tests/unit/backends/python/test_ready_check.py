@@ -1,0 +1,83 @@
+"""A model's `is_ready`: sync or async, right or wrong, and one that never answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from naiad.backends.python.instance import Instance
+from naiad.backends.python.ready_check import ReadyCheck
+from tests.unit.backends.fake_runtime import WAIT_S, FakeRuntime
+
+
+def sync(answer: Any) -> Callable[[], Any]:
+    return lambda: answer
+
+
+def awaited(answer: Any) -> Callable[[], Any]:
+    async def hook() -> Any:
+        await asyncio.sleep(0)
+        return answer
+
+    return hook
+
+
+@pytest.mark.parametrize("kind", [sync, awaited])
+@pytest.mark.parametrize(("answer", "expected"), [(True, True), (False, False), (1, False), (None, False)])
+def test_answers(instance: Instance, runtime: FakeRuntime, kind: Any, answer: Any, expected: bool) -> None:
+    check = ReadyCheck(kind(answer), instance)
+    assert check.check() is expected
+    assert asyncio.run(check.check_async()) is expected
+    wrong = not isinstance(answer, bool)
+    assert [("must return a boolean value" in message) for _, message, _, _ in runtime.logged] == [True, True] * wrong
+
+
+def raising() -> bool:
+    raise ValueError("engine died")
+
+
+async def raising_async() -> bool:
+    return raising()
+
+
+@pytest.mark.parametrize("hook", [raising, raising_async])
+def test_an_exception_means_not_ready(instance: Instance, runtime: FakeRuntime, hook: Any) -> None:
+    check = ReadyCheck(hook, instance)
+    assert check.check() is False
+    assert asyncio.run(check.check_async()) is False
+    assert all("ValueError: engine died" in message and file == "test_ready_check.py" for _, message, file, _ in runtime.logged)
+    assert len(runtime.logged) == 2
+
+
+def test_a_hook_that_hangs(instance: Instance, runtime: FakeRuntime) -> None:
+    release, has_entered, entered = threading.Event(), threading.Event(), []
+
+    def hook() -> bool:
+        entered.append(1)
+        has_entered.set()
+        return release.wait(WAIT_S)
+
+    check = ReadyCheck(hook, instance, limit_s=0.01)
+    assert check.check() is False
+    assert "did not answer within 0.01 s" in runtime.logged[0][1]
+    assert has_entered.wait(WAIT_S)
+    assert check.check() is False
+    assert len(entered) == 1, "no second thread while the first hangs"
+    release.set()
+    assert check._thread is not None
+    check._thread.join()
+    check._limit_s = WAIT_S
+    assert check.check() is True
+
+
+async def test_a_coroutine_that_hangs(instance: Instance, runtime: FakeRuntime) -> None:
+    async def hook() -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    assert await ReadyCheck(hook, instance, limit_s=0.01).check_async() is False
+    assert "did not answer within 0.01 s" in runtime.logged[0][1]
