@@ -18,12 +18,12 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from naiad.llm.chunk_plan import ChunkPlanner
 from naiad.llm.kernels import launch
 from naiad.llm.kernels.decode_attention import DecodeAttention
 from naiad.llm.kernels.gemv import gemv
 from naiad.llm.kernels.prompt_attention import prompt_attention
 from naiad.llm.kernels.skinny_gemm import skinny_gemm
+from naiad.llm.step.chunk_plan import ChunkPlanner
 
 DEVICE = torch.device("cuda")
 BF16 = torch.bfloat16

@@ -15,7 +15,6 @@ import msgspec
 import torch
 
 from bench.llm_shapes import SHAPES
-from naiad.llm.build import build_engine
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import GenerationRequest
@@ -23,6 +22,7 @@ from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import random_weights
 from naiad.llm.models.registry import FAMILIES
 from naiad.llm.parameters import SamplingParameters
+from naiad.llm.start.build import build_engine
 
 BYTES_PER_SECOND = 4.27e12
 FLOPS_PER_SECOND = 790e12

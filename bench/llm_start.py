@@ -19,8 +19,8 @@ import torch
 from bench.llm_shapes import SHAPES
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import GenerationRequest
-from naiad.llm.load import load_engine
 from naiad.llm.parameters import SamplingParameters
+from naiad.llm.start.load import load_engine
 
 NUM_FILES = 4
 

@@ -31,8 +31,8 @@ from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import TokenLogprobs
 from naiad.llm.sequence_builder import SequenceBuilder
+from naiad.llm.text.tokenizer import Tokenizer
 from naiad.llm.token_scheduler import StepPlan, TokenScheduler
-from naiad.llm.tokenizer import Tokenizer
 
 NUM_BLOCKS = 16384
 NUM_TOKENS = 8192

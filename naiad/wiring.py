@@ -39,7 +39,7 @@ from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.rate_limiter import RateLimiter
 from naiad.settings import Settings, latency_metrics
-from naiad.shm.cuda_helper import CudaHelper
+from naiad.shm.cuda_proxy import CudaHelper
 from naiad.shm.cuda_region import open_cuda_region
 from naiad.shm.region_table import RegionTable
 from naiad.stores.location import is_remote

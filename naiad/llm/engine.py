@@ -19,13 +19,13 @@ from naiad.errors import NaiadError, internal, invalid_arg, unavailable
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
-from naiad.llm.runner import LaunchedStep, Runner
 from naiad.llm.sequence import Sequence, Status
 from naiad.llm.sequence_builder import SequenceBuilder
+from naiad.llm.step.runner import LaunchedStep, Runner
 from naiad.llm.token_scheduler import StepPlan, TokenScheduler
 
 if TYPE_CHECKING:
-    from naiad.llm.chat_template import ChatTemplate
+    from naiad.llm.text.chat_template import ChatTemplate
 
 MIN_BATCHED_TOKENS = 256
 """Out of memory halves the token budget, down to this; below, the requests fail."""

@@ -13,7 +13,7 @@ from naiad.llm.block_pool import chain_hash, root_hash
 from naiad.llm.generation import GenerationRequest, Grammar
 
 if TYPE_CHECKING:
-    from naiad.llm.completion_text import CompletionText
+    from naiad.llm.text.completion_text import CompletionText
 
 NO_SLOT = -1
 

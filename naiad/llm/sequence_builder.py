@@ -9,13 +9,13 @@ import math
 import random
 
 from naiad.errors import invalid_arg
-from naiad.llm.completion_text import CompletionText
-from naiad.llm.detokenizer import build_detokenizer
 from naiad.llm.generation import EbnfGrammar, GenerationRequest, Grammar
 from naiad.llm.parameters import MAX_LOGIT_BIAS
 from naiad.llm.sequence import Sequence
-from naiad.llm.stop_strings import StopStrings
-from naiad.llm.tokenizer import Tokenizer
+from naiad.llm.text.completion_text import CompletionText
+from naiad.llm.text.detokenizer import build_detokenizer
+from naiad.llm.text.stop_strings import StopStrings
+from naiad.llm.text.tokenizer import Tokenizer
 
 
 class SequenceBuilder:

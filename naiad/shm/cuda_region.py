@@ -8,7 +8,7 @@ from typing import Any
 from naiad import log
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, invalid_arg
-from naiad.shm.cuda_helper import CudaHelper
+from naiad.shm.cuda_proxy import CudaHelper
 from naiad.shm.region import CUDA
 
 

@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
-from naiad.llm.chunk_plan import RECORD_WIDTH, ChunkPlanner
 from naiad.llm.kernels.decode_attention import DecodeAttention, choose_tile
 from naiad.llm.kernels.prompt_attention import prompt_attention
 from naiad.llm.kernels.rope_store import rope_store
-from naiad.llm.step_stager import TILE_TOKENS
+from naiad.llm.step.chunk_plan import RECORD_WIDTH, ChunkPlanner
+from naiad.llm.step.step_stager import TILE_TOKENS
 from tests.gpu import reference
 
 LAYOUTS = {

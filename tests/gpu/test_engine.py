@@ -13,15 +13,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
-from naiad.llm.build import build_engine
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs
-from naiad.llm.load import load_engine
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights, random_weights
 from naiad.llm.models.registry import FAMILIES
 from naiad.llm.parameters import SamplingParameters
+from naiad.llm.start.build import build_engine
+from naiad.llm.start.load import load_engine
 
 VOCAB = 997
 COMMON: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 256, "num_hidden_layers": 3, "max_position_embeddings": 1024}

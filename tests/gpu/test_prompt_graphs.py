@@ -12,8 +12,8 @@ pytest.importorskip("triton", reason="needs triton, which comes with torch's CUD
 from naiad.llm.engine import Engine
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.parameters import SamplingParameters
-from naiad.llm.prompt_graphs import SIZES, prompt_ladder
-from naiad.llm.step_stager import StepStager, padded_size
+from naiad.llm.step.prompt_graphs import SIZES, prompt_ladder
+from naiad.llm.step.step_stager import StepStager, padded_size
 from naiad.llm.token_scheduler import StepPlan
 from tests.gpu.conftest import IS_INTERPRETED
 from tests.gpu.test_engine import VOCAB, build, lively_weights, tiny_config

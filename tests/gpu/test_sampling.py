@@ -14,8 +14,8 @@ from naiad.llm.generation import GenerationRequest
 from naiad.llm.kernels.sampling import TritonSampler
 from naiad.llm.parameters import SamplingParameters
 from naiad.llm.sequence import Sequence
-from naiad.llm.slot_table import SlotTable
-from naiad.llm.torch_sampler import TorchSampler, draw
+from naiad.llm.step.slot_table import SlotTable
+from naiad.llm.step.torch_sampler import TorchSampler, draw
 
 VOCAB = 5000
 

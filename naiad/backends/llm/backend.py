@@ -25,7 +25,7 @@ from naiad.errors import invalid_arg
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):
-    import naiad.llm.load  # noqa: F401 - torch is imported once, by the template; without it there is OpenVINO
+    import naiad.llm.start.load  # noqa: F401 - torch is imported once, by the template; without it there is OpenVINO
 
 INPUTS = [
     tensor("text_input", "TYPE_STRING", [1], is_optional=True),

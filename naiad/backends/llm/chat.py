@@ -1,6 +1,6 @@
 """Chat prompts of a model that is served: which template, what clients send made fit for it, where checkpoints keep theirs.
 
-In:  messages as OpenAI's API has them, tools, further variables. Out: text, special tokens included (naiad.llm.chat_template renders).
+In:  messages as OpenAI's API has them, tools, further variables. Out: text, special tokens included (naiad.llm.text.chat_template renders).
 Rule: whatever a template does with a conversation is the request's error.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.errors import NaiadError, invalid_arg
-from naiad.llm.chat_template import ChatTemplate
+from naiad.llm.text.chat_template import ChatTemplate
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "self"})

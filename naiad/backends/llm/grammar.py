@@ -67,7 +67,7 @@ class GrammarCompiler:
         model = self._model
         if find_spec("xgrammar") is None:
             raise invalid_arg("structured output needs xgrammar: pip install 'naiad[grammar]'")
-        from naiad.llm.tokenizer import Tokenizer  # schemas are read without the package `tokenizers`, too
+        from naiad.llm.text.tokenizer import Tokenizer  # schemas are read without the package `tokenizers`, too
 
         if not isinstance(model.tokenizer, Tokenizer):
             raise invalid_arg("structured output needs the model's tokenizer")

@@ -1,6 +1,6 @@
 """A language model that was opened: an engine behind one interface, its tokenizer, its chat template, its size.
 
-Engines are naiad.llm.engine.Engine (native) and naiad.llm.openvino_engine.OpenvinoEngine. All calls but `encode` and templates are made
+Engines are naiad.llm.engine.Engine (native) and naiad.llm.openvino.engine.OpenvinoEngine. All calls but `encode` and templates are made
 by one thread, the host's.
 """
 

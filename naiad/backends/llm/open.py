@@ -30,7 +30,7 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
     if engine == "openvino":
         if find_spec("openvino_genai") is None:
             raise invalid_arg("the openvino engine needs openvino-genai: pip install 'naiad[openvino-llm]'")
-        from naiad.llm.openvino_engine import open_openvino
+        from naiad.llm.openvino.engine import open_openvino
 
         openvino = open_openvino(path, options.settings, num_threads)
         return OpenModel(
@@ -45,7 +45,7 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
 def _open_native(path: Path, options: LlmOptions, chat: ChatTemplates, num_threads: int, log: Log) -> OpenModel:
     import torch
 
-    from naiad.llm.load import load_engine
+    from naiad.llm.start.load import load_engine
 
     torch.set_num_threads(num_threads)
     last = [-1]

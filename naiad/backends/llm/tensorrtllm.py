@@ -22,7 +22,7 @@ from naiad.errors import invalid_arg
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):
-    import naiad.llm.load  # noqa: F401 - torch is imported once, by the template
+    import naiad.llm.start.load  # noqa: F401 - torch is imported once, by the template
 
 _NOT_DECOUPLED = "Streaming is only supported with model that is deployed using decoupled mode."
 

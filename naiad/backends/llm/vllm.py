@@ -28,7 +28,7 @@ from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):
-    import naiad.llm.load  # noqa: F401 - torch is imported once, by the template
+    import naiad.llm.start.load  # noqa: F401 - torch is imported once, by the template
 
 _FLAGS = (
     "stream", "exclude_input_in_output", "return_finish_reason", "return_cumulative_logprob", "return_logprobs",

@@ -11,7 +11,7 @@ import tokenizers
 
 from naiad.errors import invalid_arg, not_found
 from naiad.llm.checkpoint.end_tokens import read_eos
-from naiad.llm.tokenizer import Tokenizer
+from naiad.llm.text.tokenizer import Tokenizer
 
 
 class CheckpointFolder(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from naiad.llm.checkpoint.gguf_tokenizer import build_tokenizer
 from naiad.llm.models import llama
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.family import Family
-from naiad.llm.tokenizer import Tokenizer
+from naiad.llm.text.tokenizer import Tokenizer
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from naiad.llm.batch_ladder import MAX_ROWS_ONE_WAY
 from naiad.llm.kernels.launch import Kernel, next_power_of_2, padded_head_dim, wait_for_inputs
+from naiad.llm.step.batch_ladder import MAX_ROWS_ONE_WAY
 
 
 @triton.jit

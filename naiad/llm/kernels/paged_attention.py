@@ -11,9 +11,9 @@ from torch import Tensor
 from naiad.llm.kernels.decode_attention import DecodeAttention
 from naiad.llm.kernels.prompt_attention import prompt_attention
 from naiad.llm.kernels.rope_store import rope_store
-from naiad.llm.kv_cache import KvCache
 from naiad.llm.models.operations import AttentionShape
-from naiad.llm.step_input import StepInput
+from naiad.llm.step.kv_cache import KvCache
+from naiad.llm.step.step_input import StepInput
 
 
 class TritonPagedAttention:

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
-from naiad.llm.slot_table import SlotTable
+from naiad.llm.step.slot_table import SlotTable
 
 DENSE_BLOCK = 4096
 CUT_BLOCK = 1024

@@ -20,12 +20,12 @@ from naiad.llm.kernels.norm import rms_norm
 from naiad.llm.kernels.paged_attention import TritonPagedAttention
 from naiad.llm.kernels.rope_store import rope_store
 from naiad.llm.kernels.skinny_gemm import skinny_gemm
-from naiad.llm.kv_cache import KvCache
 from naiad.llm.models.decoder_config import Activation, NormKind
 from naiad.llm.models.decoder_weights import LayerWeights, Linear, Norm
 from naiad.llm.models.operations import AttentionShape, Stream
 from naiad.llm.models.torch_operations import apply_activation, apply_norm
-from naiad.llm.step_input import StepInput
+from naiad.llm.step.kv_cache import KvCache
+from naiad.llm.step.step_input import StepInput
 
 
 class TritonOperations:

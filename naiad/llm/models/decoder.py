@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from naiad.llm.kv_cache import KvCache
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights, LayerWeights, Norm
 from naiad.llm.models.operations import AttentionShape, Operations, Stream
-from naiad.llm.step_input import StepInput
+from naiad.llm.step.kv_cache import KvCache
+from naiad.llm.step.step_input import StepInput
 
 
 class Decoder:

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from naiad.llm.kv_cache import KvCache
 from naiad.llm.models.decoder_config import Activation
 from naiad.llm.models.decoder_weights import LayerWeights, Linear, Norm
-from naiad.llm.step_input import StepInput
+from naiad.llm.step.kv_cache import KvCache
+from naiad.llm.step.step_input import StepInput
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from naiad.llm.kv_cache import KvCache
 from naiad.llm.models.operations import AttentionShape
-from naiad.llm.step_input import PromptSegment, StepInput
+from naiad.llm.step.kv_cache import KvCache
+from naiad.llm.step.step_input import PromptSegment, StepInput
 
 MAX_PADDING = 2
 """A row is padded to at most so many times its own length,"""

@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import Tensor
 
-from naiad.llm.kv_cache import KvCache
 from naiad.llm.models.decoder_config import Activation, NormKind
 from naiad.llm.models.decoder_weights import LayerWeights, Linear, Norm
 from naiad.llm.models.operations import AttentionShape, Stream
 from naiad.llm.models.packed_linear import apply_linear, apply_linear_add
 from naiad.llm.models.paged_attention import PagedLayer
 from naiad.llm.models.step_layout import StepLayout
-from naiad.llm.step_input import StepInput
+from naiad.llm.step.kv_cache import KvCache
+from naiad.llm.step.step_input import StepInput
 
 
 def apply_norm(x: Tensor, norm: Norm) -> Tensor:

@@ -19,10 +19,10 @@ import transformers
 from torch import Tensor
 
 from naiad.errors import unsupported
-from naiad.llm.kv_cache import KvCache
 from naiad.llm.models.description import KvShape, ModelDescription
 from naiad.llm.models.operations import AttentionShape
-from naiad.llm.step_input import StepInput
+from naiad.llm.step.kv_cache import KvCache
+from naiad.llm.step.step_input import StepInput
 
 ATTENTION_NAME = "naiad_paged"
 

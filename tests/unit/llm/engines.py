@@ -11,8 +11,8 @@ from naiad.errors import NaiadError
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
-from naiad.llm.load import load_engine
 from naiad.llm.parameters import SamplingParameters
+from naiad.llm.start.load import load_engine
 
 
 class Completion(msgspec.Struct):

@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers", reason="needs tokenizers (the llm extra)")
 
 from naiad.errors import NaiadError
 from naiad.llm.engine_settings import EngineSettings
-from naiad.llm.load import load_engine
+from naiad.llm.start.load import load_engine
 from tests.unit.llm.engines import request, run
 
 SHAPE = {

@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 
 from naiad.errors import NaiadError
 from naiad.llm.engine_settings import EngineSettings
-from naiad.llm.load import load_engine
+from naiad.llm.start.load import load_engine
 from tests.unit.llm import checkpoints
 from tests.unit.llm.engines import Gatherer, check_empty, request, run, small_engine
 

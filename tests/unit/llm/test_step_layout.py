@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 
-from naiad.llm.kv_cache import KvCache
 from naiad.llm.models import step_layout
 from naiad.llm.models.step_layout import ALWAYS_PADDED, MAX_PADDING, StepLayout
-from naiad.llm.step_input import StepInput
+from naiad.llm.step.kv_cache import KvCache
+from naiad.llm.step.step_input import StepInput
 from tests.unit.llm import checkpoints
 from tests.unit.llm.engines import request, run, small_engine
 

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("tokenizers", reason="the extra openvino-llm brings it")
 pytest.importorskip("jinja2", reason="the extra openvino-llm brings it")
 
-MODULES = ["naiad.backends.llm.backend", "naiad.backends.llm.vllm", "naiad.backends.llm.tensorrtllm", "naiad.llm.openvino_checkpoint"]
-ENGINE = "naiad.llm.openvino_engine"
+MODULES = ["naiad.backends.llm.backend", "naiad.backends.llm.vllm", "naiad.backends.llm.tensorrtllm", "naiad.llm.openvino.checkpoint"]
+ENGINE = "naiad.llm.openvino.engine"
 
 
 @pytest.mark.parametrize("module", [*MODULES, ENGINE])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from naiad.errors import Code, NaiadError
-from naiad.shm.cuda_helper import CudaHelper
+from naiad.shm.cuda_proxy import CudaHelper
 from naiad.shm.cuda_region import CudaRegion, open_cuda_region
 from naiad.shm.region_table import RegionTable
 from tests.unit.shm.fake_cuda_process import handle_of

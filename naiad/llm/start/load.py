@@ -1,0 +1,116 @@
+"""From a checkpoint on disk to an engine that is ready.
+
+In:  a Hugging Face folder or a GGUF file, and EngineSettings. Out: an Engine. Weights go straight to the device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from naiad.errors import invalid_arg, not_found
+from naiad.llm.checkpoint.folder import CheckpointFolder, open_folder, read_tokenizer
+from naiad.llm.checkpoint.load_weights import Progress, load_weights
+from naiad.llm.checkpoint.pickle_source import PickleSource
+from naiad.llm.checkpoint.safetensors_source import SafetensorsSource
+from naiad.llm.checkpoint.source import TensorSource
+from naiad.llm.engine import Engine
+from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.models.decoder_weights import random_weights
+from naiad.llm.models.family import Family
+from naiad.llm.models.registry import find_family
+from naiad.llm.start.build import build_engine, build_transformers_engine
+from naiad.llm.start.kernel_key import computed_meanwhile
+from naiad.llm.text.chat_template import ChatTemplate, read_chat_template
+
+
+def load_engine(path: Path, settings: EngineSettings | None = None, progress: Progress | None = None) -> Engine:
+    settings = settings or EngineSettings()
+    settings.check()
+    if not path.exists():
+        raise not_found(f"there is no checkpoint at '{path}'")
+    if path.is_file():
+        return _load_gguf(path, settings, progress)
+    folder = open_folder(path)
+    template = read_chat_template(path)
+    family = find_family(folder.config["model_type"])
+    if family is None and settings.load_format == "dummy":
+        raise invalid_arg(f"load_format is 'dummy', which models of type '{folder.config['model_type']}' cannot have")
+    engine = _load_with_transformers(folder, settings) if family is None else _load_family(folder, family, settings, progress)
+    engine.chat_template = template
+    return engine
+
+
+def choose_device(settings: EngineSettings) -> torch.device:
+    """A GPU becomes the process's current one: kernels and graphs go where that points."""
+    name = settings.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda":
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise invalid_arg(f"device is '{name}', but torch sees {torch.cuda.device_count()} GPUs")
+        torch.cuda.set_device(device.index or 0)
+    elif device.type != "cpu":
+        raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N")
+    return device
+
+
+def choose_dtype(settings: EngineSettings, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
+    name = settings.dtype
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else checkpoint_dtype
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _load_family(folder: CheckpointFolder, family: Family, settings: EngineSettings, progress: Progress | None) -> Engine:
+    config = family.read_config(folder.config)
+    device = choose_device(settings)
+    dtype = choose_dtype(settings, config.dtype, device)
+    with computed_meanwhile(device):
+        if settings.load_format == "dummy":
+            weights = random_weights(config, device, dtype)
+        else:
+            weights = load_weights(config, family, _open_tensors(folder.path, device, settings), device, dtype, progress)
+    is_half_enough = settings.dtype == "auto" and config.dtype != "float32"
+    return build_engine(config, weights, read_tokenizer(folder), folder.eos_token_ids, settings, is_half_enough)
+
+
+def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) -> Engine:
+    from naiad.llm.models.transformers_model import load_transformers_model  # transformers takes seconds to import
+
+    device = choose_device(settings)
+    checkpoint_dtype = folder.config.get("dtype") or folder.config.get("torch_dtype") or "float32"
+    dtype = choose_dtype(settings, checkpoint_dtype, device)
+    with computed_meanwhile(device):
+        model, description = load_transformers_model(folder.path, device, dtype, settings.trust_remote_code)
+    return build_transformers_engine(model, description, read_tokenizer(folder), folder.eos_token_ids, settings)
+
+
+def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) -> Engine:
+    from naiad.llm.checkpoint.gguf import open_gguf
+
+    checkpoint = open_gguf(path)
+    device = choose_device(settings)
+    dtype = choose_dtype(settings, "bfloat16", device)
+    with computed_meanwhile(device):
+        weights = load_weights(checkpoint.config, checkpoint.family, checkpoint.source, device, dtype, progress)
+    tokenizer, is_half_enough = checkpoint.tokenizer, settings.dtype == "auto" and not checkpoint.source.is_wide
+    engine = build_engine(checkpoint.config, weights, tokenizer, tokenizer.eos_token_ids, settings, is_half_enough)
+    if checkpoint.chat_template is not None:
+        engine.chat_template = ChatTemplate(checkpoint.chat_template, checkpoint.special_tokens)
+    return engine
+
+
+def _open_tensors(folder: Path, device: torch.device, settings: EngineSettings) -> TensorSource:
+    has_safetensors = any(folder.glob("*.safetensors"))
+    if has_safetensors or not any(folder.glob("pytorch_model*.bin")):
+        return SafetensorsSource(folder, device)
+    if not settings.allow_pickle:
+        raise invalid_arg(f"checkpoint '{folder.name}' has pickled weights only; allow_pickle loads them, expected safetensors")
+    return PickleSource(folder)

@@ -1,0 +1,29 @@
+"""The text side of one completion: detokenizer, then stop strings. Exists only where text was asked for."""
+
+from __future__ import annotations
+
+from naiad.llm.text.detokenizer import Detokenizer
+from naiad.llm.text.stop_strings import StopStrings
+
+
+class CompletionText:
+    __slots__ = ("_detokenizer", "_stops")
+
+    def __init__(self, detokenizer: Detokenizer, stops: StopStrings) -> None:
+        self._detokenizer = detokenizer
+        self._stops = stops
+
+    def append(self, token: int, is_stop_allowed: bool) -> str:
+        piece = self._detokenizer.append(token)
+        if not is_stop_allowed:
+            return self._stops.finish() + piece
+        return self._stops.append(piece)
+
+    @property
+    def matched_stop(self) -> str | None:
+        return self._stops.matched
+
+    def finish(self) -> str:
+        """The rest, when the completion ends for another reason than a stop string. The rest may itself hold one."""
+        text = self._stops.append(self._detokenizer.finish())
+        return text if self._stops.matched is not None else text + self._stops.finish()

@@ -1,0 +1,35 @@
+"""What the runner promises to those who reuse its buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+
+from naiad.llm.step.runner import Runner
+from naiad.llm.token_scheduler import ScheduledRow, StepPlan
+
+
+class FakeEvent:
+    did: list[str]
+
+    def record(self) -> None:
+        self.did.append("record")
+
+    def synchronize(self) -> None:
+        self.did.append("wait")
+
+
+def test_a_step_without_a_sampled_row_is_waited_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the host would run ahead of a prompt in many pieces, and overwrite staging buffers that the device has yet to read."""
+    FakeEvent.did = []
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    runner: Any = Runner.__new__(Runner)
+    runner.device = torch.device("cuda", 0)
+    piece: Any = ScheduledRow(None, 0, 64, False)  # type: ignore[arg-type]
+    nothing = torch.empty(0, dtype=torch.int32)
+    launched = runner._read_back(StepPlan([piece], 0, 64), nothing, nothing, [])
+    assert launched.wait() == []
+    assert FakeEvent.did == ["record", "wait"]

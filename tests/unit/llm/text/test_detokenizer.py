@@ -1,0 +1,75 @@
+"""Pieces of text add up to the whole, for any tokens, and no piece ends in half a character."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("tokenizers", reason="needs tokenizers (the llm extra)")
+
+from naiad.llm.text.detokenizer import ByteLevelDetokenizer, WindowDetokenizer, build_detokenizer
+from naiad.llm.text.tokenizer import Tokenizer
+from tests.unit.llm import tokenizers_made
+
+BYTE_LEVEL = Tokenizer(tokenizers_made.byte_level(), [400])
+SENTENCE_PIECE = Tokenizer(tokenizers_made.sentence_piece(), [2])
+
+
+def pieces(tokenizer: Tokenizer, prompt: list[int], tokens: list[int], skip_special_tokens: bool = True) -> list[str]:
+    detokenizer = build_detokenizer(tokenizer, prompt, skip_special_tokens)
+    return [*(detokenizer.append(token) for token in tokens), detokenizer.finish()]
+
+
+def test_the_kind_is_chosen_by_the_decoder() -> None:
+    assert isinstance(build_detokenizer(BYTE_LEVEL, [], True), ByteLevelDetokenizer)
+    assert isinstance(build_detokenizer(SENTENCE_PIECE, [], True), WindowDetokenizer)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, BYTE_LEVEL.vocab_size - 1), max_size=30), st.booleans())
+def test_byte_level_pieces_add_up(tokens: list[int], skip_special_tokens: bool) -> None:
+    """Random tokens: broken UTF-8 of every kind, special tokens in between."""
+    assert "".join(pieces(BYTE_LEVEL, [], tokens, skip_special_tokens)) == BYTE_LEVEL.decode(tokens, skip_special_tokens)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=40))
+def test_byte_level_text_comes_out_whole(text: str) -> None:
+    assert "".join(pieces(BYTE_LEVEL, [], BYTE_LEVEL.encode(text))) == text.encode("utf-8", "replace").decode()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=40), st.integers(0, 40))
+def test_sentence_piece_text_comes_out_whole(text: str, cut: int) -> None:
+    """The prompt's last tokens are the context: a leading space of the completion is kept."""
+    tokens = SENTENCE_PIECE.encode("the " + text)
+    cut = min(1 + cut, len(tokens))
+    prompt, completion = tokens[:cut], tokens[cut:]
+    whole = SENTENCE_PIECE.decode(tokens)
+    known = SENTENCE_PIECE.decode(prompt)
+    if not known.endswith("\ufffd"):
+        assert known + "".join(pieces(SENTENCE_PIECE, prompt, completion)) == whole
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE], ids=["byte-level", "sentence-piece"])
+def test_no_piece_ends_in_half_a_character(tokenizer: Tokenizer) -> None:
+    text = "the 東京 😀 Größe q"
+    given_out = pieces(tokenizer, tokenizer.encode("the"), tokenizer.encode(text))
+    assert not any("\ufffd" in piece for piece in given_out)
+    assert "".join(given_out).strip() == text
+
+
+def test_an_unfinished_character_is_shown_at_the_end() -> None:
+    tokens = BYTE_LEVEL.encode("é")
+    half = [BYTE_LEVEL.backend.token_to_id("Ã")]
+    assert "".join(pieces(BYTE_LEVEL, [], half)) == "\ufffd"
+    assert "".join(pieces(BYTE_LEVEL, [], tokens)) == "é"
+
+
+def test_added_tokens_keep_their_own_text() -> None:
+    tool, end = BYTE_LEVEL.backend.token_to_id("<tool>"), BYTE_LEVEL.backend.token_to_id("<|end|>")
+    assert "".join(pieces(BYTE_LEVEL, [], [tool, end])) == "<tool>"
+    assert "".join(pieces(BYTE_LEVEL, [], [tool, end], False)) == "<tool><|end|>"
+    assert BYTE_LEVEL.token_bytes(10_000_000) == b""

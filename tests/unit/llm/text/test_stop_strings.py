@@ -1,0 +1,66 @@
+"""Stop strings in text that arrives in pieces: found wherever they are cut, and never shown in part."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from naiad.llm.text.stop_strings import StopStrings
+
+TEXTS = st.text("ab.", max_size=30)
+STOPS = st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=3, unique=True)
+
+
+def feed(stops: StopStrings, text: str, cuts: list[int]) -> str:
+    shown, at = "", 0
+    for cut in [*sorted(cuts), len(text)]:
+        shown += stops.append(text[at:cut])
+        at = max(at, cut)
+        if stops.matched is not None:
+            return shown
+    return shown + stops.finish()
+
+
+def first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
+    return min(((text.find(stop), stop) for stop in stops if stop in text), default=None)
+
+
+@settings(max_examples=500, deadline=None)
+@given(TEXTS, STOPS, st.lists(st.integers(0, 30), max_size=6), st.booleans())
+def test_what_is_shown_ends_at_a_stop(text: str, stops: list[str], cuts: list[int], include_stop: bool) -> None:
+    matcher = StopStrings(stops, include_stop)
+    shown = feed(matcher, text, [min(cut, len(text)) for cut in cuts])
+    if first_stop(text, stops) is None:
+        assert matcher.matched is None
+        assert shown == text
+        return
+    assert matcher.matched in stops
+    assert text.startswith(shown)
+    before = shown.removesuffix(matcher.matched) if include_stop else shown
+    assert first_stop(before, stops) is None or include_stop
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, STOPS)
+def test_letter_by_letter_the_first_stop_to_be_complete_ends_it(text: str, stops: list[str]) -> None:
+    matcher = StopStrings(stops, False)
+    shown = feed(matcher, text, list(range(len(text))))
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    if ends:
+        complete = text[: min(ends)]
+        assert complete == shown + text[len(shown) : min(ends)]
+        assert any(complete == shown + stop for stop in stops)
+    else:
+        assert shown == text
+
+
+@pytest.mark.parametrize(("pieces", "shown"), [(["Hel", "lo <|e", "nd|> x"], "Hello "), (["a<|", "b"], "a<|b"), (["<|end|>"], "")])
+def test_held_text_is_let_go_when_it_becomes_something_else(pieces: list[str], shown: str) -> None:
+    matcher = StopStrings(["<|end|>"], False)
+    got = "".join(matcher.append(piece) for piece in pieces)
+    assert got + matcher.finish() == shown
+
+
+def test_without_stops_nothing_is_held() -> None:
+    assert StopStrings([], False).append("x") == "x"
