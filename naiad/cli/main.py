@@ -105,8 +105,8 @@ class LazyCommand(click.Command):
 
 naiad.add_command(LazyCommand("init", "naiad.tools.init_command", "Write a model repository to start from."))
 naiad.add_command(LazyCommand("pull", "naiad.tools.pull_command", "Fetch a language model for demos, or one from the hub."))
-naiad.add_command(LazyCommand("perf", "naiad.tools.perf.command", "Measure a model under load, with perf_analyzer's flags."))
-naiad.add_command(LazyCommand("analyze", "naiad.tools.analyze.command", "Find a model's best configuration, as model-analyzer does."))
+naiad.add_command(LazyCommand("perf", "naiad.perf.command", "Measure a model under load, with perf_analyzer's flags."))
+naiad.add_command(LazyCommand("analyze", "naiad.analyze.command", "Find a model's best configuration, as model-analyzer does."))
 
 
 def _nearest(failure: click.NoSuchOption) -> str:

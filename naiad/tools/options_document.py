@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from naiad.analyze.settings import ProfileOptions, ReportOptions
+from naiad.perf.options import PerfOptions
 from naiad.settings.option import Option, declared_options
-from naiad.tools.analyze.settings import ProfileOptions, ReportOptions
 from naiad.tools.options_command import default_words, spelling
-from naiad.tools.perf.options import PerfOptions
 
 PAGES: dict[str, list[tuple[str, type[msgspec.Struct]]]] = {
     "perf.md": [("Options", PerfOptions)],

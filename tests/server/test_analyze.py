@@ -1,7 +1,7 @@
 """`naiad analyze` with real servers: searches, failing configurations, resuming, ensembles, remote servers, writing back.
 
 What is best depends on how busy the machine is: it is compared with what was measured. That searches find the best is
-tests/unit/tools/analyze/test_search.py.
+tests/unit/analyze/test_search.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from naiad.analyze.checkpoint import FILE
 from naiad.cli.main import naiad as naiad_group
 from naiad.cli.main import run
-from naiad.tools.analyze.checkpoint import FILE
 from tests.server.harness import Server, naiad, naiad_command, naiad_environment, process_tree, wait_gone
 
 CONFIG = """

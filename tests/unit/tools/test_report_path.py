@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from naiad.perf.options import PerfOptions
+from naiad.perf.session import run
 from naiad.settings.option import OptionError
-from naiad.tools.perf.options import PerfOptions
-from naiad.tools.perf.session import run
 from naiad.tools.report_path import check_file, make_folder
 
 

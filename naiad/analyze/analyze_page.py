@@ -1,0 +1,228 @@
+"""The report as a page: what won and by how much, the charts that show why, every table, and how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from naiad.analyze.checkpoint import Job
+from naiad.analyze.measurement import Measurement
+from naiad.analyze.metric import METRICS
+from naiad.analyze.ranking import Ranked, default_of, failures
+from naiad.analyze.result_tables import Table, detail_table, heading, present, summary_table, text
+from naiad.tools.page.chart import NUM_COLORS, Axis, Bar, Mark, Series, bar_chart, heat_chart, legend, xy_chart
+from naiad.tools.page.page import Cell, Fact, card, grid, page, table
+from naiad.tools.page.page import heading as part_heading
+
+JobPart = tuple[Job, list[Measurement], list[Ranked], str]
+_MAX_SERIES = NUM_COLORS - 1
+
+
+def analyze_page(parts: Sequence[JobPart], count: int, *, has_details: bool) -> str:
+    title = "Model analysis: " + ", ".join(" + ".join(job.models) for job, *_ in parts)
+    facts = [fact for part in parts for fact in _facts(part, several=len(parts) > 1)]
+    sections: list[str] = []
+    for part in parts:
+        if len(parts) > 1:
+            sections.append(part_heading(" + ".join(part[0].models)))
+        sections += _sections(part, count, has_details=has_details)
+    first = parts[0][0]
+    footer = [("Command", first.command), ("Search", ", ".join(sorted({job.search_mode for job, *_ in parts}))), ("Machine", first.machine)]
+    footer += [("Repository", first.repository), ("Version", f"Naiad {first.version}")]
+    when = first.time.replace("T", " ").replace("+00:00", " UTC")
+    return page(title, f"naiad analyze, {when}", facts, sections, [entry for entry in footer if entry[1]])
+
+
+def _facts(part: JobPart, *, several: bool) -> list[Fact]:
+    job, measurements, ranked, _ = part
+    prefix = f"{' + '.join(job.models)}: " if several else ""
+    best_name = f"{prefix}best configuration" if several else "Best configuration"
+    rate_name, latency_name = (f"{prefix}throughput", f"{prefix}p99 latency") if several else ("Throughput", "p99 latency")
+    if not ranked:
+        return [Fact(f"{prefix}result", "nothing ran", f"{len(measurements)} measurements failed")]
+    best, base = ranked[0], default_of(measurements)
+    rate, latency = best.best.figure("perf_throughput") or 0.0, best.best.figure("perf_latency_p99") or 0.0
+    facts = [
+        Fact(best_name, best.name.removeprefix(f"{job.models[0]}_"), _config_words(best.best)),
+        Fact(rate_name, f"{rate:,.0f}/s", _against(rate, base, "perf_throughput", job)),
+        Fact(latency_name, f"{latency:,.2f} ms", f"at concurrency {best.best.concurrency}"),
+    ]
+    if not several:
+        memory = best.best.figure("gpu_used_memory") or best.best.figure("cpu_used_ram")
+        if memory is not None:
+            kind = "GPU" if best.best.figure("gpu_used_memory") else "CPU"
+            facts.append(Fact(f"{kind} memory", f"{memory:,.0f} MB", "the server and its workers"))
+        facts.append(Fact("Measurements", str(len(measurements)), f"{len(ranked)} configurations; all of them: {job.space_size:,}"))
+    return facts
+
+
+def _against(rate: float, base: Measurement | None, metric: str, job: Job) -> str:
+    before = base.figure(metric) if base is not None else None
+    return f"x{rate / before:.2f} of what it was ({before:,.0f}/s)" if before else "the configuration as it was did not run"
+
+
+def _config_words(measurement: Measurement) -> str:
+    only = measurement.leading[0]
+    if len(measurement.outcomes) > 1:
+        return f"{len(measurement.outcomes)} models"
+    if any(name.startswith("parameters.") for name in only.values):
+        return ", ".join(f"{name.removeprefix('parameters.')} {value}" for name, value in only.values.items())
+    return f"batch {only.max_batch_size}, instances {only.instances}, batching {only.dynamic_batching.lower()}"
+
+
+def _sections(part: JobPart, count: int, *, has_details: bool) -> list[str]:
+    job, measurements, ranked, sentence = part
+    sections: list[str] = []
+    if ranked:
+        summary = summary_table(ranked, job.goal, count)
+        sections.append(card("Best configurations", _table(summary), sentence[0].upper() + sentence[1:] + "."))
+        sections.append(grid(_charts(job, ranked, count)))
+        if has_details:
+            sections += [card(f"Details: {entry.name}", _table(detail_table(entry))) for entry in ranked[:count]]
+        sections.append(card("All configurations", _table(_all_table(ranked)), "Each with its best load. Click a heading to sort."))
+    failed = failures(measurements)
+    if failed:
+        rows: list[list[str | Cell]] = [[one.name, str(one.concurrency), one.error.splitlines()[0]] for one in failed]
+        sections.append(card("What failed", table(["Model Config Name", "Concurrency", "Why"], rows, num_text_columns=3)))
+    return sections
+
+
+def _table(found: Table) -> str:
+    rows: list[list[str | Cell]] = [list(row) for row in found.rows]
+    return table(found.headings, rows, num_text_columns=found.num_text_columns, best_row=found.best_row)
+
+
+def _all_table(ranked: Sequence[Ranked]) -> Table:
+    whole = [entry.best for entry in ranked]
+    wanted = ("perf_throughput", "perf_latency_p99", "perf_latency_avg", "output_token_throughput", "cpu_used_ram", "gpu_used_memory")
+    metrics = present((*wanted, "gpu_utilization"), whole)
+    rows = [
+        [
+            entry.name,
+            _config_words(entry.best),
+            str(entry.best.concurrency),
+            *(text(entry.best.figure(metric), metric) for metric in metrics),
+        ]
+        for entry in ranked
+    ]
+    return Table(["Model Config Name", "Configuration", "Concurrency", *(heading(metric) for metric in metrics)], rows, 2)
+
+
+def _charts(job: Job, ranked: Sequence[Ranked], count: int) -> list[str]:
+    chosen = _chosen(ranked, max(count, 3))
+    rate_name = "output_token_throughput" if any(entry.best.figure("output_token_throughput") for entry in ranked) else "perf_throughput"
+    charts = [_throughput_latency(job, ranked, chosen, rate_name), _by_concurrency(chosen, rate_name), _latency_by_concurrency(job, chosen)]
+    heat = _heat(ranked, rate_name)
+    charts.append(heat or _bars("Throughput of the best configurations", chosen, rate_name))
+    costs = present(("gpu_used_memory", "gpu_utilization", "cpu_used_ram", "cpu_utilization"), [entry.best for entry in ranked])
+    return charts + [_bars(METRICS[metric].title, chosen, metric) for metric in costs]
+
+
+def _chosen(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
+    shown = list(ranked[: min(count + 1, _MAX_SERIES)])
+    return shown + [entry for entry in ranked if entry.best.is_default and entry not in shown]
+
+
+def _tip(entry: Ranked, one: Measurement) -> str:
+    lines = [f"{entry.name}, concurrency {one.concurrency}"]
+    names = ("perf_throughput", "output_token_throughput", "perf_latency_p99", "perf_latency_avg", "gpu_used_memory", "cpu_used_ram")
+    lines += [f"{METRICS[metric].title}: {text(one.figure(metric), metric)} {METRICS[metric].unit}" for metric in present(names, [one])]
+    return "\n".join([*lines, *([] if one.is_stable else ["not stable"])])
+
+
+def _limit(job: Job, metric: str) -> float | None:
+    limits = [found[metric].maximum for found in job.goal.constraints.values() if metric in found]
+    return next((limit for limit in limits if limit is not None), None)
+
+
+def _throughput_latency(job: Job, ranked: Sequence[Ranked], chosen: Sequence[Ranked], rate: str) -> str:
+    """Every measurement; the best configurations in colour, the rest as a cloud."""
+    names = {entry.name for entry in chosen}
+    rest = [
+        Mark(one.figure("perf_latency_p99") or 0, one.figure(rate) or 0, _tip(entry, one), not one.is_stable)
+        for entry in ranked
+        if entry.name not in names
+        for one in entry.measurements
+    ]
+    series = [Series("other configurations", rest, NUM_COLORS - 1, has_line=False)] if rest else []
+    for color, entry in enumerate(chosen):
+        marks = [
+            Mark(
+                one.figure("perf_latency_p99") or 0,
+                one.figure(rate) or 0,
+                _tip(entry, one),
+                not one.is_stable,
+                "best" if color == 0 and one is entry.best else "",
+            )
+            for one in entry.measurements
+        ]
+        series.append(Series(entry.name, marks, color, has_line=len(marks) > 1))
+    latencies = [mark.x for one in series for mark in one.marks if mark.x > 0]
+    is_log = bool(latencies) and max(latencies) / min(latencies) > 50
+    x_axis = Axis("p99 latency, ms", is_log=is_log, limit=_limit(job, "perf_latency_p99"))
+    body = xy_chart(series, x_axis, Axis(_unit(rate)), "Throughput against p99 latency of all configurations")
+    return card(
+        "Throughput against p99 latency",
+        body + legend(series),
+        "Up and to the left is better; each point is one measurement, hollow where it was not stable.",
+    )
+
+
+def _unit(rate: str) -> str:
+    return "output tokens per second" if rate == "output_token_throughput" else "inferences per second"
+
+
+def _by_concurrency(chosen: Sequence[Ranked], rate: str) -> str:
+    series = [
+        Series(
+            entry.name,
+            [Mark(one.concurrency, one.figure(rate) or 0, _tip(entry, one), not one.is_stable) for one in entry.measurements],
+            color,
+        )
+        for color, entry in enumerate(chosen)
+    ]
+    body = xy_chart(series, Axis("concurrent requests", is_log=True), Axis(_unit(rate)), "Throughput by concurrency")
+    return card("Throughput by concurrency", body + legend(series))
+
+
+def _latency_by_concurrency(job: Job, chosen: Sequence[Ranked]) -> str:
+    series = [
+        Series(
+            entry.name,
+            [Mark(one.concurrency, one.figure("perf_latency_p99") or 0, _tip(entry, one), not one.is_stable) for one in entry.measurements],
+            color,
+        )
+        for color, entry in enumerate(chosen)
+    ]
+    y_axis = Axis("p99 latency, ms", limit=_limit(job, "perf_latency_p99"))
+    body = xy_chart(series, Axis("concurrent requests", is_log=True), y_axis, "p99 latency by concurrency")
+    return card("p99 latency by concurrency", body + legend(series))
+
+
+def _heat(ranked: Sequence[Ranked], rate: str) -> str:
+    """Throughput over the two dimensions of a model that were searched; empty for any other number of them."""
+    outcomes = [(entry.best, entry.best.outcomes[0]) for entry in ranked if len(entry.best.outcomes) == 1 and entry.best.outcomes[0].values]
+    names = sorted(
+        {name for _, outcome in outcomes for name in outcome.values if len({str(one.values.get(name)) for _, one in outcomes}) > 1}
+    )
+    if len(names) != 2:
+        return ""
+    x_name, y_name = sorted(names, key=lambda name: name == "instance_count" or name.endswith("batched_tokens"))
+    columns, rows = (sorted({outcome.values[name] for _, outcome in outcomes}) for name in (x_name, y_name))
+    values: dict[tuple[int, int], float] = {}
+    for measurement, outcome in outcomes:
+        place = (columns.index(outcome.values[x_name]), len(rows) - 1 - rows.index(outcome.values[y_name]))
+        values[place] = max(values.get(place, 0.0), measurement.figure(rate) or 0.0)
+    titles = [name.removeprefix("parameters.").replace("_", " ") for name in (x_name, y_name)]
+    body = heat_chart(
+        [str(value) for value in columns], [str(value) for value in reversed(rows)], values, titles[0], titles[1], "Throughput map"
+    )
+    return card("Where the search went", body, f"Highest {_unit(rate)} seen at each configuration; empty ones were not measured.")
+
+
+def _bars(title: str, chosen: Sequence[Ranked], metric: str) -> str:
+    bars = [
+        Bar(entry.name, value, color, _tip(entry, entry.best))
+        for color, entry in enumerate(chosen)
+        if (value := entry.best.figure(metric)) is not None
+    ]
+    return card(title, bar_chart(bars, METRICS[metric].unit, title))

@@ -1,0 +1,153 @@
+"""What was measured, kept as it is measured: a line of JSON for each, so that a run that was killed goes on where it was.
+
+Rule: a line is written and synced before the next measurement starts; a half-written last line is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from naiad.analyze.measurement import Measurement
+from naiad.analyze.metric import Constraints, Objectives
+from naiad.settings.option import OptionError
+
+FORMAT = "naiad-analyze/1"
+FILE = "measurements.jsonl"
+
+
+class CheckpointError(Exception):
+    """What was measured cannot be kept, e.g. on a full disk: there is no sense in going on."""
+
+
+class Goal(msgspec.Struct, frozen=True):
+    objectives: dict[str, Objectives] = {}
+    """By model."""
+    constraints: dict[str, Constraints] = {}
+    weights: dict[str, float] = {}
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One search: a model, or several that are measured together."""
+
+    models: list[str]
+    fingerprint: str
+    """Of the models' configurations and how they are measured: figures from anything else do not belong here."""
+    search_mode: str
+    goal: Goal
+    command: str
+    machine: str
+    time: str
+    version: str
+    space_size: int
+    repository: str = ""
+
+
+class Entry(msgspec.Struct, tag_field="kind"):
+    pass
+
+
+class JobEntry(Entry, tag="job"):
+    format: str
+    job: Job
+
+
+class MeasurementEntry(Entry, tag="measurement"):
+    models: list[str]
+    measurement: Measurement
+
+
+class History(msgspec.Struct):
+    """All that a checkpoint directory holds."""
+
+    jobs: dict[str, Job]
+    """By the names of its models, joined."""
+    measurements: dict[str, dict[str, Measurement]]
+    """By job, then by key."""
+
+
+def job_key(models: list[str]) -> str:
+    return " + ".join(models)
+
+
+def fingerprint(parts: list[Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
+
+
+def read_history(directory: Path) -> History:
+    """Raises OptionError for a file of something else."""
+    history = History({}, {})
+    path = directory / FILE
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return history
+    decoder = msgspec.json.Decoder(JobEntry | MeasurementEntry)
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            if number == len(lines):
+                break
+            raise OptionError(f"{path}, line {number}: {error}") from None
+        if isinstance(entry, JobEntry):
+            history.jobs[job_key(entry.job.models)] = entry.job
+            history.measurements.setdefault(job_key(entry.job.models), {})
+        else:
+            history.measurements.setdefault(job_key(entry.models), {})[entry.measurement.key] = entry.measurement
+    return history
+
+
+class Checkpoint:
+    def __init__(self, directory: Path) -> None:
+        """Raises OptionError."""
+        self.history = read_history(directory)
+        self._path = directory / FILE
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._drop_half_line()
+            self._file = self._path.open("ab", buffering=0)
+        except OSError as error:
+            raise OptionError(f"--checkpoint-directory {directory} cannot be used: {error.strerror}") from None
+
+    def _drop_half_line(self) -> None:
+        if not self._path.exists():
+            return
+        data = self._path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            self._path.write_bytes(data[: data.rfind(b"\n") + 1])
+
+    def begin(self, job: Job) -> dict[str, Measurement]:
+        """What is already measured of it. Raises OptionError when that was with other configurations."""
+        key = job_key(job.models)
+        known = self.history.jobs.get(key)
+        if known is not None and known.fingerprint != job.fingerprint:
+            raise OptionError(
+                f"the checkpoint {self._path} was made with another configuration of {key}, or other measurement settings: "
+                "remove it, or choose another --checkpoint-directory"
+            )
+        self.history.jobs[key] = job
+        self._write(JobEntry(FORMAT, job))
+        return self.history.measurements.setdefault(key, {})
+
+    def add(self, job: Job, measurement: Measurement) -> None:
+        self.history.measurements[job_key(job.models)][measurement.key] = measurement
+        self._write(MeasurementEntry(job.models, measurement))
+
+    def _write(self, entry: JobEntry | MeasurementEntry) -> None:
+        """Raises CheckpointError."""
+        line = msgspec.json.encode(entry) + b"\n"
+        try:
+            # A disk that is nearly full takes a part of a line; the rest says why.
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise CheckpointError(f"the checkpoint {self._path} cannot be written: {error.strerror}") from None
+
+    def close(self) -> None:
+        self._file.close()

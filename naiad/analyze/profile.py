@@ -1,0 +1,240 @@
+"""`naiad analyze profile`: start the server, search each workload, keep every measurement, report.
+
+Rule: whatever is measured goes through the checkpoint first, so an interrupted run loses nothing, and a second one measures nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import uvloop
+
+from naiad import __version__
+from naiad.analyze.brute import Search, brute_search
+from naiad.analyze.checkpoint import Checkpoint, CheckpointError, Goal, Job, fingerprint
+from naiad.analyze.config_file import read_config_file
+from naiad.analyze.job import Bench, Workload
+from naiad.analyze.measurement import Measurement
+from naiad.analyze.metric import Limit, Objectives
+from naiad.analyze.optuna_search import num_trials, optuna_search
+from naiad.analyze.progress import SearchProgress
+from naiad.analyze.quick import quick_search
+from naiad.analyze.ranking import rank, trial_score
+from naiad.analyze.report import write_report
+from naiad.analyze.repository import check_models, read_configs
+from naiad.analyze.server import AnalyzedServer, LocalServer, ServerError, make_server
+from naiad.analyze.settings import ModelSpec, ProfileOptions, ReportOptions
+from naiad.analyze.space import Space, Trial, build_space
+from naiad.analyze.variant import override_json
+from naiad.analyze.winner import write_winners
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.perf.channels.control import ControlError
+from naiad.perf.report.progress import LiveLine, wants_live
+from naiad.perf.report.saved_run import command_text
+from naiad.settings.option import OptionError
+from naiad.tools.machine import machine_text
+from naiad.tools.report_path import make_folder
+
+UNUSABLE = 99
+INTERRUPTED = 130
+
+
+def run_profile(values: dict[str, Any]) -> int:
+    """`values`: what the command line says. Raises OptionError."""
+    options, specs = complete_options(values)
+    make_folder("--export-path", options.export_path)
+    return uvloop.run(_profile(options, specs))
+
+
+def complete_options(values: dict[str, Any]) -> tuple[ProfileOptions, list[ModelSpec]]:
+    """The command line over the file; every model with its own or the common goal."""
+    written: dict[str, Any] = {}
+    specs = [ModelSpec(name=name) for name in values.get("profile_models", [])]
+    if "config_file" in values:
+        found = read_config_file(Path(values["config_file"]))
+        for note in found.notes:
+            click.echo(note, err=True)
+        written = found.values
+        in_file = {spec.name: spec for spec in found.models}
+        specs = [in_file.get(spec.name, spec) for spec in specs] or found.models
+    options = ProfileOptions(**(written | values))
+    if options.triton_launch_mode not in ("local", "remote"):
+        raise OptionError(f"--triton-launch-mode {options.triton_launch_mode}: a server is started here or already runs: local or remote")
+    if not specs:
+        raise OptionError("--profile-models says which models to measure")
+    if options.triton_launch_mode == "local":
+        if not options.model_repository:
+            raise OptionError("--model-repository says where the models are")
+        check_models(Path(options.model_repository), [spec.name for spec in specs])
+    return options, [_with_goal(options, spec) for spec in specs]
+
+
+def _with_goal(options: ProfileOptions, spec: ModelSpec) -> ModelSpec:
+    default: Objectives = {"output_token_throughput": 1.0} if options.model_type == "llm" else {"perf_throughput": 1.0}
+    constraints = dict(spec.constraints or options.constraints)
+    if options.latency_budget:
+        constraints["perf_latency_p99"] = Limit(maximum=options.latency_budget)
+    if options.min_throughput:
+        constraints["perf_throughput"] = Limit(minimum=options.min_throughput)
+    return msgspec.structs.replace(spec, objectives=spec.objectives or options.objectives or default, constraints=constraints)
+
+
+async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    checkpoint = Checkpoint(Path(options.checkpoint_directory))
+    server = make_server(options)
+    groups = [specs] if options.run_config_profile_models_concurrently_enable else [[spec] for spec in specs]
+    jobs: list[tuple[Job, Workload]] = []
+    code = 0
+    try:
+        await server.start()
+        for group in groups:
+            try:
+                jobs.append(await _search_group(options, group, server, checkpoint))
+            except ControlError as error:
+                click.echo(f"error: {' + '.join(spec.name for spec in group)}: {error}", err=True)
+                code = UNUSABLE
+    except (ServerError, CheckpointError) as error:
+        click.echo(f"error: {error}", err=True)
+        code = UNUSABLE
+    except asyncio.CancelledError:
+        click.echo("Interrupted; what was measured is kept, the same command goes on from here.", err=True)
+        code = INTERRUPTED
+    finally:
+        await server.stop()
+        checkpoint.close()
+    if isinstance(server, LocalServer) and code == 0:
+        server.forget_log()
+    return _finish(options, checkpoint, jobs) or code
+
+
+def _finish(options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[Job, Workload]]) -> int:
+    """Reports on whatever there is, also after an interruption."""
+    history = checkpoint.history
+    if not history.jobs:
+        return 0
+    for job, workload in jobs:
+        measurements = list(history.measurements[" + ".join(job.models)].values())
+        ranked = rank(measurements, job.goal)
+        if ranked:
+            try:
+                write_winners(options, workload, ranked)
+            except OSError as error:
+                click.echo(f"error: the best configurations cannot be written: {error}", err=True)
+    if not options.skip_summary_reports:
+        formats = ReportOptions(
+            checkpoint_directory=options.checkpoint_directory,
+            export_path=options.export_path,
+            num_configs_per_model=options.num_configs_per_model,
+        )
+        return write_report(history, formats, has_details=not options.skip_detailed_reports)
+    return 0
+
+
+async def _search_group(
+    options: ProfileOptions, specs: list[ModelSpec], server: AnalyzedServer, checkpoint: Checkpoint
+) -> tuple[Job, Workload]:
+    workload = await _workload(options, specs, server)
+    job = _job(options, workload)
+    known = checkpoint.begin(job)
+    bench = Bench(options, workload, server)
+    for measurement in known.values():
+        bench.recall(measurement)
+    space = workload.space
+    progress = SearchProgress(LiveLine(wants_live(options.progress)), " + ".join(workload.models), _num_planned(options, space), len(known))
+    base = await _default_measurement(bench, job, checkpoint, progress, space)
+    search = _make_search(options, space)
+    try:
+        trial = next(search)
+        while True:
+            measurement = await _measured(bench, job, checkpoint, progress, trial)
+            trial = search.send(trial_score(measurement, base, job.goal))
+    except StopIteration:
+        pass
+    finally:
+        progress.end()
+    await bench.unload()
+    return job, workload
+
+
+async def _default_measurement(
+    bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, space: Space
+) -> Measurement | None:
+    """The configuration as it is comes first: scores are relative to it. None when it does not run."""
+    concurrencies = space.concurrencies if space.has_given_concurrencies else (1, min(16, space.max_concurrency))
+    best: Measurement | None = None
+    for concurrency in dict.fromkeys(concurrencies):
+        found = await _measured(bench, job, checkpoint, progress, Trial((), concurrency, space.batch_sizes[0]))
+        if not found.error and (best is None or (found.figure("perf_throughput") or 0) > (best.figure("perf_throughput") or 0)):
+            best = found
+    return best
+
+
+async def _measured(bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, trial: Trial) -> Measurement:
+    known = checkpoint.history.measurements[" + ".join(job.models)].get(bench.key(trial))
+    if known is not None:
+        return known
+    progress.begin(bench.describe(trial))
+    measurement = await bench.measure(trial)
+    checkpoint.add(job, measurement)
+    progress.done(measurement)
+    return measurement
+
+
+async def _workload(options: ProfileOptions, specs: list[ModelSpec], server: AnalyzedServer) -> Workload:
+    control = server.control()
+    configs: dict[str, ModelConfig] = {}
+    try:
+        for spec in specs:
+            configs |= await read_configs(control, spec.name, options.bls_composing_models)
+    finally:
+        await control.close()
+    return Workload(specs, configs, build_space(options, specs, configs))
+
+
+def _job(options: ProfileOptions, workload: Workload) -> Job:
+    goal = Goal(
+        {spec.name: spec.objectives for spec in workload.specs},
+        {spec.name: spec.constraints for spec in workload.specs},
+        {spec.name: spec.weighting for spec in workload.specs},
+    )
+    measured_with = [options.measurement_interval, options.perf_analyzer_flags, options.client_protocol]
+    measured_with += [spec.perf_analyzer_flags for spec in workload.specs]
+    return Job(
+        workload.models,
+        fingerprint([*measured_with, *(override_json(config) for config in workload.configs.values())]),
+        "none" if options.run_config_search_disable else options.run_config_search_mode,
+        goal,
+        command_text(),
+        machine_text(),
+        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        __version__,
+        workload.space.size,
+        str(options.model_repository),
+    )
+
+
+def _make_search(options: ProfileOptions, space: Space) -> Search:
+    if options.run_config_search_disable or options.run_config_search_mode == "brute":
+        return brute_search(space, is_early_exit=options.early_exit_enable)
+    if options.run_config_search_mode == "optuna":
+        return optuna_search(space, options)
+    return quick_search(space, has_sweep=not options.concurrency_sweep_disable)
+
+
+def _num_planned(options: ProfileOptions, space: Space) -> int:
+    """Exact for brute force, a guess for the others: for the time that is left."""
+    if options.run_config_search_disable or options.run_config_search_mode == "brute":
+        return space.size + 2
+    if options.run_config_search_mode == "optuna":
+        return num_trials(space, options) + 6
+    return min(space.size, 6 * len(space.dimensions) + 6) + 2

@@ -1,0 +1,132 @@
+"""The tables of a report, with the headings that model-analyzer's users know. The same rows go to terminal, CSV and page."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+import msgspec
+
+from naiad.analyze.checkpoint import Goal, Job
+from naiad.analyze.measurement import Measurement
+from naiad.analyze.metric import METRICS
+from naiad.analyze.ranking import Ranked, keeps_limits
+
+_SERVER_COLUMNS = ("cpu_used_ram", "gpu_used_memory", "gpu_utilization")
+_TOKEN_COLUMNS = ("output_token_throughput", "time_to_first_token_p99", "inter_token_latency_avg")
+_DETAIL_COLUMNS = (
+    "perf_throughput",
+    "perf_latency_p99",
+    "perf_client_response_wait",
+    "perf_server_queue",
+    "perf_server_compute_input",
+    "perf_server_compute_infer",
+    "perf_server_compute_output",
+    "cpu_utilization",
+)
+
+
+class Table(msgspec.Struct, frozen=True):
+    headings: list[str]
+    rows: list[list[str]]
+    num_text_columns: int
+    best_row: int = -1
+
+
+def heading(metric: str) -> str:
+    kind = METRICS[metric]
+    return f"{kind.title} ({kind.unit})"
+
+
+def text(value: float | None, metric: str = "") -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if METRICS[metric].unit in ("MB", "%") else f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
+
+
+def present(metrics: Sequence[str], measurements: Sequence[Measurement]) -> list[str]:
+    """Those of which there is a figure at all: a machine without GPU has no GPU columns."""
+    return [metric for metric in metrics if any(measurement.figure(metric) is not None for measurement in measurements)]
+
+
+def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
+    """The best configurations, and the one that the model came with."""
+    shown = list(ranked[:count])
+    shown += [entry for entry in ranked[count:] if entry.best.is_default]
+    measurements = [entry.best for entry in shown]
+    metrics = ["perf_latency_p99", "perf_throughput", *present((*_TOKEN_COLUMNS, *_SERVER_COLUMNS), measurements)]
+    has_limits = any(goal.constraints.values())
+    headings = ["Model Config Name", "Max Batch Size", "Dynamic Batching", "Total Instance Count", "Concurrency"]
+    changed = _other_dimensions(measurements)
+    headings += [name.removeprefix("parameters.") for name in changed]
+    headings += [heading(metric) for metric in metrics]
+    headings += ["Gain (%)"] + (["Satisfies Constraints"] if has_limits else [])
+    rows: list[list[str]] = []
+    for entry in shown:
+        best = entry.best
+        row = [entry.name, *_config_cells(best), str(best.concurrency)]
+        row += [_changed_cell(best, name) for name in changed]
+        row += [text(best.figure(metric), metric) for metric in metrics]
+        row += [f"{100 * entry.score:+.1f}" if entry.keeps_limits else ""]
+        rows.append(row + (["Yes" if entry.keeps_limits else "No"] if has_limits else []))
+    return Table(headings, rows, 4, 0 if shown else -1)
+
+
+def _config_cells(measurement: Measurement) -> list[str]:
+    """Of several models, or an ensemble's parts, in the order of the name."""
+    parts = [outcome for outcome in measurement.outcomes if outcome.instances] or measurement.outcomes
+    if len(parts) > 1:
+        return [
+            ", ".join(f"{outcome.model}: {outcome.max_batch_size}" for outcome in parts),
+            ", ".join(f"{outcome.model}: {outcome.dynamic_batching}" for outcome in parts),
+            ", ".join(f"{outcome.model}: {outcome.instances}" for outcome in parts),
+        ]
+    only = parts[0]
+    return [str(only.max_batch_size), only.dynamic_batching, only.instances]
+
+
+def _other_dimensions(measurements: Sequence[Measurement]) -> list[str]:
+    known = {"max_batch_size", "instance_count", "queue_delay_us"}
+    found: dict[str, None] = {}
+    for measurement in measurements:
+        for outcome in measurement.outcomes:
+            found |= dict.fromkeys(name for name in outcome.values if name not in known)
+    return list(found)
+
+
+def _changed_cell(measurement: Measurement, name: str) -> str:
+    values = [str(outcome.values[name]) for outcome in measurement.outcomes if name in outcome.values]
+    return ", ".join(values)
+
+
+def detail_table(entry: Ranked) -> Table:
+    metrics = present((*_DETAIL_COLUMNS, *_TOKEN_COLUMNS, *_SERVER_COLUMNS), entry.measurements)
+    headings = ["Request Concurrency", "Batch", *(heading(metric) for metric in metrics)]
+    rows = [
+        [str(one.concurrency), str(one.batch_size), *(text(one.figure(metric), metric) for metric in metrics)] for one in entry.measurements
+    ]
+    best = next((number for number, one in enumerate(entry.measurements) if one is entry.best), -1)
+    return Table(headings, rows, 0, best)
+
+
+def measurements_csv(jobs: Sequence[tuple[Job, Sequence[Measurement]]]) -> str:
+    """Every measurement, one a line: metrics-model-inference.csv."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    every = [measurement for _, measurements in jobs for measurement in measurements]
+    metrics = present(tuple(METRICS), every)
+    headings = ["Model", "Batch", "Concurrency", "Model Config Path", "Instance Group", "Max Batch Size", "Dynamic Batching"]
+    writer.writerow([*headings, "Satisfies Constraints", *(heading(metric) for metric in metrics), "Error"])
+    for job, measurements in jobs:
+        for one in measurements:
+            batch, batching, instances = _config_cells(one)
+            row = [" + ".join(job.models), one.batch_size, one.concurrency, one.name, instances, batch, batching]
+            row.append("" if one.error else "Yes" if keeps_limits(one, job.goal) else "No")
+            row += [_number(one.figure(metric)) for metric in metrics]
+            writer.writerow([*row, one.error])
+    return out.getvalue()
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

@@ -1,0 +1,41 @@
+"""Channels for an open loop: the one used last is taken first, new ones are made while all are busy, up to a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from naiad.perf.channels.call import Channel
+
+MAX_CHANNELS = 1024
+
+
+class ChannelPool:
+    def __init__(self, make_channel: Callable[[], Channel], max_channels: int = MAX_CHANNELS) -> None:
+        self._make_channel = make_channel
+        self._max_channels = max_channels
+        self._idle: list[Channel] = []
+        self._all: list[Channel] = []
+
+    async def warm(self, count: int) -> None:
+        """Opens that many beforehand, so that connecting is not measured. Raises ConnectError."""
+        added = [self._make_channel() for _ in range(min(count, self._max_channels) - len(self._all))]
+        await asyncio.gather(*(channel.open() for channel in added))
+        self._all += added
+        self._idle += added
+
+    def acquire(self) -> Channel | None:
+        if self._idle:
+            return self._idle.pop()
+        if len(self._all) >= self._max_channels:
+            return None
+        channel = self._make_channel()
+        self._all.append(channel)
+        return channel
+
+    def release(self, channel: Channel) -> None:
+        self._idle.append(channel)
+
+    def close(self) -> None:
+        for channel in self._all:
+            channel.close()

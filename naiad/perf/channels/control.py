@@ -1,0 +1,80 @@
+"""Questions to a server that are no load: its metadata, a model's facts and statistics, shared memory, loading.
+
+Rule: one interface over both protocols, so that whatever measures does not care which one carries the load.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from naiad.perf.data.model_facts import ModelFacts, ensemble_steps, model_facts
+
+
+class ControlError(Exception):
+    """The server cannot be reached or refused; the message is for the person who asked."""
+
+
+class Control(Protocol):
+    async def server_metadata(self) -> dict[str, Any]: ...
+
+    async def model_metadata(self, model: str, version: str) -> dict[str, Any]: ...
+
+    async def model_config(self, model: str, version: str) -> dict[str, Any]: ...
+
+    async def model_statistics(self, model: str, version: str) -> list[dict[str, Any]]: ...
+
+    async def is_model_ready(self, model: str, version: str = "") -> bool: ...
+
+    async def load_model(self, model: str, config: str = "") -> None:
+        """`config`: JSON that replaces the model's configuration."""
+
+    async def unload_model(self, model: str) -> None: ...
+
+    async def set_trace(self, model: str, settings: dict[str, list[str]]) -> None: ...
+
+    async def register_memory(self, kind: str, name: str, document: dict[str, Any]) -> None:
+        """`kind`: system or cuda; `document` as the HTTP interface has it."""
+
+    async def unregister_memory(self, kind: str) -> None:
+        """All regions of that kind."""
+
+    async def close(self) -> None: ...
+
+
+class ComposingModels(msgspec.Struct, frozen=True):
+    names: tuple[tuple[str, str], ...] = ()
+    has_sequence: bool = False
+    has_decoupled: bool = False
+
+
+async def read_model_facts(control: Control, model: str, version: str, bls_composing: list[tuple[str, str]]) -> ModelFacts:
+    server = await control.server_metadata()
+    metadata = await control.model_metadata(model, version)
+    config = await control.model_config(model, version)
+    facts = model_facts(metadata, config, version, list(server.get("extensions", [])))
+    found = await _composing(control, ensemble_steps(config) + bls_composing)
+    return msgspec.structs.replace(
+        facts,
+        composing=found.names,
+        is_sequence=facts.is_sequence or (facts.is_ensemble and found.has_sequence),
+        is_decoupled=facts.is_decoupled or (facts.is_ensemble and found.has_decoupled),
+    )
+
+
+async def _composing(control: Control, models: list[tuple[str, str]]) -> ComposingModels:
+    """Each once, in the order of the steps; steps that are ensembles themselves add theirs."""
+    found: dict[tuple[str, str], None] = {}
+    has_sequence = has_decoupled = False
+    waiting = list(reversed(models))
+    while waiting:
+        entry = waiting.pop()
+        if entry in found:
+            continue
+        found[entry] = None
+        config = await control.model_config(*entry)
+        has_sequence |= "sequence_batching" in config
+        has_decoupled |= bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+        waiting += reversed(ensemble_steps(config))
+    return ComposingModels(tuple(found), has_sequence, has_decoupled)

@@ -1,0 +1,205 @@
+"""One run of `naiad perf`: prepare, measure level after level, report.
+
+Rule: whatever happens to the server, what was measured is reported, and the exit code is perf_analyzer's:
+0 fine, 2 not stable, 99 the server could not be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from naiad import __version__
+from naiad.perf.channels.address import parse_address
+from naiad.perf.channels.call import ConnectError
+from naiad.perf.channels.control import ControlError
+from naiad.perf.load import schedule
+from naiad.perf.load.driver import Driver, LocalDriver
+from naiad.perf.load.level import Level, Mode
+from naiad.perf.load.worker_driver import WorkerDriver
+from naiad.perf.measure import search
+from naiad.perf.measure.gpu_readings import MetricsPoller
+from naiad.perf.measure.measure import LevelResult, Measurer, Pace, Watcher
+from naiad.perf.measure.ranges import Range
+from naiad.perf.measure.server_statistics import StatisticsReader
+from naiad.perf.options import PerfOptions
+from naiad.perf.prepare import Target, prepare_triton
+from naiad.perf.prepare_openai import prepare_openai
+from naiad.perf.report import text_report
+from naiad.perf.report.csv_report import csv_text
+from naiad.perf.report.profile_export import write_profile
+from naiad.perf.report.progress import LiveLine, PerfProgress, wants_live
+from naiad.settings.option import OptionError
+
+NOT_STABLE = 2
+UNUSABLE = 99
+
+
+class RunResult(msgspec.Struct):
+    options: PerfOptions
+    target: Target
+    levels: list[LevelResult]
+
+    @property
+    def exit_code(self) -> int:
+        if not self.levels or any(result.error for result in self.levels):
+            return UNUSABLE
+        return 0 if all(result.verdict.is_stable for result in self.levels) else NOT_STABLE
+
+
+async def prepare(options: PerfOptions) -> Target:
+    """Raises OptionError, ControlError, ConnectError."""
+    return await (prepare_openai(options) if options.service_kind == "openai" else prepare_triton(options))
+
+
+async def measure_all(options: PerfOptions, target: Target, watcher: Watcher, on_result: Any = None) -> RunResult:
+    """Every level that the options ask for. An interrupt ends the level in progress; the others stay."""
+    driver = _driver(options, target)
+    poller = _poller(options)
+    statistics = StatisticsReader(target.control, target.facts) if target.control is not None else None
+    measurer = Measurer(driver, target.plan, pace(options), watcher, statistics, poller)
+    run = RunResult(options, target, [])
+    if poller is not None:
+        poller.start()
+    try:
+        with _quiet_collector():
+            async for result in _levels(options, target, measurer):
+                run.levels.append(result)
+                if on_result is not None:
+                    on_result(result)
+    finally:
+        if poller is not None:
+            await poller.stop()
+        await driver.stop()
+    run.levels = search.by_value(run.levels)
+    return run
+
+
+def pace(options: PerfOptions) -> Pace:
+    return Pace(
+        options.measurement_interval / 1000,
+        options.measurement_request_count if options.measurement_mode == "count_windows" else 0,
+        options.request_count,
+        options.warmup_request_count,
+        options.stability_percentage,
+        options.max_trials,
+    )
+
+
+def _driver(options: PerfOptions, target: Target) -> Driver:
+    if options.processes > 1:
+        return WorkerDriver(target.traffic, target.load, options, options.processes)
+    return LocalDriver(target.traffic, target.load, digest=target.digest, check=target.check)
+
+
+def _poller(options: PerfOptions) -> MetricsPoller | None:
+    if not options.collect_metrics:
+        return None
+    address = parse_address(options.metrics_url, 8002)
+    return MetricsPoller(address, address.path or "/metrics", options.metrics_interval / 1000)
+
+
+def _levels(options: PerfOptions, target: Target, measurer: Measurer) -> AsyncIterator[LevelResult]:
+    is_within = search.within_threshold(options.latency_threshold, options.percentile)
+    if options.request_intervals:
+        times = schedule.read_intervals(Path(options.request_intervals))
+        return _once(measurer, Level(Mode.INTERVALS, len(times) * 1e6 / sum(times), times=times))
+    if options.replay:
+        return _once(measurer, Level(Mode.REPLAY, options.replay_speed, times=target.offsets_s))
+    if options.periodic_concurrency_range is not None:
+        return _once(measurer, Level(Mode.PERIODIC, options.periodic_concurrency_range.start))
+    found = options.request_rate_range or options.concurrency_range or Range(1, 1, 1)
+    mode = Mode.REQUEST_RATE if options.request_rate_range is not None else Mode.CONCURRENCY
+    make_level = search.level_maker(Level(mode, found.start, options.request_distribution))
+    walk = search.binary if options.binary_search else search.linear
+    return walk(found, lambda value: measurer.measure(make_level(value)), is_within)
+
+
+async def _once(measurer: Measurer, level: Level) -> AsyncIterator[LevelResult]:
+    yield await measurer.measure(level)
+
+
+@contextlib.contextmanager
+def _quiet_collector() -> Iterator[None]:
+    """A collection in the middle of a window would be measured as the server's latency."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+async def run_one(options: PerfOptions) -> tuple[int, RunResult | None]:
+    """Prints as it goes. Raises OptionError only."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    line = LiveLine(wants_live(options.progress))
+    try:
+        target = await prepare(options)
+    except (ControlError, ConnectError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return UNUSABLE, None
+    except asyncio.CancelledError:
+        return 130, None
+    finished: list[LevelResult] = []
+    try:
+        print(text_report.settings_text(options, target.facts))
+        watcher = PerfProgress(line, is_verbose=options.verbose, latency_name=_latency_name(options))
+
+        def on_result(result: LevelResult) -> None:
+            finished.append(result)
+            print(text_report.level_text(result, options, target.facts), flush=True)
+
+        result = await measure_all(options, target, watcher, on_result)
+    except asyncio.CancelledError:
+        line.clear()
+        print(f"Interrupted; {len(finished)} levels were finished.", file=sys.stderr)
+        result = RunResult(options, target, search.by_value(finished))
+        write_reports(result)
+        return 130, result
+    finally:
+        line.clear()
+        await target.close()
+        loop.remove_signal_handler(signal.SIGINT)
+    write_reports(result)
+    return result.exit_code, result
+
+
+def _latency_name(options: PerfOptions) -> str:
+    return "Avg latency" if options.percentile < 0 else f"p{options.percentile} latency"
+
+
+def write_reports(result: RunResult) -> None:
+    """The last table on stdout, and the files that were asked for. Raises OptionError for a path that cannot be written."""
+    options = result.options
+    if result.levels:
+        print(text_report.last_table(result.levels, options), end="", flush=True)
+    if options.latency_report_file:
+        write_file(options.latency_report_file, csv_text(result.levels, options, result.target.facts))
+    if options.profile_export_file:
+        try:
+            write_profile(
+                Path(options.profile_export_file), result.levels, result.target, options.service_kind, options.endpoint, __version__
+            )
+        except OSError as error:
+            raise OptionError(f"{options.profile_export_file} cannot be written: {error.strerror}") from None
+
+
+def write_file(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror}") from None

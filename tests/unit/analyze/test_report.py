@@ -1,0 +1,140 @@
+"""Checkpoints, and the reports that are made of them alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from naiad.analyze.checkpoint import FILE, Checkpoint, Goal, Job, read_history
+from naiad.analyze.measurement import Measurement, ModelOutcome
+from naiad.analyze.metric import Limit
+from naiad.analyze.progress import duration
+from naiad.analyze.report import run_report
+from naiad.analyze.settings import ReportOptions
+from naiad.settings.option import OptionError
+from naiad.tools.page.ticks import linear_ticks, log_ticks, short
+from tests.unit.perf.test_reports import check_page
+
+GOAL = Goal({"m": {"perf_throughput": 1.0}}, {"m": {"perf_latency_p99": Limit(maximum=40)}})
+JOB = Job(["m"], "f1", "quick", GOAL, "naiad analyze profile <x>", "a machine", "2026-01-01T00:00:00+00:00", "1.0", 40, "models")
+
+
+def measured(instances: int, batch: int, concurrency: int, rate: float, error: str = "") -> Measurement:
+    values = {"instance_count": instances, "max_batch_size": batch} if instances else {}
+    name = f"m_config_{instances}{batch}" if instances else "m_config_default"
+    figures = {} if error else {"perf_throughput": rate, "perf_latency_p99": 30.0 + concurrency, "perf_server_queue": 1.5}
+    outcome = ModelOutcome("m", name, batch or 1, "Enabled", f"{instances or 1}:CPU", values, figures)
+    return Measurement(f"{name}/{concurrency}", concurrency, 1, [outcome], {"cpu_used_ram": 120.0}, error=error, seconds=1.0)
+
+
+MEASUREMENTS = [
+    measured(0, 0, 1, 100),
+    measured(1, 2, 4, 250),
+    measured(2, 4, 8, 400),
+    measured(2, 4, 16, 500),
+    measured(3, 8, 8, 0, error="out of memory\nand more"),
+]
+
+
+def fill(folder: Path) -> Path:
+    checkpoint = Checkpoint(folder)
+    assert checkpoint.begin(JOB) == {}
+    for one in MEASUREMENTS:
+        checkpoint.add(JOB, one)
+    checkpoint.close()
+    return folder
+
+
+def test_a_checkpoint_keeps_everything(tmp_path: Path) -> None:
+    again = Checkpoint(fill(tmp_path))
+    known = again.begin(JOB)
+    again.close()
+    assert list(known.values()) == MEASUREMENTS
+
+
+def test_a_half_written_line_is_dropped(tmp_path: Path) -> None:
+    path = fill(tmp_path) / FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-25])
+    checkpoint = Checkpoint(tmp_path)
+    assert len(checkpoint.begin(JOB)) == len(MEASUREMENTS) - 1
+    checkpoint.add(JOB, MEASUREMENTS[-1])
+    checkpoint.close()
+    assert len(read_history(tmp_path).measurements["m"]) == len(MEASUREMENTS)
+
+
+def test_figures_of_another_configuration_are_refused(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(fill(tmp_path))
+    with pytest.raises(OptionError, match="another configuration of m"):
+        checkpoint.begin(msgspec.structs.replace(JOB, fingerprint="f2"))
+    checkpoint.close()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    path = fill(tmp_path) / FILE
+    path.write_bytes(b"garbage\n" + path.read_bytes())
+    with pytest.raises(OptionError, match="line 1"):
+        read_history(tmp_path)
+
+
+def test_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert run_report(ReportOptions(checkpoint_directory=str(fill(tmp_path / "cp")), export_path=str(out))) == 0
+    text = capsys.readouterr().out
+    assert "best is m_config_24 with 400.0 infer/sec at p99 38.00 ms, concurrency 8 (as it was: 100.0 infer/sec, x4.00)" in text
+    assert "1 measurements failed:\n  m_config_38, concurrency 8: out of memory" in text
+    for heading in (
+        "Model Config Name",
+        "Max Batch Size",
+        "Dynamic Batching",
+        "Total Instance Count",
+        "p99 Latency (ms)",
+        "Satisfies Constraints",
+    ):
+        assert f"| {heading}" in text
+    rows = list(csv.DictReader(io.StringIO((out / "metrics-model-inference.csv").read_text())))
+    assert [row["Satisfies Constraints"] for row in rows] == ["Yes", "Yes", "Yes", "No", ""]
+    document = json.loads((out / "results.json").read_text())
+    assert document[0]["ranking"][0]["name"] == "m_config_24"
+    page = (out / "report.html").read_text()
+    assert check_page(page)["svg"] >= 4
+    assert "naiad analyze profile &lt;x&gt;" in page
+    assert "a machine" in page
+    assert "out of memory" in page
+
+
+def test_a_report_of_chosen_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cp = str(fill(tmp_path / "cp"))
+    options = ReportOptions(
+        checkpoint_directory=cp, export_path=str(tmp_path), report_model_configs=["m_config_12"], output_formats=["csv"]
+    )
+    assert run_report(options) == 0
+    assert "\nm_config_12\n" in capsys.readouterr().out
+    assert not (tmp_path / "report.html").exists()
+    with pytest.raises(OptionError, match="'pdf' is not one of"):
+        run_report(msgspec.structs.replace(options, output_formats=["pdf"]))
+    with pytest.raises(OptionError, match="holds no measurements"):
+        run_report(ReportOptions(checkpoint_directory=str(tmp_path / "none")))
+
+
+def test_nothing_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.begin(JOB)
+    checkpoint.add(JOB, MEASUREMENTS[-1])
+    checkpoint.close()
+    assert run_report(ReportOptions(checkpoint_directory=str(tmp_path), export_path=str(tmp_path))) == 0
+    assert "none of 1 measurements gave figures" in capsys.readouterr().out
+    check_page((tmp_path / "report.html").read_text())
+
+
+def test_times_and_ticks() -> None:
+    assert [duration(seconds) for seconds in (5, 65, 4000)] == ["5 s", "1 min 05 s", "1 h 06 min"]
+    assert linear_ticks(0, 97) == [0, 20, 40, 60, 80, 100]
+    assert log_ticks(1, 100) == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert log_ticks(1, 5000) == [1, 10, 100, 1000, 10000]
+    assert [short(value) for value in (0.1234, 12, 1234, 12345, 2.5e6)] == ["0.123", "12", "1,234", "12.3k", "2.5M"]

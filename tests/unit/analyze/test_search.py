@@ -1,0 +1,162 @@
+"""The searches on landscapes with a known summit: how near they come, and with how few measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from naiad.analyze.brute import Search, brute_search
+from naiad.analyze.optuna_search import optuna_search
+from naiad.analyze.quick import quick_search
+from naiad.analyze.settings import ModelSpec, ProfileOptions
+from naiad.analyze.space import Space, Trial, build_space, powers
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.settings.option import OptionError
+
+OPTIONS = ProfileOptions(run_config_search_max_concurrency=256)
+Rate = Callable[[int, int, int], float]
+
+
+def config(**fields: object) -> ModelConfig:
+    return ModelConfig(name="m", max_batch_size=8, **fields)
+
+
+def space(options: ProfileOptions = OPTIONS) -> Space:
+    return build_space(options, [ModelSpec(name="m")], {"m": config()})
+
+
+def closed_loop(service: Callable[[int, int], float]) -> Rate:
+    """Throughput of a model that takes service(batch, instances) seconds per batch, under a concurrency."""
+
+    def rate(batch: int, instances: int, concurrency: int) -> float:
+        used = max(1, min(batch, -(-concurrency // instances)))
+        busy = min(instances, -(-concurrency // used))
+        return busy * used / service(used, instances) if concurrency else 0.0
+
+    return rate
+
+
+LANDSCAPES = {
+    "best at batch 8, 3 instances": closed_loop(lambda batch, count: 0.02 * max(1, (batch / 8) ** 2) * max(1, (count / 3) ** 2)),
+    "the larger the better": closed_loop(lambda batch, count: 0.01 + 0.0001 * batch),
+    "batches do not help": closed_loop(lambda batch, count: 0.004 * batch * max(1, count / 2)),
+    "one instance, large batches": closed_loop(lambda batch, count: (0.01 + 0.001 * batch) * count**1.2),
+    "two cores": closed_loop(lambda batch, count: (0.005 + 0.002 * batch) * max(1, count / 2)),
+}
+
+
+def walk(search: Search, found: Space, rate: Rate) -> tuple[float, int]:
+    """The best throughput seen, and how many measurements that took."""
+    best, count = 0.0, 0
+    try:
+        trial = next(search)
+        while True:
+            count += 1
+            value = rate(
+                int(found.value(trial.point, "max_batch_size", 1)), int(found.value(trial.point, "instance_count", 1)), trial.concurrency
+            )
+            best = max(best, value)
+            trial = search.send(value / 50 - 1)
+    except StopIteration:
+        return best, count
+
+
+@pytest.mark.parametrize("name", LANDSCAPES)
+@pytest.mark.parametrize("mode", ["quick", "optuna"])
+def test_near_the_best_with_a_third_of_the_measurements(name: str, mode: str) -> None:
+    found, rate = space(), LANDSCAPES[name]
+    best, count = walk(brute_search(found, is_early_exit=False), found, rate)
+    assert count == found.size == 5 * 8 * 9
+    search = quick_search(found) if mode == "quick" else optuna_search(found, OPTIONS)
+    reached, used = walk(search, found, rate)
+    assert reached >= 0.95 * best
+    assert used <= count / 3
+
+
+def test_failures_do_not_stop_a_search() -> None:
+    found = space()
+
+    def run(search: Search) -> list[Trial]:
+        trials = []
+        try:
+            trial = next(search)
+            while True:
+                trials.append(trial)
+                trial = search.send(None)
+        except StopIteration:
+            return trials
+
+    assert len(run(quick_search(found))) >= 3
+    assert len(run(optuna_search(found, OPTIONS))) >= 3
+    assert len(run(brute_search(found, is_early_exit=False))) == found.num_points
+
+
+def test_a_resumed_search_asks_the_same() -> None:
+    found, rate = space(), LANDSCAPES["two cores"]
+
+    def trials(search: Search) -> list[Trial]:
+        asked = []
+        try:
+            trial = next(search)
+            while True:
+                asked.append(trial)
+                trial = search.send(
+                    rate(*(int(found.value(trial.point, name, 1)) for name in ("max_batch_size", "instance_count")), trial.concurrency)
+                )
+        except StopIteration:
+            return asked
+
+    assert trials(optuna_search(found, OPTIONS)) == trials(optuna_search(found, OPTIONS))
+    assert trials(quick_search(found)) == trials(quick_search(found))
+
+
+def test_early_exit_skips_higher_loads() -> None:
+    found = space()
+    _, all_of_them = walk(brute_search(found, is_early_exit=False), found, lambda batch, count, concurrency: 1.0)
+    _, few = walk(brute_search(found, is_early_exit=True), found, lambda batch, count, concurrency: 1.0)
+    assert few < all_of_them
+
+
+def test_dimensions_of_a_space() -> None:
+    assert powers(1, 12) == [1, 2, 4, 8, 12]
+    assert [dimension.name for dimension in space().dimensions] == ["instance_count", "max_batch_size"]
+    delayed = space(ProfileOptions(run_config_search_max_queue_delay=[0, 100]))
+    assert delayed.dimensions[2].values == (0, 100)
+    unbatched = build_space(OPTIONS, [ModelSpec(name="m")], {"m": ModelConfig(name="m")})
+    assert [dimension.name for dimension in unbatched.dimensions] == ["instance_count"]
+    llm = build_space(OPTIONS, [ModelSpec(name="m")], {"m": ModelConfig(name="m", backend="llm")})
+    assert [dimension.name for dimension in llm.dimensions] == ["parameters.max_num_seqs", "parameters.max_num_batched_tokens"]
+    disabled = space(ProfileOptions(run_config_search_disable=True, concurrency=[1, 4]))
+    assert disabled.num_points == 1
+    assert disabled.concurrencies == (1, 4)
+    with pytest.raises(OptionError, match="smaller than the least"):
+        space(ProfileOptions(run_config_search_min_instance_count=4, run_config_search_max_instance_count=2))
+
+
+def test_values_given_in_the_file_are_the_dimensions() -> None:
+    spec = ModelSpec(
+        name="m",
+        model_config_parameters={
+            "max_batch_size": [4, 16],
+            "instance_group": [{"kind": "KIND_CPU", "count": [1, 2]}],
+            "dynamic_batching": {"max_queue_delay_microseconds": [100, 300]},
+            "parameters": {"threads": {"string_value": ["1", "2"]}},
+        },
+    )
+    found = build_space(OPTIONS, [spec], {"m": config()})
+    assert {dimension.name: dimension.values for dimension in found.dimensions} == {
+        "max_batch_size": (4, 16),
+        "instance_count": (1, 2),
+        "queue_delay_us": (100, 300),
+        "parameters.threads": ("1", "2"),
+    }
+    assert found.num_points == 16
+
+
+def test_concurrency_that_fills_the_batches() -> None:
+    found = space()
+    point = next(point for point in found.points() if found.values(point) == {"m": {"instance_count": 3, "max_batch_size": 8}})
+    assert found.formula_concurrency(point) == 64
+    given = space(ProfileOptions(concurrency=[1, 10, 50]))
+    assert given.formula_concurrency(point) == 50

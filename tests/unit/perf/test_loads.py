@@ -1,0 +1,351 @@
+"""Loads on channels without a network: how many requests are out, in which order, and what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from naiad.perf.channels.call import Call, ConnectError
+from naiad.perf.channels.channel_pool import ChannelPool
+from naiad.perf.load.closed_loop import ClosedLoop
+from naiad.perf.load.level import Level, Mode
+from naiad.perf.load.load import ResponseFailureError, Share
+from naiad.perf.load.open_loop import OpenLoop
+from naiad.perf.load.periodic_loop import PeriodicLoop, PeriodicSteps
+from naiad.perf.load.precise_timer import FdTimer, LoopTimer
+from naiad.perf.load.request_source import PlainSource, SequenceIds, SequencePlan, SequenceSource
+from naiad.perf.load.sequence_loop import SequenceLoop
+from naiad.perf.measure.recorder import Recorder
+from tests.unit.perf.fakes import FakeNetwork
+
+MS = 1_000_000
+
+
+def concurrency(value: int) -> Level:
+    return Level(Mode.CONCURRENCY, value)
+
+
+def closed(network: FakeNetwork, **options: object) -> ClosedLoop:
+    source = PlainSource([b"a", b"b"])
+    return ClosedLoop(Recorder(has_details=True), network.make, lambda: source, clock_ns=network.clock, **options)
+
+
+async def test_closed_loop_keeps_so_many_out() -> None:
+    network = FakeNetwork()
+    load = closed(network)
+    await load.apply(concurrency(3), Share())
+    assert len(network.busy) == load.num_in_flight == 3
+    network.clock.now_ns += 5 * MS
+    network.channels[1].answer()
+    assert len(network.busy) == 3
+    records = load.recorder.take()
+    assert list(records.latency) == [5 * MS]
+    assert [channel.sent for channel in network.channels] == [[b"a"], [b"b", b"b"], [b"a"]]
+
+
+async def test_closed_loop_grows_and_shrinks() -> None:
+    network = FakeNetwork()
+    load = closed(network)
+    await load.apply(concurrency(1), Share())
+    await load.apply(concurrency(3), Share())
+    assert load.num_in_flight == 3
+    await load.apply(concurrency(1), Share())
+    for channel in network.channels:
+        channel.answer()
+    assert load.num_in_flight == 1
+
+
+async def test_closed_loop_stops_after_so_many() -> None:
+    network = FakeNetwork()
+    load = closed(network)
+    await load.apply(concurrency(2), Share(num_requests=3))
+    while network.busy:
+        network.busy[0].answer()
+    assert load.num_sent == 3
+    assert load.is_exhausted
+
+
+async def test_stop_waits_for_what_is_out() -> None:
+    network = FakeNetwork()
+    load = closed(network)
+    await load.apply(concurrency(2), Share())
+    stopping = asyncio.ensure_future(load.stop(5))
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    for channel in network.busy:
+        channel.answer()
+    await stopping
+    assert all(channel.is_closed for channel in network.channels)
+    assert load.num_sent == 2
+
+
+async def test_failures_are_counted_and_the_load_goes_on() -> None:
+    network = FakeNetwork()
+    load = closed(network)
+    await load.apply(concurrency(1), Share())
+    network.channels[0].answer("HTTP 503: busy")
+    network.channels[0].answer()
+    records = load.recorder.take()
+    assert [failure.message for failure in records.failures] == ["HTTP 503: busy"]
+    assert len(records) == 1
+    assert not load.broken.is_set()
+
+
+async def test_a_lost_server_breaks_the_load() -> None:
+    network = FakeNetwork()
+    load = closed(network)
+    await load.apply(concurrency(20), Share())
+    for channel in list(network.channels):
+        channel.lose()
+    assert load.broken.is_set()
+    assert load.last_error == "cannot connect"
+
+
+async def test_connecting_fails_before_anything_is_sent() -> None:
+    network = FakeNetwork()
+    load = ClosedLoop(Recorder(), lambda listener: _refusing(network, listener), lambda: PlainSource([b"a"]))
+    with pytest.raises(ConnectError, match="refused"):
+        await load.apply(concurrency(1), Share())
+
+
+def _refusing(network: FakeNetwork, listener: ClosedLoop) -> object:
+    channel = network.make(listener)
+    channel.refuses = True
+    return channel
+
+
+async def test_responses_of_a_stream_are_digested() -> None:
+    network = FakeNetwork()
+    load = closed(network, digest=lambda payload: None if payload == "skip" else payload)
+    await load.apply(concurrency(1), Share())
+    channel = network.channels[0]
+    channel.respond("one")
+    channel.respond("skip")
+    network.clock.now_ns += MS
+    channel.respond("two")
+    channel.answer()
+    detail = load.recorder.take().details[0]
+    assert detail.responses == ["one", "two"]
+    assert [at_ns - detail.start_ns for at_ns in detail.response_ns] == [0, MS]
+
+
+async def test_an_error_within_a_stream_fails_the_request() -> None:
+    def digest(payload: str) -> str:
+        if payload == "bad":
+            raise ResponseFailureError("the engine died")
+        return payload
+
+    network = FakeNetwork()
+    load = closed(network, digest=digest)
+    await load.apply(concurrency(1), Share())
+    network.channels[0].respond("good")
+    network.channels[0].respond("bad")
+    network.channels[0].answer()
+    records = load.recorder.take()
+    assert len(records) == 0
+    assert [failure.message for failure in records.failures] == ["the engine died"]
+
+
+async def test_answers_are_checked() -> None:
+    network = FakeNetwork()
+    load = closed(network, check=lambda item, payload: None if payload == item else f"wrong for {item}")
+    await load.apply(concurrency(1), Share())
+    network.channels[0].answer(payload=0)
+    network.channels[0].answer(payload=7)
+    records = load.recorder.take()
+    assert len(records) == 1
+    assert records.failures[0].message == "wrong for 1"
+
+
+# Open loops.
+
+
+async def fire(load: OpenLoop, network: FakeNetwork, at_ns: int) -> None:
+    network.clock.now_ns = at_ns
+    load._fire()
+
+
+def open_loop(network: FakeNetwork, max_channels: int = 100) -> OpenLoop:
+    return OpenLoop(Recorder(), network.make, PlainSource([b"a"]), max_channels=max_channels, clock_ns=network.clock)
+
+
+async def test_latency_counts_from_the_intended_time() -> None:
+    network = FakeNetwork()
+    load = open_loop(network)
+    start = network.clock.now_ns + MS
+    await load.apply(Level(Mode.REQUEST_RATE, 100), Share(start_ns=start))
+    await fire(load, network, start + 25 * MS)
+    assert load.num_in_flight == 3, "at 0, 10 and 20 ms"
+    network.clock.now_ns = start + 30 * MS
+    for channel in network.busy:
+        channel.answer()
+    records = load.recorder.take()
+    assert sorted(records.latency // MS) == [10, 20, 30]
+    assert sorted(records.late // MS) == [5, 15, 25]
+    await load.stop()
+
+
+async def test_without_a_free_channel_requests_wait_in_line() -> None:
+    network = FakeNetwork()
+    load = open_loop(network, max_channels=2)
+    start = network.clock.now_ns
+    await load.apply(Level(Mode.REQUEST_RATE, 1000), Share(start_ns=start))
+    await fire(load, network, start + 3 * MS)
+    assert (load.num_in_flight, load.num_in_line) == (2, 2)
+    network.clock.now_ns += MS
+    network.busy[0].answer()
+    assert (load.num_in_flight, load.num_in_line) == (2, 1)
+    for channel in [*network.busy, *network.busy]:
+        if channel.calls:
+            channel.answer()
+    await load.stop(0)
+
+
+async def test_a_replay_ends() -> None:
+    network = FakeNetwork()
+    load = open_loop(network)
+    start = network.clock.now_ns
+    await load.apply(Level(Mode.REPLAY, 2.0, times=[0.0, 0.01]), Share(start_ns=start))
+    await fire(load, network, start + 5 * MS)
+    assert load.is_exhausted
+    assert load.num_sent == 2
+    for channel in network.busy:
+        channel.answer()
+    await load.stop()
+
+
+def test_schedules() -> None:
+    rate = Level(Mode.REQUEST_RATE, 4)
+    assert list(itertools.islice(rate.schedule(0), 3)) == [0, 250 * MS, 500 * MS]
+    assert list(itertools.islice(rate.schedule(0, 1, 2), 2)) == [250 * MS, 750 * MS]
+    custom = Level(Mode.INTERVALS, 1, times=[1000, 2000])
+    assert list(itertools.islice(custom.schedule(0), 4)) == [MS, 3 * MS, 4 * MS, 6 * MS]
+    poisson = list(itertools.islice(Level(Mode.REQUEST_RATE, 1000, "poisson").schedule(0), 5000))
+    assert poisson == sorted(poisson)
+    assert 4.5e9 < poisson[-1] < 5.5e9
+    shares = [Level(Mode.CONCURRENCY, 7).share(number, 3) for number in range(3)]
+    assert shares == [3, 2, 2]
+
+
+async def test_pool_reuses_the_last_channel() -> None:
+    network = FakeNetwork()
+    pool = ChannelPool(lambda: network.make(open_loop(network)), 3)
+    await pool.warm(2)
+    assert all(channel.is_open for channel in network.channels)
+    first, second, third = pool.acquire(), pool.acquire(), pool.acquire()
+    assert pool.acquire() is None
+    assert second is not None
+    pool.release(second)
+    assert pool.acquire() is second
+    assert {first, third} <= set(network.channels)
+
+
+@pytest.mark.parametrize("kind", [FdTimer, LoopTimer])
+async def test_timers_wake_and_can_be_set_again(kind: type[FdTimer | LoopTimer]) -> None:
+    import time
+
+    woken = asyncio.Event()
+    timer = kind(woken.set)
+    timer.set(time.monotonic_ns() + 3600 * 1_000_000_000)
+    timer.set(time.monotonic_ns() + MS)
+    async with asyncio.timeout(60):
+        await woken.wait()
+    timer.close()
+
+
+# Sequences.
+
+
+def plan(lengths: list[int], **options: float) -> SequencePlan:
+    def encode(stream: int, step: int, sequence: int, is_start: bool, is_end: bool) -> bytes:
+        return f"{sequence}:{stream}.{step}{'S' if is_start else ''}{'E' if is_end else ''}".encode()
+
+    return SequencePlan(lengths, encode, SequenceIds(), **options)  # type: ignore[arg-type]
+
+
+def test_sequences_walk_through_their_streams() -> None:
+    source = SequenceSource(plan([2, 3]))
+    assert [source.next().data.decode() for _ in range(6)] == ["1:0.0S", "1:0.1E", "2:1.0S", "2:1.1", "2:1.2E", "3:0.0S"]
+
+
+def test_sequence_length_varies_around_its_base() -> None:
+    source = SequenceSource(plan([1], base_length=10, variation_percent=20))
+    lengths = []
+    for _ in range(200):
+        length = 1
+        while not source.next().data.endswith(b"E"):
+            length += 1
+        lengths.append(length)
+    assert set(lengths) <= set(range(8, 13))
+    assert len(set(lengths)) > 2
+
+
+def test_sequence_ids_go_round_without_collision() -> None:
+    ids = SequenceIds(5, 8)
+    first, second = ids.take(), ids.take()
+    ids.give_back(first)
+    assert (first, second, ids.take(), ids.take()) == (5, 6, 7, 5)
+
+
+async def test_closed_loop_ends_open_sequences_when_it_stops() -> None:
+    network = FakeNetwork()
+    shared = plan([3])
+    load = ClosedLoop(Recorder(), network.make, lambda: SequenceSource(shared), clock_ns=network.clock)
+    await load.apply(concurrency(1), Share())
+    stopping = asyncio.ensure_future(load.stop(5))
+    await asyncio.sleep(0)
+    network.channels[0].answer()
+    network.channels[0].answer()
+    await stopping
+    assert network.channels[0].sent == [b"1:0.0S", b"1:0.1E"]
+
+
+async def test_sequences_at_a_rate_keep_their_order() -> None:
+    network = FakeNetwork()
+    shared = plan([3])
+    load = SequenceLoop(Recorder(), network.make, [SequenceSource(shared) for _ in range(2)], is_serial=True, clock_ns=network.clock)
+    start = network.clock.now_ns
+    await load.apply(Level(Mode.REQUEST_RATE, 1000), Share(start_ns=start))
+    await fire(load, network, start + 3 * MS)
+    first, second = network.channels[:2]
+    assert (first.sent, second.sent) == ([b"1:0.0S"], [b"2:0.0S"])
+    first.answer()
+    assert first.sent == [b"1:0.0S", b"1:0.1"]
+    await load.stop(0)
+
+
+# Growing bursts.
+
+
+async def test_periodic_burst_grows_with_responses() -> None:
+    network = FakeNetwork()
+    load = PeriodicLoop(Recorder(), network.make, PlainSource([b"a"]), PeriodicSteps(1, 4, 2, 2), clock_ns=network.clock)
+    await load.apply(Level(Mode.PERIODIC, 1), Share())
+    assert load.num_sent == 1
+    network.channels[0].respond("x")
+    assert load.num_sent == 1
+    network.channels[0].respond("x")
+    assert load.num_sent == 3
+    network.channels[0].respond("x")
+    assert load.num_sent == 3, "only the newest requests call for more"
+    network.channels[1].answer()
+    assert load.num_sent == 4
+    assert load.is_exhausted
+    for channel in network.busy:
+        channel.answer()
+    await load.stop()
+
+
+def test_recorder_hands_out_windows() -> None:
+    recorder = Recorder()
+    call = Call(0, 0, 10, 4)
+    call.sent_ns, call.written_ns, call.first_byte_ns = 12, 13, 20
+    recorder.add(call, 1, 25)
+    recorder.add_failure("x", 26)
+    records = recorder.take()
+    assert (list(records.latency), list(records.send), list(records.receive), list(records.late)) == ([15], [1], [5], [2])
+    assert list(records.sequence) == [4]
+    assert len(recorder.take()) == 0
+    assert recorder.num_ended == 2
