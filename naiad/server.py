@@ -21,14 +21,13 @@ from collections.abc import AsyncIterator, Callable
 
 import uvloop
 
-from naiad import __version__, log, wiring
+from naiad import __version__, log, tables, wiring
 from naiad.errors import Code, NaiadError, internal
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.metrics import MetricsFrontend
 from naiad.instances.heartbeat import HEARTBEAT_NS
 from naiad.instances.template_process import Templates
-from naiad.log import tables
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.page import MetricsPage
 from naiad.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from naiad.analyze.settings import ProfileOptions, ReportOptions
-from naiad.cli.serve import CONTEXT
+from naiad.tools.command_context import CONTEXT
 from naiad.tools.options_command import OptionsCommand
 
 PROFILE_HELP = """Measure configurations of models and find the best, with model-analyzer's flags.

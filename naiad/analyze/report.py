@@ -17,8 +17,8 @@ from naiad.analyze.measurement import Measurement
 from naiad.analyze.ranking import Ranked, default_of, failures, rank
 from naiad.analyze.result_tables import detail_table, measurements_csv, summary_table
 from naiad.analyze.settings import ReportOptions
-from naiad.log.tables import render_table
 from naiad.settings.option import OptionError
+from naiad.tables import render_table
 
 FORMATS = ("html", "csv", "json")
 

@@ -15,10 +15,11 @@ from typing import Any
 import click
 
 from naiad import __version__
-from naiad.cli.serve import CONTEXT, ServeCommand, expand_abbreviations
+from naiad.cli.serve import ServeCommand, expand_abbreviations
 from naiad.errors import NaiadError
 from naiad.settings.option import OptionError
 from naiad.settings.resolve import TRITONSERVER_DEFAULTS, suggestion
+from naiad.tools.command_context import CONTEXT
 
 
 def main() -> None:

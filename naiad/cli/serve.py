@@ -16,8 +16,8 @@ from naiad.settings.consistency import check_creation
 from naiad.settings.effect import WITHOUT_EFFECT
 from naiad.settings.option import Option, OptionError
 from naiad.settings.resolve import OPTIONS, resolve
+from naiad.tools.command_context import CONTEXT
 
-CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 SOURCES = (
     "Each option can also be set by an environment variable (NAIAD_HTTP_PORT for --http-port; values of an option that may be repeated "
     "are separated by ';') or in the file of --config-file. The command line comes first, then the environment, then the file."

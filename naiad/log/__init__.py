@@ -99,7 +99,7 @@ def is_verbose(level: int) -> bool:
 
 
 def table(text: str) -> None:
-    """A start-up table: starts on a line of its own, unquoted. Its cells hold no control characters (naiad.log.tables)."""
+    """A start-up table: starts on a line of its own, unquoted. Its cells hold no control characters (naiad.tables)."""
     if settings.log_json:
         info(text)
     elif settings.log_info:

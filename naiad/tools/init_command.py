@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from naiad.cli.serve import CONTEXT
+from naiad.tools.command_context import CONTEXT
 from naiad.tools.init_llm import FORMS, init_llm
 
 

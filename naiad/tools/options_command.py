@@ -12,8 +12,8 @@ from typing import Any
 import click
 import msgspec
 
-from naiad.cli.serve import CONTEXT
 from naiad.settings.option import Option, OptionError, declared_options
+from naiad.tools.command_context import CONTEXT
 
 
 class _Sample(msgspec.Struct):

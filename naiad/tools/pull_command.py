@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from naiad.cli.serve import CONTEXT
+from naiad.tools.command_context import CONTEXT
 from naiad.tools.pull import PACKAGES, pull
 
 

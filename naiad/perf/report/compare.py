@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from naiad.log.tables import render_table
 from naiad.perf.measure.window import Summary
 from naiad.perf.options import PerfOptions
 from naiad.perf.report.progress import bar
 from naiad.perf.report.saved_run import SavedLevel, SavedRun
 from naiad.settings.option import OptionError
+from naiad.tables import render_table
 
 _BAR_WIDTH = 40
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naiad.log.tables import render_table
 from naiad.perf.data.model_facts import ModelFacts
 from naiad.perf.measure.gpu_readings import GpuReadings
 from naiad.perf.measure.measure import LevelResult
@@ -15,6 +14,7 @@ from naiad.perf.measure.server_statistics import ModelDelta
 from naiad.perf.measure.token_metrics import TokenSummary
 from naiad.perf.measure.window import Summary
 from naiad.perf.options import PerfOptions
+from naiad.tables import render_table
 
 TOKEN_ROWS = {
     "time_to_first_token": "Time to first token (ms)",

@@ -1,6 +1,6 @@
 """The tables of options in docs/perf.md and docs/analyze.md, from the declarations.
 
-`python -m naiad.tools.options_document` rewrites them; a test fails when they are stale.
+`python -m naiad.cli.options_document` rewrites them; a test fails when they are stale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGES: dict[str, list[tuple[str, type[msgspec.Struct]]]] = {
     "perf.md": [("Options", PerfOptions)],
     "analyze.md": [("Options of profile", ProfileOptions), ("Options of report", ReportOptions)],
 }
-MARK = "<!-- What follows is written by `python -m naiad.tools.options_document`; a test fails when it is stale. -->"
+MARK = "<!-- What follows is written by `python -m naiad.cli.options_document`; a test fails when it is stale. -->"
 
 
 def with_tables(page: str, text: str) -> str:

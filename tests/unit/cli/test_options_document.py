@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.tools.options_document import PAGES, with_tables
+from naiad.cli.options_document import PAGES, with_tables
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -12,4 +12,4 @@ DOCS = Path(__file__).parents[3] / "docs"
 @pytest.mark.parametrize("page", PAGES)
 def test_tables_of_options_are_fresh(page: str) -> None:
     text = (DOCS / page).read_text()
-    assert text == with_tables(page, text), "run `python -m naiad.tools.options_document`"
+    assert text == with_tables(page, text), "run `python -m naiad.cli.options_document`"

@@ -1,8 +1,8 @@
 import json
 
-from naiad.log.tables import backend_config_text, backend_table, model_table, option_table, repository_agent_table
 from naiad.settings import Settings
 from naiad.settings.resolve import resolve
+from naiad.tables import backend_config_text, backend_table, model_table, option_table, repository_agent_table
 
 # Triton 2.51's own output.
 MODELS = """\
