@@ -15,7 +15,7 @@ from types import TracebackType
 from naiad.backends.wire_text import wire_text
 
 LOG_LINES = 20
-_OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OWN_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|0x[0-9a-fA-F]{8,}")
 
 

@@ -46,7 +46,7 @@ def test_neighbours_import_as_under_triton(tmp_path: Path) -> None:
 def test_processes_of_the_model_can_import_the_api() -> None:
     imports = "from triton_python_backend_utils import Tensor; from c_python_backend_utils import Tensor"
     code = f"import sys; sys.path.append({MODULES_DIR!r}); {imports}"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[4])
 
 
 def test_another_filename(tmp_path: Path) -> None:

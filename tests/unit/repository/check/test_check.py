@@ -8,8 +8,7 @@ import pytest
 
 from naiad.repository.check.check import Finding, check_repository, render_findings
 from naiad.repository.config.config import ConfigOptions
-
-from .broken_case import GOOD_MODEL
+from tests.unit.repository.config.broken_case import GOOD_MODEL
 
 IO = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ]\noutput [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]\n'
 
@@ -125,7 +124,7 @@ def test_initial_state_files(tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "config.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "config.md").read_text()
     _, _, shown = page.partition("$ naiad check models\n")
     text = "max_batch_size: 8\nbackend: 'python'\ndynamic_batching {\n  preferred_batch_size: [ 4, 16 ]\n}\n"
     add(tmp_path / "models", "resnet", text + IO)

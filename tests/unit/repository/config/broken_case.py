@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-BROKEN = Path(__file__).parents[2] / "repositories" / "broken"
+BROKEN = Path(__file__).parents[3] / "repositories" / "broken"
 GOOD_MODEL = """class TritonPythonModel:
     def execute(self, requests):
         return []

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from naiad.repository.check.check import Severity, check_repository, render_findings
-
-from .broken_case import BrokenCase, read_cases
+from tests.unit.repository.config.broken_case import BrokenCase, read_cases
 
 CASES = read_cases()
 BACKENDS = ["identity", "llm", "onnxruntime", "openvino", "python", "pytorch", "tensorrtllm", "vllm"]

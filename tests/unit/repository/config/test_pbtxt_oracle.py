@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.pbtxt import parse_text
 from naiad.repository.config.problem import InvalidConfigError
-
-from .text_strategies import config_texts, damaged_texts
+from tests.unit.repository.config.text_strategies import config_texts, damaged_texts
 
 LARGE = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
