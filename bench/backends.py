@@ -1,11 +1,13 @@
-"""ONNX models through Naiad, MLServer, a FastAPI app, and onnxruntime called in a loop: the same model, machine and run.
+"""ONNX models through Naiad, MLServer, a FastAPI app, and onnxruntime called in a loop: the same
+model, machine and run.
 
     python -m bench.backends --peers PYTHON --minilm examples/embeddings/repository/minilm/1/model.onnx
 
-PYTHON is an interpreter that has mlserver, fastapi, uvicorn, orjson and onnxruntime; without it only the loop is beside us. Every
-server gets the same JSON requests from wrk, with kept-alive connections, one server at a time; rounds alternate between the servers and
-the middle one of each server's is shown. Threads of the model are equal everywhere (FastAPI runs as many requests at once as it has, each
-with so many). CPU is that of the server's process tree.
+PYTHON is an interpreter that has mlserver, fastapi, uvicorn, orjson and onnxruntime; without it
+only the loop is beside us. Every server gets the same JSON requests from wrk, with kept-alive
+connections, one server at a time; rounds alternate between the servers and the middle one of each
+server's is shown. Threads of the model are equal everywhere (FastAPI runs as many requests at once
+as it has, each with so many). CPU is that of the server's process tree.
 """
 
 from __future__ import annotations
@@ -68,10 +70,13 @@ def tiny_model(path: Path) -> Path:
 
 
 def direct_loop(load: Workload) -> tuple[float, int, float]:
-    """Inferences per second with the best batch, that batch, and the CPU microseconds of an inference then."""
+    """Inferences per second with the best batch, that batch, and the CPU microseconds of an
+    inference then."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = load.threads
-    session = onnxruntime.InferenceSession(str(load.model), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(load.model), options, providers=["CPUExecutionProvider"]
+    )
     best = (0.0, 0, 0.0)
     size = 1
     while size <= load.max_batch_size:
@@ -81,7 +86,14 @@ def direct_loop(load: Workload) -> tuple[float, int, float]:
         while time.perf_counter() - start < SECONDS / 3:
             session.run(None, inputs)
             count += size
-        best = max(best, (count / (time.perf_counter() - start), size, (time.process_time() - cpu) / count * 1e6))
+        best = max(
+            best,
+            (
+                count / (time.perf_counter() - start),
+                size,
+                (time.process_time() - cpu) / count * 1e6,
+            ),
+        )
         size *= 2
     return best
 
@@ -112,24 +124,53 @@ def naiad(load: Workload, folder: Path, instances: int) -> Iterator[tuple[Server
 @contextmanager
 def fastapi(load: Workload, folder: Path, python: str) -> Iterator[tuple[Server, str, str]]:
     ports = free_ports()
-    environment = {**os.environ, "BENCH_MODEL": str(load.model), "BENCH_THREADS": str(load.threads), "PYTHONPATH": str(PEERS)}
-    command = [python, "-m", "uvicorn", "fastapi_app:app", "--port", str(ports[0]), "--no-access-log"]
+    environment = {
+        **os.environ,
+        "BENCH_MODEL": str(load.model),
+        "BENCH_THREADS": str(load.threads),
+        "PYTHONPATH": str(PEERS),
+    }
+    command = [
+        python,
+        "-m",
+        "uvicorn",
+        "fastapi_app:app",
+        "--port",
+        str(ports[0]),
+        "--no-access-log",
+    ]
     server = Server(command, ports, environment)
     try:
         server.wait_for_line("Uvicorn running on")
-        yield server, "/infer", json.dumps({"inputs": {name: array.tolist() for name, array in load.inputs.items()}})
+        yield (
+            server,
+            "/infer",
+            json.dumps({"inputs": {name: array.tolist() for name, array in load.inputs.items()}}),
+        )
     finally:
         server.stop()
 
 
 @contextmanager
-def mlserver(load: Workload, folder: Path, python: str, *, is_batching: bool) -> Iterator[tuple[Server, str, str]]:
+def mlserver(
+    load: Workload, folder: Path, python: str, *, is_batching: bool
+) -> Iterator[tuple[Server, str, str]]:
     ports = free_ports()
     home = folder / f"mlserver-{is_batching}"
     (home / "bench").mkdir(parents=True, exist_ok=True)
-    settings = {"http_port": ports[0], "grpc_port": ports[1], "metrics_port": ports[2], "host": "127.0.0.1", "debug": False}
+    settings = {
+        "http_port": ports[0],
+        "grpc_port": ports[1],
+        "metrics_port": ports[2],
+        "host": "127.0.0.1",
+        "debug": False,
+    }
     # In process: with its worker processes, which is the default, it is slower still.
-    (home / "settings.json").write_text(json.dumps({**settings, "parallel_workers": 0, "logging_settings": str(home / "logging.ini")}))
+    (home / "settings.json").write_text(
+        json.dumps(
+            {**settings, "parallel_workers": 0, "logging_settings": str(home / "logging.ini")}
+        )
+    )
     (home / "logging.ini").write_text(
         "[loggers]\nkeys=root\n[handlers]\nkeys=h\n[formatters]\nkeys=f\n[logger_root]\nlevel=INFO\nhandlers=h\n"
         "[handler_h]\nclass=StreamHandler\nformatter=f\nargs=(sys.stdout,)\n[formatter_f]\nformat=%(message)s\n"
@@ -163,7 +204,12 @@ def wait_ready(server: Server) -> None:
 def v2_body(load: Workload) -> str:
     kinds = {"float32": "FP32", "int64": "INT64"}
     tensors = [
-        {"name": name, "datatype": kinds[array.dtype.name], "shape": list(array.shape), "data": array.reshape(-1).tolist()}
+        {
+            "name": name,
+            "datatype": kinds[array.dtype.name],
+            "shape": list(array.shape),
+            "data": array.reshape(-1).tolist(),
+        }
         for name, array in load.inputs.items()
     ]
     return json.dumps({"inputs": tensors})
@@ -174,12 +220,28 @@ def v2_body(load: Workload) -> str:
 
 def measure(server: Server, path: str, body: str, connections: int, folder: Path) -> Result:
     script = folder / "request.lua"
-    script.write_text(f'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\nwrk.body = [==[{body}]==]\n')
-    probe = urllib.request.Request(f"http://{server.http}{path}", body.encode(), {"Content-Type": "application/json"})
+    script.write_text(
+        f'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\nwrk.body = [==[{body}]==]\n'
+    )
+    probe = urllib.request.Request(
+        f"http://{server.http}{path}", body.encode(), {"Content-Type": "application/json"}
+    )
     status, content = server.fetch(probe)
     if status != 200:
         raise RuntimeError(f"{path}: {status} {content[:300]!r}")
-    command = ["wrk", "-t", "1", "-c", str(connections), "-d", f"{SECONDS}s", "--latency", "-s", str(script), f"http://{server.http}{path}"]
+    command = [
+        "wrk",
+        "-t",
+        "1",
+        "-c",
+        str(connections),
+        "-d",
+        f"{SECONDS}s",
+        "--latency",
+        "-s",
+        str(script),
+        f"http://{server.http}{path}",
+    ]
     cpu = cpu_seconds(server.pid)
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     cpu = cpu_seconds(server.pid) - cpu
@@ -188,7 +250,11 @@ def measure(server: Server, path: str, body: str, connections: int, folder: Path
     p50 = re.search(r"50%\s+([\d.]+)(us|ms|s)", text)
     if done is None or rate is None or p50 is None or "Non-2xx" in text:
         raise RuntimeError(text)
-    return Result(float(rate[1]), float(p50[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[p50[2]], cpu / int(done[1]) * 1e6)
+    return Result(
+        float(rate[1]),
+        float(p50[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[p50[2]],
+        cpu / int(done[1]) * 1e6,
+    )
 
 
 def run(load: Workload, peers: str, folder: Path) -> dict[str, Result]:
@@ -230,25 +296,42 @@ def markdown(load: Workload, results: dict[str, Result]) -> str:
     ours = max(result.rate for name, result in results.items() if name.startswith("Naiad"))
     for name, result in results.items():
         p50 = f"{result.p50_ms:.2f}" if result.p50_ms else ""
-        lines.append(f"| {name} | {figure(result.rate)} | {p50} | {figure(result.cpu_us)} | {ours / result.rate:.2f} |")
+        lines.append(
+            f"| {name} | {figure(result.rate)} | {p50} | {figure(result.cpu_us)} | {ours / result.rate:.2f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--peers", default="", help="python of an environment with mlserver, fastapi, uvicorn, orjson, onnxruntime")
-    parser.add_argument("--minilm", type=Path, help="model.onnx of examples/embeddings (build.py makes it)")
+    parser.add_argument(
+        "--peers",
+        default="",
+        help="python of an environment with mlserver, fastapi, uvicorn, orjson, onnxruntime",
+    )
+    parser.add_argument(
+        "--minilm", type=Path, help="model.onnx of examples/embeddings (build.py makes it)"
+    )
     parser.add_argument("--only", default="", help="only workloads whose name contains this")
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
         x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(1, 16)
-        loads = [Workload("tiny", tiny_model(folder / "tiny.onnx"), {"x": x}, 64, 1, connections) for connections in (16, 64)]
+        loads = [
+            Workload("tiny", tiny_model(folder / "tiny.onnx"), {"x": x}, 64, 1, connections)
+            for connections in (16, 64)
+        ]
         if arguments.minilm:
-            tokens = {"input_ids": np.arange(1000, 1000 + TOKENS, dtype=np.int64)[None], "attention_mask": np.ones((1, TOKENS), np.int64)}
+            tokens = {
+                "input_ids": np.arange(1000, 1000 + TOKENS, dtype=np.int64)[None],
+                "attention_mask": np.ones((1, TOKENS), np.int64),
+            }
             name = f"MiniLM, {TOKENS} tokens"
-            loads += [Workload(name, arguments.minilm.resolve(), tokens, 32, threads, 32) for threads in sorted({1, cores})]
+            loads += [
+                Workload(name, arguments.minilm.resolve(), tokens, 32, threads, 32)
+                for threads in sorted({1, cores})
+            ]
         for number, load in enumerate(loads):
             if arguments.only in load.name:
                 place = folder / str(number)

@@ -1,12 +1,14 @@
-"""`make bench`: Naiad beside the genuine Triton. Same machine, same run, same repository, same load generator.
+"""`make bench`: Naiad beside the genuine Triton. Same machine, same run, same repository, same load
+              generator.
 
     python -m bench.compare                      everything; prints markdown tables for RESULTS.md
     python -m bench.compare add_sub wrk          only these parts: add_sub, large, wrk, models
     python -m bench.compare --rounds 5 --json figures.json --server "my-server --model-repository {repository} ..."
 
-The two servers run side by side and take turns under load; only one is loaded at a time, and both have answered the same request
-alike before. The median over the rounds is kept, and over the starts: a process keeps the speed that it starts with, which is a tenth
-more or less each time. Absolute figures move with the machine; the ratios are the result.
+The two servers run side by side and take turns under load; only one is loaded at a time, and both
+have answered the same request alike before. The median over the rounds is kept, and over the
+starts: a process keeps the speed that it starts with, which is a tenth more or less each time.
+Absolute figures move with the machine; the ratios are the result.
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ MANY_CLIENTS = {
     "asynchronous": ["--async", "--measurement-interval", "500"],
     "asynchronous, one thread": ["--async", "--max-threads", "1", "--measurement-interval", "500"],
 }
-"""perf_analyzer with 64 clients. In its default mode each is a thread that sends without pause, while its main thread sorts the requests of
-the last window one by one out of a list that grows meanwhile: over HTTP it takes more CPU than either server, and mostly never ends.
-In asynchronous mode a few threads do all the sending, and short windows keep the list short. One thread takes the least CPU from the
-servers, but is at its end at 15,000 to 20,000 requests per second over HTTP. Both servers are measured alike."""
+"""perf_analyzer with 64 clients. In its default mode each is a thread that sends without pause,
+while its main thread sorts the requests of the last window one by one out of a list that grows
+meanwhile: over HTTP it takes more CPU than either server, and mostly never ends. In asynchronous
+mode a few threads do all the sending, and short windows keep the list short. One thread takes the
+least CPU from the servers, but is at its end at 15,000 to 20,000 requests per second over HTTP.
+Both servers are measured alike."""
 Pair = dict[str, Server]
 Measure = Callable[[Server], Figures | None]
 
@@ -46,8 +50,16 @@ Measure = Callable[[Server], Figures | None]
 def launch(name: str, repository: str, ours: str = OURS) -> Server:
     ports = free_ports()
     if name == "triton":
-        return Server(oracle.serve_command([repository], port_flags(ports)), ports, oracle.serve_environment())
-    command = ours.format(naiad=shlex.join(naiad_command()), repository=repository, http=ports[0], grpc=ports[1], metrics=ports[2])
+        return Server(
+            oracle.serve_command([repository], port_flags(ports)), ports, oracle.serve_environment()
+        )
+    command = ours.format(
+        naiad=shlex.join(naiad_command()),
+        repository=repository,
+        http=ports[0],
+        grpc=ports[1],
+        metrics=ports[2],
+    )
     return Server(shlex.split(command), ports, naiad_environment())
 
 
@@ -64,8 +76,21 @@ def both(repository: str, ours: str) -> Iterator[Pair]:
 
 def check_alike(servers: Pair) -> None:
     """A fast server with wrong answers is not worth measuring."""
-    body = {"inputs": [{"name": f"INPUT{n}", "datatype": "FP32", "shape": [1, 16], "data": [n + k / 3 for k in range(16)]} for n in (0, 1)]}
-    answers = {name: json.loads(server.post("/v2/models/add_sub/infer", body)[1]) for name, server in servers.items()}
+    body = {
+        "inputs": [
+            {
+                "name": f"INPUT{n}",
+                "datatype": "FP32",
+                "shape": [1, 16],
+                "data": [n + k / 3 for k in range(16)],
+            }
+            for n in (0, 1)
+        ]
+    }
+    answers = {
+        name: json.loads(server.post("/v2/models/add_sub/infer", body)[1])
+        for name, server in servers.items()
+    }
     if answers["triton"] != answers["naiad"]:
         sys.exit(f"the two servers answer differently: {answers}")
 
@@ -80,7 +105,10 @@ def take_turns(servers: Pair, measure: Measure, rounds: int) -> dict[str, Figure
     if not all(found.values()):
         return None
     fields = [field.name for field in dataclasses.fields(Figures)]
-    return {name: Figures(*(statistics.median(getattr(one, field) for one in some) for field in fields)) for name, some in found.items()}
+    return {
+        name: Figures(*(statistics.median(getattr(one, field) for one in some) for field in fields))
+        for name, some in found.items()
+    }
 
 
 def rows(what: str, found: dict[str, Figures] | None, goals: dict[str, str]) -> list[Row]:
@@ -89,11 +117,22 @@ def rows(what: str, found: dict[str, Figures] | None, goals: dict[str, str]) -> 
         return []
     units = {"infer_per_s": "infer/s", "p50_us": "us p50", "cpu_us": "us CPU / infer"}
     made = [
-        Row(what, getattr(found["naiad"], field), getattr(found["triton"], field), unit, goals.get(field, ""))
+        Row(
+            what,
+            getattr(found["naiad"], field),
+            getattr(found["triton"], field),
+            unit,
+            goals.get(field, ""),
+        )
         for field, unit in units.items()
     ]
     print(
-        "  ".join(f"{row.what} {row.unit} {row.ours:.0f} / {row.theirs:.0f} = {row.ratio:.2f}" for row in made), file=sys.stderr, flush=True
+        "  ".join(
+            f"{row.what} {row.unit} {row.ours:.0f} / {row.theirs:.0f} = {row.ratio:.2f}"
+            for row in made
+        ),
+        file=sys.stderr,
+        flush=True,
     )
     return made
 
@@ -102,11 +141,17 @@ def measure_add_sub(servers: Pair, rounds: int) -> list[Row]:
     made: list[Row] = []
     for protocol in ("http", "grpc"):
         for concurrency in (1, 16, 64):
-            goals = {"p50_us": "<= 0.6"} if concurrency == 1 else {"infer_per_s": ">= 2", "cpu_us": "<= 0.35"}
+            goals = (
+                {"p50_us": "<= 0.6"}
+                if concurrency == 1
+                else {"infer_per_s": ">= 2", "cpu_us": "<= 0.35"}
+            )
             for how, extra in MANY_CLIENTS.items() if concurrency == 64 else {"": []}.items():
                 found = take_turns(
                     servers,
-                    lambda server, p=protocol, c=concurrency, e=extra: perf_analyzer(server, "add_sub", p, c, e),  # type: ignore[misc]
+                    lambda server, p=protocol, c=concurrency, e=extra: perf_analyzer(
+                        server, "add_sub", p, c, e
+                    ),  # type: ignore[misc]
                     rounds,
                 )
                 made += rows(f"add_sub {protocol} c={concurrency} {how}".rstrip(), found, goals)
@@ -118,8 +163,14 @@ def measure_large(servers: Pair, rounds: int) -> list[Row]:
     for protocol in ("http", "grpc"):
         for mebibytes in (1, 4):
             shape = ["--shape", f"INPUT0:{mebibytes << 18}", *STEADY]
-            found = take_turns(servers, lambda server, p=protocol, s=shape: perf_analyzer(server, "identity_fp32", p, 4, s), rounds)  # type: ignore[misc]
-            made += rows(f"identity_fp32 {mebibytes} MiB {protocol} c=4", found, {"infer_per_s": ">= 1.5"})
+            found = take_turns(
+                servers,
+                lambda server, p=protocol, s=shape: perf_analyzer(server, "identity_fp32", p, 4, s),  # type: ignore[misc]
+                rounds,
+            )
+            made += rows(
+                f"identity_fp32 {mebibytes} MiB {protocol} c=4", found, {"infer_per_s": ">= 1.5"}
+            )
     return made
 
 
@@ -138,13 +189,24 @@ PARTS = {"add_sub": measure_add_sub, "large": measure_large, "wrk": measure_wrk}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_parts(parser, [*PARTS, "models"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--starts", type=int, default=1, help="so often both servers are started anew (not of the part `models`)")
-    parser.add_argument("--models", type=int, default=100, help="how many small models the part `models` serves")
+    parser.add_argument(
+        "--starts",
+        type=int,
+        default=1,
+        help="so often both servers are started anew (not of the part `models`)",
+    )
+    parser.add_argument(
+        "--models", type=int, default=100, help="how many small models the part `models` serves"
+    )
     parser.add_argument("--repository", default=REPOSITORY)
-    parser.add_argument("--server", default=OURS, help="our command, with {repository} {http} {grpc} {metrics}")
+    parser.add_argument(
+        "--server", default=OURS, help="our command, with {repository} {http} {grpc} {metrics}"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures here")
     chosen = parser.parse_args(arguments)
     parts = chosen.parts
@@ -155,15 +217,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for _ in range(chosen.starts):
             with both(chosen.repository, chosen.server) as servers:
                 check_alike(servers)
-                starts.append([row for part in parts if part in PARTS for row in PARTS[part](servers, chosen.rounds)])
+                starts.append(
+                    [
+                        row
+                        for part in parts
+                        if part in PARTS
+                        for row in PARTS[part](servers, chosen.rounds)
+                    ]
+                )
         made += over_starts(starts)
     if "models" in parts:
-        made += many_models.measure(chosen.models, lambda name, repository: launch(name, repository, chosen.server))
+        made += many_models.measure(
+            chosen.models, lambda name, repository: launch(name, repository, chosen.server)
+        )
     command = f"python -m bench.compare {' '.join(parts)} --rounds {chosen.rounds} --starts {chosen.starts}"
-    print(f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n")
+    print(
+        f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n"
+    )
     print(markdown(made))
     if chosen.json:
-        chosen.json.write_text(json.dumps([{**dataclasses.asdict(row), "ratio": row.ratio} for row in made], indent=1))
+        chosen.json.write_text(
+            json.dumps([{**dataclasses.asdict(row), "ratio": row.ratio} for row in made], indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Ensembles and BLS: what the way between steps costs, and how many requests pass beside the genuine Triton.
+"""Ensembles and BLS: what the way between steps costs, and how many requests pass beside the
+genuine Triton.
 
     python -m bench.ensembles                       everything; prints markdown for RESULTS.md
     python -m bench.ensembles cost throughput wrk large --rounds 3
@@ -39,10 +40,19 @@ GOAL = 1.3
 
 
 def check_alike(servers: Pair) -> None:
-    body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 16], "data": [k / 3 for k in range(16)]}]}
+    body = {
+        "inputs": [
+            {"name": "X", "datatype": "FP32", "shape": [1, 16], "data": [k / 3 for k in range(16)]}
+        ]
+    }
     for model in MODELS:
-        answers = {name: json.loads(server.post(f"/v2/models/{model}/infer", body)[1]) for name, server in servers.items()}
-        data = {name: answer.get("outputs", [{}])[0].get("data") for name, answer in answers.items()}
+        answers = {
+            name: json.loads(server.post(f"/v2/models/{model}/infer", body)[1])
+            for name, server in servers.items()
+        }
+        data = {
+            name: answer.get("outputs", [{}])[0].get("data") for name, answer in answers.items()
+        }
         if data["triton"] != data["naiad"] or not data["naiad"]:
             sys.exit(f"the two servers answer differently: {answers}")
 
@@ -77,7 +87,11 @@ def measure_cost(server: Server, rounds: int) -> list[str]:
             p50 = {model: found.p50_us for model, found in narrow.items() if found is not None}
             ratios["cpu"].append(cpu["chain"] / sum(cpu[step] for step in STEPS))
             ratios["p50"].append(p50["chain"] / sum(p50[step] for step in STEPS))
-            print(f"cpu us {cpu}\np50 us {p50}\ninside {ratios['inside'][-1]:.2f}", file=sys.stderr, flush=True)
+            print(
+                f"cpu us {cpu}\np50 us {p50}\ninside {ratios['inside'][-1]:.2f}",
+                file=sys.stderr,
+                flush=True,
+            )
     lines = ["| ensemble of three / sum of its three steps | ratio | goal |", "|---|---:|---|"]
     for name, found in ratios.items():
         value = statistics.median(found) if found else float("nan")
@@ -89,7 +103,11 @@ def measure_throughput(servers: Pair, rounds: int, models: Sequence[str]) -> lis
     made: list[Row] = []
     for model in models:
         for protocol in ("http", "grpc"):
-            found = take_turns(servers, lambda server, m=model, p=protocol: perf_analyzer(server, m, p, 16, []), rounds)  # type: ignore[misc]
+            found = take_turns(
+                servers,
+                lambda server, m=model, p=protocol: perf_analyzer(server, m, p, 16, []),  # type: ignore[misc]
+                rounds,
+            )
             made += rows(f"{model} {protocol} c=16", found, {"infer_per_s": ">= 2"})
     return made
 
@@ -109,7 +127,11 @@ def measure_large(servers: Pair, rounds: int, models: Sequence[str]) -> list[Row
     made: list[Row] = []
     for mebibytes in (1, 4):
         shape = ["--shape", f"X:{mebibytes << 18}", *STEADY]
-        found = take_turns(servers, lambda server, s=shape: perf_analyzer(server, "large_chain", "grpc", 4, s), rounds)  # type: ignore[misc]
+        found = take_turns(
+            servers,
+            lambda server, s=shape: perf_analyzer(server, "large_chain", "grpc", 4, s),  # type: ignore[misc]
+            rounds,
+        )
         made += rows(f"large_chain {mebibytes} MiB grpc c=4", found, {"infer_per_s": ">= 2"})
     return made
 
@@ -118,11 +140,23 @@ PARTS = {"throughput": measure_throughput, "wrk": measure_wrk, "large": measure_
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_parts(parser, ["cost", *PARTS])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--starts", type=int, default=1, help="so often both servers are started anew (not for `cost`)")
-    parser.add_argument("--only", action="append", choices=MODELS, help="of throughput and wrk; may be given several times")
+    parser.add_argument(
+        "--starts",
+        type=int,
+        default=1,
+        help="so often both servers are started anew (not for `cost`)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=MODELS,
+        help="of throughput and wrk; may be given several times",
+    )
     chosen = parser.parse_args(arguments)
     parts = chosen.parts
     oracle.install()
@@ -134,10 +168,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if "cost" in parts and not cost:
                 cost = measure_cost(servers["naiad"], chosen.rounds)
             models = chosen.only or MODELS
-            starts.append([row for part in PARTS if part in parts for row in PARTS[part](servers, chosen.rounds, models)])
+            starts.append(
+                [
+                    row
+                    for part in PARTS
+                    if part in parts
+                    for row in PARTS[part](servers, chosen.rounds, models)
+                ]
+            )
     made = over_starts(starts)
     command = f"python -m bench.ensembles {' '.join(parts)} --rounds {chosen.rounds} --starts {chosen.starts}"
-    print(f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n")
+    print(
+        f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n"
+    )
     print("\n".join([*cost, "", markdown(made)] if made else cost))
 
 

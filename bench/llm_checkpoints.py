@@ -1,6 +1,8 @@
-"""Checkpoints without weights: a shape's config.json and a tokenizer made up to its vocabulary, for `load_format: dummy`.
+"""Checkpoints without weights: a shape's config.json and a tokenizer made up to its vocabulary, for
+`load_format: dummy`.
 
-A digit is one token and nothing else is made of digits, so a prompt of n digits has n tokens. All other tokens are four letters.
+A digit is one token and nothing else is made of digits, so a prompt of n digits has n tokens. All
+other tokens are four letters.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ def write_checkpoint(folder: Path, shape: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(int(shape["vocab_size"]))))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "!"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "!"})
+    )
     return folder
 
 
@@ -26,7 +30,12 @@ def _tokenizer(vocab_size: int) -> dict[str, Any]:
     vocabulary = [*_byte_alphabet(), *pairs][:vocab_size]
     vocabulary += islice(words, vocab_size - len(vocabulary))
     merges = [[word[: len(word) // 2], word[len(word) // 2 :]] for word in vocabulary[256:]]
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level,
         "post_processor": None, "decoder": level,
@@ -45,8 +54,13 @@ def _byte_alphabet() -> list[str]:
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
 
 
-def write_model(repository: Path, name: str, checkpoint: Path, parameters: dict[str, object]) -> None:
+def write_model(
+    repository: Path, name: str, checkpoint: Path, parameters: dict[str, object]
+) -> None:
     values = {"checkpoint": checkpoint.resolve(), "load_format": "dummy", **parameters}
-    lines = [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in values.items()]
+    lines = [
+        f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+        for key, value in values.items()
+    ]
     (repository / name / "1").mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text("\n".join(['backend: "llm"', *lines, ""]))

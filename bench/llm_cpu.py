@@ -1,13 +1,16 @@
-"""SmolLM2-135M on this machine's CPU, 1 and 8 requests at once, every way to serve it in one run and one table.
+"""SmolLM2-135M on this machine's CPU, 1 and 8 requests at once, every way to serve it in one run
+and one table.
 
     naiad pull smollm2; python -m bench.llm_cpu                 all of it
     python -m bench.llm_cpu --only openvino,direct-openvino --rounds 8
 
-Ours: `backend: "llm"` on each engine, whole and streamed, over HTTP. Against: a Hugging Face pipeline in model.py (dynamic batching) in our
-own server, OpenVINO GenAI's ContinuousBatchingPipeline and llama.cpp (xllamacpp) called directly, without a server.
-The native engine runs as it comes (float32, matrices in float16), all in float32 and all in bfloat16, the pipeline in the last two.
-All are open at the same time and take turns, round by round: the machine's moods meet them alike. All get prompts of the same kind and
-write exactly NUM_TOKENS tokens, greedily; prompts differ between rounds, so no cache helps.
+Ours: `backend: "llm"` on each engine, whole and streamed, over HTTP. Against: a Hugging Face
+      pipeline in model.py (dynamic batching) in our own server, OpenVINO GenAI's
+      ContinuousBatchingPipeline and llama.cpp (xllamacpp) called directly, without a server. The
+      native engine runs as it comes (float32, matrices in float16), all in float32 and all in
+      bfloat16, the pipeline in the last two. All are open at the same time and take turns, round by
+      round: the machine's moods meet them alike. All get prompts of the same kind and write exactly
+      NUM_TOKENS tokens, greedily; prompts differ between rounds, so no cache helps.
 """
 
 from __future__ import annotations
@@ -36,7 +39,16 @@ NUM_THREADS = 2
 CONCURRENCIES = (1, 8)
 MARK = "seconds: "
 """Before what a child answers: libraries write to its standard output too."""
-TOPICS = ("a lighthouse", "the tides", "a clockmaker", "old maps", "a comet", "beekeeping", "a night train", "the first snow")
+TOPICS = (
+    "a lighthouse",
+    "the tides",
+    "a clockmaker",
+    "old maps",
+    "a comet",
+    "beekeeping",
+    "a night train",
+    "the first snow",
+)
 
 PIPELINE = '''
 import json
@@ -105,7 +117,12 @@ class Asker:
         """Seconds to the first event, for a stream."""
         fields: dict[str, object] = {"text_input": prompt}
         if self._model != "pipeline":
-            fields |= {"temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": self._is_streamed}
+            fields |= {
+                "temperature": 0,
+                "max_tokens": NUM_TOKENS,
+                "ignore_eos": True,
+                "stream": self._is_streamed,
+            }
         start_s = time.perf_counter()
         self._connection.request("POST", self._path, json.dumps(fields))
         response = self._connection.getresponse()
@@ -129,7 +146,9 @@ def settled_tokens(server: Endpoints) -> float:
     """A whole number of answers: what was asked for before has been counted by then."""
     end_s = time.monotonic() + 10
     while (count := generated_tokens(server)) == 0 or count % NUM_TOKENS:
-        assert time.monotonic() < end_s, f"{count:.0f} tokens were counted, expected a multiple of {NUM_TOKENS}"
+        assert time.monotonic() < end_s, (
+            f"{count:.0f} tokens were counted, expected a multiple of {NUM_TOKENS}"
+        )
     return count
 
 
@@ -137,7 +156,9 @@ def require_tokens(server: Endpoints, before: float, expected: int) -> None:
     """Every request wrote all of its tokens: otherwise the rate is no rate."""
     end_s = time.monotonic() + 10
     while generated_tokens(server) - before != expected:
-        assert time.monotonic() < end_s, f"{generated_tokens(server) - before:.0f} tokens were written, expected {expected}"
+        assert time.monotonic() < end_s, (
+            f"{generated_tokens(server) - before:.0f} tokens were written, expected {expected}"
+        )
 
 
 def served(server: Endpoints, model: str, is_streamed: bool) -> Runner:
@@ -148,7 +169,9 @@ def served(server: Endpoints, model: str, is_streamed: bool) -> Runner:
     def run(texts: list[str]) -> Round:
         before = settled_tokens(server) if model != "pipeline" else 0.0
         start_s = time.perf_counter()
-        first_s = list(pool.map(lambda pair: pair[0].ask(pair[1]), zip(askers, texts, strict=False)))
+        first_s = list(
+            pool.map(lambda pair: pair[0].ask(pair[1]), zip(askers, texts, strict=False))
+        )
         took_s = time.perf_counter() - start_s
         if model != "pipeline":
             require_tokens(server, before, len(texts) * NUM_TOKENS)
@@ -158,7 +181,9 @@ def served(server: Endpoints, model: str, is_streamed: bool) -> Runner:
 
 
 @contextlib.contextmanager
-def serve(model: str, config: str, files: dict[str, str], ways: dict[str, bool]) -> Iterator[dict[str, Runner]]:
+def serve(
+    model: str, config: str, files: dict[str, str], ways: dict[str, bool]
+) -> Iterator[dict[str, Runner]]:
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), model, config, files)
         with naiad([folder]) as server:
@@ -168,10 +193,22 @@ def serve(model: str, config: str, files: dict[str, str], ways: dict[str, bool])
 
 def ours(engine: str, dtype: str = "") -> Opener:
     def open_it(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
-        config = 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + parameter("engine", engine) + parameter("device", "cpu")
-        config += parameter("num_threads", NUM_THREADS) + (parameter("dtype", dtype) if dtype else "")
+        config = (
+            'backend: "llm"\n'
+            + parameter("checkpoint", checkpoint)
+            + parameter("engine", engine)
+            + parameter("device", "cpu")
+        )
+        config += parameter("num_threads", NUM_THREADS) + (
+            parameter("dtype", dtype) if dtype else ""
+        )
         way = f"naiad, {engine} engine"
-        return serve("llm", config, {}, {f"{way}, {dtype}": False} if dtype else {way: False, f"{way}, streamed": True})
+        return serve(
+            "llm",
+            config,
+            {},
+            {f"{way}, {dtype}": False} if dtype else {way: False, f"{way}, streamed": True},
+        )
 
     return open_it
 
@@ -181,7 +218,8 @@ def pipeline(dtype: str) -> Opener:
         config = (
             'backend: "python"\nmax_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 20000 }\n'
             'input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
-            'output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]\n' + parameter("huggingface_model", checkpoint)
+            'output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
+            + parameter("huggingface_model", checkpoint)
         )
         source = PIPELINE % {"threads": NUM_THREADS, "tokens": NUM_TOKENS, "dtype": dtype}
         way = f"Hugging Face pipeline in model.py, batched dynamically, {dtype}"
@@ -198,8 +236,22 @@ def direct(name: str, way: str) -> Opener:
 
     @contextlib.contextmanager
     def open_it(checkpoint: Path) -> Iterator[dict[str, Runner]]:
-        command = [sys.executable, "-m", "bench.llm_cpu", "--direct", name, "--checkpoint", str(checkpoint)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        command = [
+            sys.executable,
+            "-m",
+            "bench.llm_cpu",
+            "--direct",
+            name,
+            "--checkpoint",
+            str(checkpoint),
+        ]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as child:
             assert child.stdin is not None
             assert child.stdout is not None
             source, target = child.stdout, child.stdin
@@ -232,9 +284,12 @@ def direct_openvino(checkpoint: Path) -> None:
     scheduler.num_kv_blocks = 2048
     scheduler.max_num_batched_tokens = 512
     scheduler.max_num_seqs = 256
-    scheduler.enable_prefix_caching = True  # these three as our engine sets them: the same pipeline on both sides
+    # these three as our engine sets them: the same pipeline on both sides
+    scheduler.enable_prefix_caching = True
     scheduler.dynamic_split_fuse = True
-    pipeline = openvino_genai.ContinuousBatchingPipeline(str(checkpoint), scheduler, "CPU", {"INFERENCE_NUM_THREADS": NUM_THREADS})
+    pipeline = openvino_genai.ContinuousBatchingPipeline(
+        str(checkpoint), scheduler, "CPU", {"INFERENCE_NUM_THREADS": NUM_THREADS}
+    )
     tokenizer = pipeline.get_tokenizer()
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = NUM_TOKENS
@@ -246,7 +301,10 @@ def direct_openvino(checkpoint: Path) -> None:
         start_s = time.perf_counter()
         # A request whose handle is gone is dropped.
         handles = [
-            pipeline.add_request(next(numbers), tokenizer.encode(text, add_special_tokens=False).input_ids, config) for text in texts
+            pipeline.add_request(
+                next(numbers), tokenizer.encode(text, add_special_tokens=False).input_ids, config
+            )
+            for text in texts
         ]
         while pipeline.has_non_finished_requests():
             pipeline.step()
@@ -271,7 +329,13 @@ def direct_llamacpp(checkpoint: Path) -> None:
 
     def round_s(texts: list[str]) -> float:
         def one(text: str) -> None:
-            body = {"prompt": text, "n_predict": NUM_TOKENS, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+            body = {
+                "prompt": text,
+                "n_predict": NUM_TOKENS,
+                "temperature": 0,
+                "ignore_eos": True,
+                "cache_prompt": False,
+            }
             server.handle_completions(body, lambda answer: None)
 
         start_s = time.perf_counter()
@@ -299,7 +363,8 @@ DIRECT = {"openvino": direct_openvino, "llamacpp": direct_llamacpp}
 
 
 def table(found: dict[tuple[str, int], list[Round]]) -> str:
-    """`beside`: the median, over the rounds, of this way's speed in parts of the first one's in the same round."""
+    """`beside`: the median, over the rounds, of this way's speed in parts of the first one's in the
+    same round."""
     lines = [
         "| way | requests at once | tokens/s, median | range | beside the first | first token, median ms |",
         "|---|---:|---:|---|---:|---:|",
@@ -307,7 +372,10 @@ def table(found: dict[tuple[str, int], list[Round]]) -> str:
     first_way = next(iter(found))[0]
     for (way, concurrency), rounds in found.items():
         rates = [concurrency * NUM_TOKENS / one.took_s for one in rounds]
-        beside = statistics.median(other.took_s / one.took_s for one, other in zip(rounds, found[first_way, concurrency], strict=True))
+        beside = statistics.median(
+            other.took_s / one.took_s
+            for one, other in zip(rounds, found[first_way, concurrency], strict=True)
+        )
         first_s = [value for one in rounds for value in one.first_s]
         first = f"{statistics.median(first_s) * 1000:.0f}" if first_s else ""
         lines.append(
@@ -317,7 +385,9 @@ def table(found: dict[tuple[str, int], list[Round]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--checkpoint", type=Path, default=cache_dir() / PULLED["smollm2"])
     parser.add_argument("--only", default=",".join(OPENERS), help="of " + ", ".join(OPENERS))
     parser.add_argument("--rounds", type=int, default=4)
@@ -327,7 +397,9 @@ def main() -> None:
         DIRECT[arguments.direct](arguments.checkpoint)
         return
     if not arguments.checkpoint.exists():
-        parser.error("no checkpoint: run `naiad pull smollm2`, or name a GGUF file with --checkpoint")
+        parser.error(
+            "no checkpoint: run `naiad pull smollm2`, or name a GGUF file with --checkpoint"
+        )
     found: dict[tuple[str, int], list[Round]] = {}
     with contextlib.ExitStack() as stack:
         runners: dict[str, Runner] = {}
@@ -337,8 +409,18 @@ def main() -> None:
         for concurrency in CONCURRENCIES:
             for _ in range(arguments.rounds):
                 for way, run in runners.items():
-                    found.setdefault((way, concurrency), []).append(run(prompts(concurrency, next(numbers))))
-        print(table({(way, concurrency): found[way, concurrency] for way in runners for concurrency in CONCURRENCIES}))
+                    found.setdefault((way, concurrency), []).append(
+                        run(prompts(concurrency, next(numbers)))
+                    )
+        print(
+            table(
+                {
+                    (way, concurrency): found[way, concurrency]
+                    for way in runners
+                    for concurrency in CONCURRENCIES
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The comparison that Triton's tutorial on Hugging Face models prints: Falcon-7B, answers of 15 tokens, requests per second.
+"""The comparison that Triton's tutorial on Hugging Face models prints: Falcon-7B, answers of 15
+tokens, requests per second.
 
-Two models behind one server and the same route: our engine (`backend: "llm"`), and a transformers pipeline in a model.py with dynamic
-batching. Both have random weights of the same shape and write exactly NUM_OUT tokens.
+Two models behind one server and the same route: our engine (`backend: "llm"`), and a transformers
+pipeline in a model.py with dynamic batching. Both have random weights of the same shape and write
+exactly NUM_OUT tokens.
 """
 
 from __future__ import annotations
@@ -78,14 +80,28 @@ def compare(shape: str, device: str, rows: list[FalconRow], step: Step) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         checkpoint = write_checkpoint(folder / "checkpoint", SHAPES[shape])
-        write_model(folder / "repository", "engine", checkpoint, {"device": device, "max_model_len": 512, "max_num_seqs": 64})
+        write_model(
+            folder / "repository",
+            "engine",
+            checkpoint,
+            {"device": device, "max_model_len": 512, "max_num_seqs": 64},
+        )
         write_pipeline(folder / "repository" / "pipeline", checkpoint, device)
         server = launch(folder / "repository")
         try:
             server.wait_started(START_LIMIT_S)
             for way in ("engine", "pipeline"):
                 for size in CONCURRENCIES:
-                    plan = Plan("whole", server.http_port, way, clients=size, num_in=NUM_IN, num_out=NUM_OUT, warm_s=1.0, window_s=WINDOW_S)
+                    plan = Plan(
+                        "whole",
+                        server.http_port,
+                        way,
+                        clients=size,
+                        num_in=NUM_IN,
+                        num_out=NUM_OUT,
+                        warm_s=1.0,
+                        window_s=WINDOW_S,
+                    )
                     plan.seed = len(rows) + 1
                     row = step(WINDOW_S + 3, f"{way} {size}", lambda plan=plan: measure_one(plan))  # type: ignore[misc]
                     if row is not None:
@@ -96,8 +112,16 @@ def compare(shape: str, device: str, rows: list[FalconRow], step: Step) -> None:
 
 def measure_one(plan: Plan) -> FalconRow:
     readings = measure(plan)
-    row = FalconRow(plan.model, plan.clients, readings.finished / plan.window_s, percentile(readings.request_s, 0.5) * 1e3)
-    print(f"  falcon {row.way:9} {row.concurrency:3} at once: {row.requests_per_s:8.1f} requests/s, p50 {row.p50_ms:.1f} ms", flush=True)
+    row = FalconRow(
+        plan.model,
+        plan.clients,
+        readings.finished / plan.window_s,
+        percentile(readings.request_s, 0.5) * 1e3,
+    )
+    print(
+        f"  falcon {row.way:9} {row.concurrency:3} at once: {row.requests_per_s:8.1f} requests/s, p50 {row.p50_ms:.1f} ms",
+        flush=True,
+    )
     return row
 
 
@@ -106,5 +130,7 @@ def write_pipeline(folder: Path, checkpoint: Path, device: str) -> None:
     (folder / "config.pbtxt").write_text(PIPELINE_CONFIG)
     dtype = "torch.bfloat16" if device == "cuda" else "torch.float32"
     (folder / "1" / "model.py").write_text(
-        PIPELINE.format(checkpoint=str(checkpoint.resolve()), device=device, dtype=dtype, num_out=NUM_OUT)
+        PIPELINE.format(
+            checkpoint=str(checkpoint.resolve()), device=device, dtype=dtype, num_out=NUM_OUT
+        )
     )

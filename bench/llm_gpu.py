@@ -6,8 +6,9 @@
     python -m bench.llm_gpu --profile 64 --only batch          where a decode step's time goes, kernel by kernel
     python -m bench.llm_gpu --device cpu                       the whole script with tiny shapes, to try it out
 
-batch, nano and prefill are the engine alone (llm_offline.py), served is the whole server (llm_served.py), falcon the comparison with a
-Hugging Face pipeline in model.py (llm_falcon.py). Figures are printed as they come and kept in --json after every step.
+batch, nano and prefill are the engine alone (llm_offline.py), served is the whole server
+(llm_served.py), falcon the comparison with a Hugging Face pipeline in model.py (llm_falcon.py).
+Figures are printed as they come and kept in --json after every step.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Session:
         self._end_s = self._start_s + arguments.limit_s if arguments.limit_s else float("inf")
 
     def step(self, needs_s: float, name: str, action: Callable[[], Any]) -> Any:
-        """Done if there is time for it. What fails is shown and does not keep the others from being done."""
+        """Done if there is time for it. What fails is shown and does not keep the others from being
+        done."""
         if time.monotonic() + needs_s > self._end_s:
             print(f"  {name}: left out, less than {needs_s:.0f} s are left", flush=True)
             return None
@@ -88,17 +90,28 @@ def measure_offline(session: Session, model: str) -> None:
         use_cuda_graphs=not arguments.eager,
     )  # fmt: skip
     bench = OfflineBench(model, settings)
-    session.results.offline = bench.rows = session.results.offline  # one list, so that each row is kept as it comes
+    # one list, so that each row is kept as it comes
+    session.results.offline = bench.rows = session.results.offline
     is_gated = model in ("llama-3.1-8b", "tiny")
     for size in arguments.profile:
-        session.step(10, "profile", lambda size=size: profile(bench, size, arguments.profile_context))  # type: ignore[misc]
+        session.step(
+            10,
+            "profile",
+            lambda size=size: profile(bench, size, arguments.profile_context),  # type: ignore[misc]
+        )
     if "batch" in arguments.only and is_gated:
         session.step(2, "first token", bench.first_token)
         for size in (1, 16, 64, 256):
             session.step(6, f"batch {size}", lambda size=size: bench.batch(size))  # type: ignore[misc]
         session.step(6, "closed loop", lambda: bench.closed_loop(64))
     if "prefill" in arguments.only and is_gated:
-        session.step(6, "prefill", lambda: bench.prefill(min(2048, settings.max_model_len or 0) - 1 if model == "tiny" else 2048, 32))
+        session.step(
+            6,
+            "prefill",
+            lambda: bench.prefill(
+                min(2048, settings.max_model_len or 0) - 1 if model == "tiny" else 2048, 32
+            ),
+        )
         if model != "tiny":
             session.step(6, "prefill", lambda: bench.prefill(8192, 8))
     if "nano" in arguments.only:
@@ -113,7 +126,12 @@ def measure_offline(session: Session, model: str) -> None:
 def measure_served(session: Session, model: str) -> None:
     """Both ways over the server, then the engine alone, then fixed rates, then both ways again."""
     arguments, results = session.arguments, session.results
-    settings = {"device": arguments.device, "max_model_len": 1024, "max_num_seqs": 256, "max_num_batched_tokens": arguments.batched_tokens}
+    settings = {
+        "device": arguments.device,
+        "max_model_len": 1024,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": arguments.batched_tokens,
+    }
     with tempfile.TemporaryDirectory() as folder:
         served = ServedModel(Path(folder), model, SHAPES[model], settings)
         served.rows = results.served
@@ -126,8 +144,17 @@ def measure_served(session: Session, model: str) -> None:
             size = arguments.clients
             window: dict[str, Any] = {"warm_s": arguments.warm_s, "window_s": arguments.window_s}
             needs_s = arguments.warm_s + arguments.window_s + 2
-            rows = [session.step(needs_s, name, lambda name=name: served.closed_loop(name, size, **window)) for name in PROTOCOLS]  # type: ignore[misc]
-            offline = session.step(18, "the engine alone", lambda: measure_alone(llm_offline, model, settings, size))
+            rows = [
+                session.step(
+                    needs_s,
+                    name,
+                    lambda name=name: served.closed_loop(name, size, **window),  # type: ignore[misc]
+                )
+                for name in PROTOCOLS
+            ]
+            offline = session.step(
+                18, "the engine alone", lambda: measure_alone(llm_offline, model, settings, size)
+            )
             if offline is not None:
                 results.offline += offline
                 show_shares(results, [row for row in rows if row is not None], offline)
@@ -137,7 +164,14 @@ def measure_served(session: Session, model: str) -> None:
                     f"{name} at a rate",
                     lambda name=name: served.at_rate(name, arguments.rate, clients=size, **window),  # type: ignore[misc]
                 )
-            again = [session.step(needs_s, name, lambda name=name: served.closed_loop(name, size, **window)) for name in PROTOCOLS]  # type: ignore[misc]
+            again = [
+                session.step(
+                    needs_s,
+                    name,
+                    lambda name=name: served.closed_loop(name, size, **window),  # type: ignore[misc]
+                )
+                for name in PROTOCOLS
+            ]
             if offline is not None:
                 show_shares(results, [row for row in again if row is not None], offline)
         finally:
@@ -161,38 +195,68 @@ def show_shares(results: Results, rows: list[ServedRow], offline: list[Row]) -> 
     alone = max(row.tokens_per_s for row in offline if row.case.startswith("batch"))
     for row in rows:
         share = results.shares[f"{row.protocol} {len(results.shares)}"] = row.tokens_per_s / alone
-        print(f"  {row.protocol}: {share:.1%} of the engine alone at as many at once ({alone:.0f} tok/s); wanted 95%", flush=True)
+        print(
+            f"  {row.protocol}: {share:.1%} of the engine alone at as many at once ({alone:.0f} tok/s); wanted 95%",
+            flush=True,
+        )
 
 
 def print_table(results: Results) -> None:
     print(f"\n{'case':16} {'model':14} {'tok/s':>10} {'seconds':>9} {'share':>7} {'gate':>7}")
     for row in results.offline:
-        print(f"{row.case:16} {row.model:14} {row.tokens_per_s:10.1f} {row.seconds:9.3f} {row.share:7.1%} {row.gate or '-':>7}")
+        print(
+            f"{row.case:16} {row.model:14} {row.tokens_per_s:10.1f} {row.seconds:9.3f} {row.share:7.1%} {row.gate or '-':>7}"
+        )
     if results.served:
-        print(f"\n{'through the server':16} {'':14} {'tok/s':>10}   first token p50/90/99 ms    between tokens p50/90/99 ms")
+        print(
+            f"\n{'through the server':16} {'':14} {'tok/s':>10}   first token p50/90/99 ms    between tokens p50/90/99 ms"
+        )
     for served in results.served:
-        first, between = ("/".join(f"{value:.1f}" for value in values) for values in (served.first_token_ms, served.inter_token_ms))
-        print(f"{served.protocol + ' ' + served.case:21} {served.model:14} {served.tokens_per_s:10.1f}   {first:>24}   {between:>24}")
+        first, between = (
+            "/".join(f"{value:.1f}" for value in values)
+            for values in (served.first_token_ms, served.inter_token_ms)
+        )
+        print(
+            f"{served.protocol + ' ' + served.case:21} {served.model:14} {served.tokens_per_s:10.1f}   {first:>24}   {between:>24}"
+        )
     if results.falcon:
         print(f"\n{'requests/s':16} {'engine':>10} {'pipeline':>10}")
         for size in sorted({row.concurrency for row in results.falcon}):
-            by_way = {row.way: row.requests_per_s for row in results.falcon if row.concurrency == size}
-            print(f"{size:<16} {by_way.get('engine', float('nan')):10.1f} {by_way.get('pipeline', float('nan')):10.1f}")
+            by_way = {
+                row.way: row.requests_per_s for row in results.falcon if row.concurrency == size
+            }
+            print(
+                f"{size:<16} {by_way.get('engine', float('nan')):10.1f} {by_way.get('pipeline', float('nan')):10.1f}"
+            )
 
 
 def read_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", choices=list(SHAPES), help="for the engine alone; default: the three of the gates")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        choices=list(SHAPES),
+        help="for the engine alone; default: the three of the gates",
+    )
     parser.add_argument("--only", action="append", choices=STAGES)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--limit-s", type=float, default=0.0, help="begin nothing that would last beyond so many seconds")
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=0.0,
+        help="begin nothing that would last beyond so many seconds",
+    )
     parser.add_argument("--profile", type=int, action="append", default=[])
     parser.add_argument("--profile-context", type=int, default=128)
     parser.add_argument("--batched-tokens", type=int, default=8192)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=50.0, help="requests per second of the clients together")
+    parser.add_argument(
+        "--rate", type=float, default=50.0, help="requests per second of the clients together"
+    )
     parser.add_argument("--warm-s", type=float, default=2.5)
     parser.add_argument("--window-s", type=float, default=7.0)
     parser.add_argument("--json", type=Path)
@@ -208,10 +272,18 @@ def main() -> None:
     arguments = session.arguments
     is_small = arguments.device == "cpu"
     if "served" in arguments.only:
-        session.step(START_LIMIT_S / 2, "served", lambda: measure_served(session, "tiny" if is_small else "llama-3.1-8b"))
+        session.step(
+            START_LIMIT_S / 2,
+            "served",
+            lambda: measure_served(session, "tiny" if is_small else "llama-3.1-8b"),
+        )
     if "falcon" in arguments.only:
         shape = "tiny-falcon" if is_small else "falcon-7b"
-        session.step(60, "falcon", lambda: compare(shape, arguments.device, session.results.falcon, session.step))
+        session.step(
+            60,
+            "falcon",
+            lambda: compare(shape, arguments.device, session.results.falcon, session.step),
+        )
     if {"batch", "prefill", "nano"} & set(arguments.only):
         for model in arguments.model:
             session.step(20, model, lambda model=model: measure_offline(session, model))  # type: ignore[misc]

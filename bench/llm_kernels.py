@@ -1,8 +1,10 @@
-"""Times variants of the engine's kernels on one GPU, to choose the constants that the package ships with.
+"""Times variants of the engine's kernels on one GPU, to choose the constants that the package ships
+with.
 
     python bench/llm_kernels.py [gemv] [blas] [skinny] [decode] [prompt] [step]
 
-Weights are rotated among copies that together exceed the L2 cache; launches are captured in a graph, so gaps are those of the engine.
+Weights are rotated among copies that together exceed the L2 cache; launches are captured in a
+graph, so gaps are those of the engine.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from naiad.llm.step.chunk_plan import ChunkPlanner
 
 DEVICE = torch.device("cuda")
 BF16 = torch.bfloat16
-SHAPES = {"qkv": (6144, 4096), "o": (4096, 4096), "up": (28672, 4096), "down": (4096, 14336), "head": (128256, 4096)}
+SHAPES = {
+    "qkv": (6144, 4096),
+    "o": (4096, 4096),
+    "up": (28672, 4096),
+    "down": (4096, 14336),
+    "head": (128256, 4096),
+}
 
 
 def graph_us(calls: list[Callable[[], object]], repeats: int = 5) -> float:
@@ -66,8 +74,14 @@ def bench_gemv() -> None:
         norm = torch.ones(shape[1], device=DEVICE, dtype=BF16)
         num_bytes = shape[0] * shape[1] * 2
         out = torch.zeros((1, shape[0]), device=DEVICE, dtype=BF16)
-        report(f"gemv {name} cublas", graph_us([lambda w=w: F.linear(x, w) for w in ws * 2]), num_bytes)
-        kinds = {"gated": name == "up", "normed": name in ("qkv", "head", "up"), "residual": name in ("o", "down")}
+        report(
+            f"gemv {name} cublas", graph_us([lambda w=w: F.linear(x, w) for w in ws * 2]), num_bytes
+        )
+        kinds = {
+            "gated": name == "up",
+            "normed": name in ("qkv", "head", "up"),
+            "residual": name in ("o", "down"),
+        }
         best: list[tuple[float, str]] = []
         for block_n, block_k, warps in [
             (4, 256, 4), (8, 256, 4), (16, 256, 8), (2, 512, 2), (4, 256, 2), (2, 256, 2), (8, 256, 8), (4, 512, 8), (2, 1024, 8),
@@ -95,7 +109,11 @@ def bench_blas() -> None:
         for rows in (2, 8, 16, 32, 64, 128, 256):
             x = torch.randn((rows, shape[1]), device=DEVICE, dtype=BF16)
             residual = torch.randn((rows, shape[0]), device=DEVICE, dtype=BF16)
-            report(f"blas {name} m{rows} linear", graph_us([lambda w=w: F.linear(x, w) for w in ws * 2]), shape[0] * shape[1] * 2)
+            report(
+                f"blas {name} m{rows} linear",
+                graph_us([lambda w=w: F.linear(x, w) for w in ws * 2]),
+                shape[0] * shape[1] * 2,
+            )
             if name in ("o", "down"):
                 report(
                     f"blas {name} m{rows} addmm",
@@ -127,7 +145,15 @@ def _tma_kernel(
     )
 
 
-def skinny_tma(x: torch.Tensor, w: torch.Tensor, splits: int, block_n: int, block_k: int, warps: int, stages: int) -> torch.Tensor:
+def skinny_tma(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    splits: int,
+    block_n: int,
+    block_k: int,
+    warps: int,
+    stages: int,
+) -> torch.Tensor:
     out = torch.empty((splits, x.shape[0], w.shape[0]), dtype=torch.float32, device=x.device)
     desc = TensorDescriptor.from_tensor(w, [block_n, block_k])
     _tma_kernel[(triton.cdiv(w.shape[0], block_n), splits)](
@@ -161,11 +187,19 @@ def bench_skinny() -> None:
                         if shape[1] % (splits * config[1]) or not 100 <= tiles <= 2100:
                             continue
                         try:
-                            us = graph_us([lambda w=w: function(x, w, splits, *config) for w in ws * 2], repeats=3)
+                            us = graph_us(
+                                [lambda w=w: function(x, w, splits, *config) for w in ws * 2],
+                                repeats=3,
+                            )
                         except Exception as error:
                             print(f"skinny {kind} {name} {config} {splits}: {str(error)[:80]}")
                             continue
-                        best.append((us, f"skinny {kind} {name} m{rows} n{config[0]} k{config[1]} w{config[2]} s{config[3]} split{splits}"))
+                        best.append(
+                            (
+                                us,
+                                f"skinny {kind} {name} m{rows} n{config[0]} k{config[1]} w{config[2]} s{config[3]} split{splits}",
+                            )
+                        )
             best.sort()
             for us, text in best[:3]:
                 report(text, us, shape[0] * shape[1] * 2)
@@ -188,7 +222,10 @@ def bench_decode(layout: tuple[int, int, int] = (32, 8, 128)) -> None:
         lengths = np.random.default_rng(0).integers(low, high, size).astype(np.int32)
         width = -(-int(lengths.max()) // page)
         copies = max(1, min(8, int(400e6 / (size * width * page * num_kv_heads * dim * 4))))
-        caches = [torch.randn((2, size * width + 1, num_kv_heads, page, dim), device=DEVICE, dtype=BF16) for _ in range(copies)]
+        caches = [
+            torch.randn((2, size * width + 1, num_kv_heads, page, dim), device=DEVICE, dtype=BF16)
+            for _ in range(copies)
+        ]
         tables = (torch.randperm(size * width, device=DEVICE).to(torch.int32) + 1).view(size, width)
         query = torch.randn((size, num_heads * dim), device=DEVICE, dtype=BF16)
         out = torch.empty_like(query)
@@ -200,13 +237,28 @@ def bench_decode(layout: tuple[int, int, int] = (32, 8, 128)) -> None:
             records = np.zeros(planner.max_chunks(size) * 8, np.int32)
             count = planner.plan(np.arange(size, dtype=np.int32), lengths, records)
             chunks = torch.from_numpy(records).to(DEVICE).view(-1, 8)
-            attend = DecodeAttention(size, records.shape[0] // 8, num_heads, num_kv_heads, dim, DEVICE)
-            for tile, warps, stages in [(32, 1, 4), (32, 2, 4), (32, 4, 3), (64, 4, 2), (64, 4, 3), (64, 2, 5), (128, 4, 3)]:
+            attend = DecodeAttention(
+                size, records.shape[0] // 8, num_heads, num_kv_heads, dim, DEVICE
+            )
+            for tile, warps, stages in [
+                (32, 1, 4),
+                (32, 2, 4),
+                (32, 4, 3),
+                (64, 4, 2),
+                (64, 4, 3),
+                (64, 2, 5),
+                (128, 4, 3),
+            ]:
                 us = graph_us([
                     lambda c=c: attend(query, out, c[0], c[1], tables, chunks, dim**-0.5, 0.0, 0, False, tile, warps, stages)
                     for c in caches * (8 // copies + 1)
                 ])  # fmt: skip
-                best.append((us, f"decode b{size} ctx{low}-{high} programs{programs} chunks{count} tile{tile} w{warps} s{stages}"))
+                best.append(
+                    (
+                        us,
+                        f"decode b{size} ctx{low}-{high} programs{programs} chunks{count} tile{tile} w{warps} s{stages}",
+                    )
+                )
         best.sort()
         for us, text in best[:5]:
             report(text, us, num_bytes)
@@ -217,8 +269,12 @@ def bench_prompt() -> None:
     num_heads, num_kv_heads, dim, page = 32, 8, 128, 16
     for count, length in [(4, 2048), (1, 8192), (16, 512), (64, 128)]:
         width = length // page
-        cache = torch.randn((2, count * width + 1, num_kv_heads, page, dim), device=DEVICE, dtype=BF16)
-        tables = (torch.randperm(count * width, device=DEVICE).to(torch.int32) + 1).view(count, width)
+        cache = torch.randn(
+            (2, count * width + 1, num_kv_heads, page, dim), device=DEVICE, dtype=BF16
+        )
+        tables = (torch.randperm(count * width, device=DEVICE).to(torch.int32) + 1).view(
+            count, width
+        )
         query = torch.randn((count * length, num_heads * dim), device=DEVICE, dtype=BF16)
         key = torch.randn((count * length, num_kv_heads, dim), device=DEVICE, dtype=BF16)
         out = torch.empty_like(query)
@@ -227,13 +283,30 @@ def bench_prompt() -> None:
         for tokens, keys, warps, stages in [
             (64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 5), (64, 32, 4, 5), (128, 64, 4, 3), (128, 64, 4, 5), (64, 64, 8, 3),
         ]:  # fmt: skip
-            tiles = [(s * length + at, at, tokens, s) for at in range(length - tokens, -1, -tokens) for s in range(count)]
+            tiles = [
+                (s * length + at, at, tokens, s)
+                for at in range(length - tokens, -1, -tokens)
+                for s in range(count)
+            ]
             put = torch.tensor(tiles, dtype=torch.int32, device=DEVICE)
             try:
                 us = graph_us(
                     [
                         lambda: prompt_attention(
-                            query, out, cache[0], cache[1], tables, put, dim**-0.5, 0.0, 0, length, tokens, keys, warps, stages
+                            query,
+                            out,
+                            cache[0],
+                            cache[1],
+                            tables,
+                            put,
+                            dim**-0.5,
+                            0.0,
+                            0,
+                            length,
+                            tokens,
+                            keys,
+                            warps,
+                            stages,
                         )
                     ]
                     * 4
@@ -244,7 +317,14 @@ def bench_prompt() -> None:
             best.append((us, f"prompt {count}x{length} t{tokens} k{keys} w{warps} s{stages}"))
         cu = torch.arange(0, count * length + 1, length, dtype=torch.int32, device=DEVICE)
         q3 = query.view(-1, num_heads, dim)
-        us = graph_us([lambda: torch.ops.aten._flash_attention_forward(q3, key, key, cu, cu, length, length, 0.0, True, False)] * 4)
+        us = graph_us(
+            [
+                lambda: torch.ops.aten._flash_attention_forward(
+                    q3, key, key, cu, cu, length, length, 0.0, True, False
+                )
+            ]
+            * 4
+        )
         best.append((us, f"prompt {count}x{length} aten flash varlen"))
         for us, text in sorted(best):
             print(f"{text:62} {us:9.2f} us {flops / us / 1e6:7.1f} TFLOP/s", flush=True)

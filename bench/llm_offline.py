@@ -1,8 +1,10 @@
-"""The engine alone on one device: batches, a closed loop, the nano-vllm benchmark, prefill rates, a kernel profile. Random weights.
+"""The engine alone on one device: batches, a closed loop, the nano-vllm benchmark, prefill rates, a
+kernel profile. Random weights.
 
-Every case is run once to warm up and once measured, with other prompts, so that nothing is found in the prefix cache.
-`share` is the bytes limit's share: the bytes that the decode steps must read (weights, keys and values) at 4.27 TB/s, or for prefill the
-floating-point operations at 790 TFLOP/s, over the time taken.
+Every case is run once to warm up and once measured, with other prompts, so that nothing is found in
+the prefix cache. `share` is the bytes limit's share: the bytes that the decode steps must read
+(weights, keys and values) at 4.27 TB/s, or for prefill the floating-point operations at 790
+TFLOP/s, over the time taken.
 """
 
 from __future__ import annotations
@@ -53,9 +55,13 @@ class OfflineBench:
         started = time.monotonic()
         self.config = read_shape(model)
         device = torch.device(settings.device)
-        weights = random_weights(self.config, device, torch.float32 if device.type == "cpu" else torch.bfloat16)
+        weights = random_weights(
+            self.config, device, torch.float32 if device.type == "cpu" else torch.bfloat16
+        )
         synchronize()
-        self.weight_bytes = weights.num_bytes() - (0 if self.config.tie_embeddings else weights.embedding.nbytes)
+        self.weight_bytes = weights.num_bytes() - (
+            0 if self.config.tie_embeddings else weights.embedding.nbytes
+        )
         weights_s = time.monotonic() - started
         self.engine = build_engine(self.config, weights, None, [], settings)
         synchronize()
@@ -79,15 +85,22 @@ class OfflineBench:
         times = sorted(self._run([(num_in, 1)]) for _ in range(9))
         print(f"  first token of {num_in}: {times[4] * 1e3:.2f} ms", flush=True)
 
-    def closed_loop(self, size: int, num_in: int = 128, num_out: int = 128, seconds: float = 4.0) -> None:
-        """As many clients, each with its next request at once: prompts come in between the others' tokens all the time."""
+    def closed_loop(
+        self, size: int, num_in: int = 128, num_out: int = 128, seconds: float = 4.0
+    ) -> None:
+        """As many clients, each with its next request at once: prompts come in between the others'
+        tokens all the time."""
         self._num_runs += 1
         engine, source = self.engine, random.Random(self._num_runs)
 
         def submit(index: int, length: int) -> None:
             prompt = random_prompt(source, num_in, self.config.vocab_size)
             parameters = SamplingParameters(temperature=0.6, max_tokens=length, ignore_eos=True)
-            engine.submit(GenerationRequest(id=str(index), prompt=prompt, parameters=parameters, should_detokenize=False))
+            engine.submit(
+                GenerationRequest(
+                    id=str(index), prompt=prompt, parameters=parameters, should_detokenize=False
+                )
+            )
 
         for index in range(size):
             submit(index, source.randint(1, num_out))
@@ -97,7 +110,10 @@ class OfflineBench:
             outputs = engine.step()
             if not started and time.monotonic() >= warm_until:
                 started, num_tokens, num_steps = time.monotonic(), 0, 0
-            num_tokens, num_steps = num_tokens + sum(len(output.token_ids) for output in outputs), num_steps + 1
+            num_tokens, num_steps = (
+                num_tokens + sum(len(output.token_ids) for output in outputs),
+                num_steps + 1,
+            )
             for output in outputs:
                 if output.finish_reason is not None:
                     submit(submitted, num_out)
@@ -109,18 +125,32 @@ class OfflineBench:
         self._add(f"closed loop {size}", num_tokens / taken, taken, 0.0)
 
     def nano(self) -> None:
-        source = random.Random(0)  # draws in the benchmark's own order: each prompt's length, its tokens, then all output lengths
-        prompts = [[source.randint(0, 10000) for _ in range(source.randint(100, 1024))] for _ in range(256)]
+        # draws in the benchmark's own order: each prompt's length, its tokens, then all output
+        # lengths
+        source = random.Random(0)
+        prompts = [
+            [source.randint(0, 10000) for _ in range(source.randint(100, 1024))] for _ in range(256)
+        ]
         num_out = [source.randint(100, 1024) for _ in range(256)]
         self._run([(64, 8)] * 256)
         seconds = run_prompts(self.engine, prompts, num_out, temperature=0.6)
         lengths = [(len(prompt), out) for prompt, out in zip(prompts, num_out, strict=True)]
-        self._add("nano-vllm", sum(num_out) / seconds, seconds, self._decode_s(lengths) + self._prefill_s(lengths))
+        self._add(
+            "nano-vllm",
+            sum(num_out) / seconds,
+            seconds,
+            self._decode_s(lengths) + self._prefill_s(lengths),
+        )
 
     def prefill(self, num_in: int, count: int) -> None:
         self._run([(num_in, 1)] * 4)
         seconds = self._run([(num_in, 1)] * count)
-        self._add(f"prefill {num_in}", num_in * count / seconds, seconds, self._prefill_s([(num_in, 1)] * count))
+        self._add(
+            f"prefill {num_in}",
+            num_in * count / seconds,
+            seconds,
+            self._prefill_s([(num_in, 1)] * count),
+        )
 
     def _run(self, lengths: list[tuple[int, int]]) -> float:
         """Seconds. Prompts are never those of an earlier run."""
@@ -130,9 +160,14 @@ class OfflineBench:
         return run_prompts(self.engine, prompts, [out for _, out in lengths], temperature=0.6)
 
     def _add(self, case: str, rate: float, seconds: float, limit_s: float) -> None:
-        row = Row(case, self.model, rate, seconds, limit_s / seconds, GATES.get((case, self.model), 0.0))
+        row = Row(
+            case, self.model, rate, seconds, limit_s / seconds, GATES.get((case, self.model), 0.0)
+        )
         self.rows.append(row)
-        print(f"  {case:14} {rate:10.1f} tok/s  {seconds:7.3f} s  share {row.share:5.1%}  gate {row.gate:g}", flush=True)
+        print(
+            f"  {case:14} {rate:10.1f} tok/s  {seconds:7.3f} s  share {row.share:5.1%}  gate {row.gate:g}",
+            flush=True,
+        )
 
     def _decode_s(self, lengths: list[tuple[int, int]]) -> float:
         per_token = self.config.kv_bytes_per_token(2)
@@ -143,7 +178,10 @@ class OfflineBench:
 
     def _prefill_s(self, lengths: list[tuple[int, int]]) -> float:
         matrices = self.weight_bytes / 2 - self.config.vocab_size * self.config.hidden_size
-        flops = sum(2 * matrices * n + 2 * self.config.num_layers * self.config.q_size * n * n for n, _ in lengths)
+        flops = sum(
+            2 * matrices * n + 2 * self.config.num_layers * self.config.q_size * n * n
+            for n, _ in lengths
+        )
         return flops / FLOPS_PER_SECOND
 
 
@@ -161,13 +199,19 @@ def random_prompt(source: random.Random, num_tokens: int, vocab_size: int) -> li
     return [source.randrange(min(vocab_size, 10001)) for _ in range(num_tokens)]
 
 
-def run_prompts(engine: Engine, prompts: list[list[int]], num_out: list[int], temperature: float) -> float:
+def run_prompts(
+    engine: Engine, prompts: list[list[int]], num_out: list[int], temperature: float
+) -> float:
     """Seconds from the first submit to the last token."""
     synchronize()
     started = time.monotonic()
     for index, (prompt, out) in enumerate(zip(prompts, num_out, strict=True)):
         parameters = SamplingParameters(temperature=temperature, max_tokens=out, ignore_eos=True)
-        engine.submit(GenerationRequest(id=str(index), prompt=prompt, parameters=parameters, should_detokenize=False))
+        engine.submit(
+            GenerationRequest(
+                id=str(index), prompt=prompt, parameters=parameters, should_detokenize=False
+            )
+        )
     num_tokens = 0
     while engine.has_work:
         num_tokens += sum(len(output.token_ids) for output in engine.step())
@@ -184,23 +228,37 @@ def profile(bench: OfflineBench, size: int, num_in: int) -> None:
     for index in range(size):
         prompt = random_prompt(source, num_in, bench.config.vocab_size)
         engine.submit(
-            GenerationRequest(id=f"p{index}", prompt=prompt, parameters=SamplingParameters(temperature=0.6, max_tokens=60, ignore_eos=True))
+            GenerationRequest(
+                id=f"p{index}",
+                prompt=prompt,
+                parameters=SamplingParameters(temperature=0.6, max_tokens=60, ignore_eos=True),
+            )
         )
     for _ in range(30):
         engine.step()
     synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]) as trace:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+    ) as trace:
         started = time.monotonic()
         for _ in range(20):
             engine.step()
         synchronize()
         print(f"  {(time.monotonic() - started) / 20 * 1e3:.3f} ms per step under the profiler")
-    rows = [event for event in trace.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA]
+    rows = [
+        event
+        for event in trace.key_averages()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    ]
     rows.sort(key=lambda event: -event.self_device_time_total)
     total = sum(event.self_device_time_total for event in rows) / 20e3
-    print(f"  profile of batch {size}, {num_in} tokens of context: {total:.3f} ms of kernels per step")
+    print(
+        f"  profile of batch {size}, {num_in} tokens of context: {total:.3f} ms of kernels per step"
+    )
     for event in rows[:22]:
         each_us = event.self_device_time_total / event.count
-        print(f"    {event.self_device_time_total / 20e3:8.4f} ms  {event.count / 20:6.1f} x {each_us:8.2f} us  {event.key[:90]}")
+        print(
+            f"    {event.self_device_time_total / 20e3:8.4f} ms  {event.count / 20:6.1f} x {each_us:8.2f} us  {event.key[:90]}"
+        )
     while engine.has_work:
         engine.step()

@@ -1,11 +1,13 @@
-"""What serving costs a token: the whole server and 64 streaming clients around an engine whose device is only a clock (bench/paced.py).
+"""What serving costs a token: the whole server and 64 streaming clients around an engine whose
+device is only a clock (bench/paced.py).
 
     python -m bench.llm_path                      at the pace of an H200 (5.07 ms a step), then as fast as the host can
     python -m bench.llm_path --step-us 0 --protocol grpc
 
-Prints tokens per second, which share that is of the same engine alone, in a loop without a server, with as many requests open; how much of
-the time the clock ran and how many rows its steps had; and the CPU microseconds per token of the server process, of the worker and of the
-clients. The clients' processes need CPUs of their own, or they slow down what is measured. Needs torch.
+Prints tokens per second, which share that is of the same engine alone, in a loop without a server,
+with as many requests open; how much of the time the clock ran and how many rows its steps had; and
+the CPU microseconds per token of the server process, of the worker and of the clients. The clients'
+processes need CPUs of their own, or they slow down what is measured. Needs torch.
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ from naiad.llm.checkpoint.folder import open_folder, read_tokenizer
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.parameters import SamplingParameters
-from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags, process_tree
+from tests.server.harness import (
+    Server,
+    free_ports,
+    naiad_command,
+    naiad_environment,
+    port_flags,
+    process_tree,
+)
 
 CLIENTS, NUM_IN, NUM_OUT = 64, 128, 128
 CONFIG = """
@@ -56,12 +65,20 @@ def write_repository(folder: Path, paces: list[int], launch_us: int) -> Path:
         readings = folder / f"readings{step_us}"
         np.zeros(3).tofile(readings)
         graph_us, busy_us = launch_costs(step_us, launch_us)
-        text = CONFIG.format(checkpoint=checkpoint, step_us=step_us, graph_us=graph_us, launch_us=busy_us, readings=readings)
+        text = CONFIG.format(
+            checkpoint=checkpoint,
+            step_us=step_us,
+            graph_us=graph_us,
+            launch_us=busy_us,
+            readings=readings,
+        )
         (folder / "repository" / f"paced{step_us}" / "config.pbtxt").write_text(text)
     package = folder / "packages" / "paced-0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: paced\nVersion: 0\n")
-    (package / "entry_points.txt").write_text("[naiad.backends]\npaced = bench.paced:PacedBackend\n")
+    (package / "entry_points.txt").write_text(
+        "[naiad.backends]\npaced = bench.paced:PacedBackend\n"
+    )
     return folder
 
 
@@ -70,12 +87,15 @@ def launch_costs(step_us: int, launch_us: int) -> tuple[int, int]:
 
 
 def alone(folder: Path, step_us: int, launch_us: int, seconds: float) -> float:
-    """Tokens per second of the engine in a loop of its own: 64 requests open, each followed by its next at once."""
+    """Tokens per second of the engine in a loop of its own: 64 requests open, each followed by its
+    next at once."""
     checkpoint = open_folder(folder / "checkpoint")
     vocab_size = int(checkpoint.config["vocab_size"])
     graph_us, busy_us = launch_costs(step_us, launch_us)
     costs = {"step_us": step_us, "graph_us": graph_us, "launch_us": busy_us}
-    engine = build_engine(PacedRunner(costs.get, vocab_size), read_tokenizer(checkpoint), vocab_size, EngineSettings())
+    engine = build_engine(
+        PacedRunner(costs.get, vocab_size), read_tokenizer(checkpoint), vocab_size, EngineSettings()
+    )
 
     def submit(number: int, num_out: int) -> None:
         parameters = SamplingParameters(temperature=0.6, max_tokens=num_out, ignore_eos=True)
@@ -96,7 +116,9 @@ def alone(folder: Path, step_us: int, launch_us: int, seconds: float) -> float:
 
 def start(folder: Path) -> Server:
     ports = free_ports()
-    command = naiad_command("serve", f"--model-repository={folder / 'repository'}", *port_flags(ports))
+    command = naiad_command(
+        "serve", f"--model-repository={folder / 'repository'}", *port_flags(ports)
+    )
     path = os.pathsep.join([str(folder / "packages"), os.environ.get("PYTHONPATH", "")])
     return Server(command, ports, naiad_environment({"PYTHONPATH": path})).wait_started()
 
@@ -112,10 +134,21 @@ def cpu_by_process(pid: int) -> dict[str, float]:
     return found
 
 
-def show(server: Server, folder: Path, protocol: str, step_us: int, window_s: float, alone_rate: float) -> None:
+def show(
+    server: Server, folder: Path, protocol: str, step_us: int, window_s: float, alone_rate: float
+) -> None:
     model = f"paced{step_us}"
     port = server.http_port if protocol == "http" else server.grpc_port
-    plan = Plan(protocol, port, model, CLIENTS, NUM_IN, NUM_OUT, window_s=window_s, seed=random.randrange(1 << 30))
+    plan = Plan(
+        protocol,
+        port,
+        model,
+        CLIENTS,
+        NUM_IN,
+        NUM_OUT,
+        window_s=window_s,
+        seed=random.randrange(1 << 30),
+    )
     marks: list[dict[str, float]] = []
     clock: list[NDArray[np.float64]] = []
     readings_file = folder / f"readings{step_us}"
@@ -147,16 +180,23 @@ def show(server: Server, folder: Path, protocol: str, step_us: int, window_s: fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--step-us", type=int, action="append")
     parser.add_argument("--protocol", action="append", choices=["http", "grpc"])
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--launch-us", type=int, default=8000, help="of a step with prompts in it, kernel by kernel")
+    parser.add_argument(
+        "--launch-us", type=int, default=8000, help="of a step with prompts in it, kernel by kernel"
+    )
     arguments = parser.parse_args()
     paces = arguments.step_us or [5070, 0]
     with tempfile.TemporaryDirectory() as name:
         folder = write_repository(Path(name), paces, arguments.launch_us)
-        rates = {step_us: alone(folder, step_us, arguments.launch_us, arguments.seconds) for step_us in paces}
+        rates = {
+            step_us: alone(folder, step_us, arguments.launch_us, arguments.seconds)
+            for step_us in paces
+        }
         for step_us, rate in rates.items():
             print(f"engine alone, step {step_us:5} us  {rate:8.0f} tok/s", flush=True)
         server = start(folder)

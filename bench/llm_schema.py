@@ -1,9 +1,11 @@
-"""What a schema costs: SmolLM2-135M with and without one, on each engine, 1 and 8 requests at once, and the first use of a new schema.
+"""What a schema costs: SmolLM2-135M with and without one, on each engine, 1 and 8 requests at once,
+and the first use of a new schema.
 
     naiad pull smollm2; python -m bench.llm_schema
 
-Both kinds of request write exactly NUM_TOKENS tokens (the schema asks for more than fits) and take turns, round by round. At its first use
-a schema is compiled; each round has a schema of its own for that. Every figure is the median over the rounds.
+Both kinds of request write exactly NUM_TOKENS tokens (the schema asks for more than fits) and take
+turns, round by round. At its first use a schema is compiled; each round has a schema of its own for
+that. Every figure is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ from tests.server.llm_checkpoint import parameter, write_model
 
 NUM_TOKENS = 64
 CONCURRENCIES = (1, 8)
-ENDLESS = {"type": "array", "minItems": 200, "items": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}
+ENDLESS = {
+    "type": "array",
+    "minItems": 200,
+    "items": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+}
 
 
 def main() -> None:
@@ -35,14 +41,28 @@ def main() -> None:
     checkpoint = cache_dir() / PULLED["smollm2"]
     with tempfile.TemporaryDirectory() as folder:
         for engine in engines:
-            settings = {"checkpoint": checkpoint, "engine": engine, "num_threads": 2, "device": "cpu"}
-            write_model(Path(folder), engine, 'backend: "llm"\n' + "".join(parameter(name, value) for name, value in settings.items()))
+            settings = {
+                "checkpoint": checkpoint,
+                "engine": engine,
+                "num_threads": 2,
+                "device": "cpu",
+            }
+            write_model(
+                Path(folder),
+                engine,
+                'backend: "llm"\n'
+                + "".join(parameter(name, value) for name, value in settings.items()),
+            )
         with naiad([folder]) as server:
-            print("| engine | requests at once | tok/s without | tok/s with a schema | ratio |\n|---|---:|---:|---:|---:|")
+            print(
+                "| engine | requests at once | tok/s without | tok/s with a schema | ratio |\n|---|---:|---:|---:|---:|"
+            )
             for engine in engines:
                 for at_once in CONCURRENCIES:
                     print_rates(server, engine, at_once, chosen.rounds)
-            print("\n| engine | first token, ms: no schema | known | new | new, maxLength 100 |\n|---|---:|---:|---:|---:|")
+            print(
+                "\n| engine | first token, ms: no schema | known | new | new, maxLength 100 |\n|---|---:|---:|---:|---:|"
+            )
             for engine in engines:
                 print_first_use(server, engine, chosen.rounds)
 
@@ -54,32 +74,52 @@ def print_rates(server: Server, engine: str, at_once: int, num_rounds: int) -> N
         for kind, schema in schemas.items():
             start_s = time.perf_counter()
             with ThreadPoolExecutor(at_once) as pool:
-                asked = [pool.submit(ask, server, engine, f"{number} {at}", schema, NUM_TOKENS) for at in range(at_once)]
+                asked = [
+                    pool.submit(ask, server, engine, f"{number} {at}", schema, NUM_TOKENS)
+                    for at in range(at_once)
+                ]
                 num_tokens = sum(each.result() for each in asked)
             if number:  # the first round warms up
                 rates[kind].append(num_tokens / (time.perf_counter() - start_s))
     without, constrained = (statistics.median(rates[kind]) for kind in schemas)
-    print(f"| {engine} | {at_once} | {without:.0f} | {constrained:.0f} | {constrained / without:.2f} |", flush=True)
+    print(
+        f"| {engine} | {at_once} | {without:.0f} | {constrained:.0f} | {constrained / without:.2f} |",
+        flush=True,
+    )
 
 
 def print_first_use(server: Server, engine: str, num_rounds: int) -> None:
     times: dict[str, list[float]] = {"none": [], "known": [], "new": [], "sized": []}
     for number in range(num_rounds):
-        schemas = {"none": None, "known": ENDLESS, "new": new_schema(number), "sized": new_schema(number, maxLength=100)}
+        schemas = {
+            "none": None,
+            "known": ENDLESS,
+            "new": new_schema(number),
+            "sized": new_schema(number, maxLength=100),
+        }
         for kind, schema in schemas.items():
             start_s = time.perf_counter()
             ask(server, engine, f"first {number} {kind}", schema, 1)
             times[kind].append((time.perf_counter() - start_s) * 1e3)
-    print(f"| {engine} | {' | '.join(f'{statistics.median(values):.0f}' for values in times.values())} |", flush=True)
+    print(
+        f"| {engine} | {' | '.join(f'{statistics.median(values):.0f}' for values in times.values())} |",
+        flush=True,
+    )
 
 
 def new_schema(number: int, **limits: int) -> dict[str, Any]:
     text = {"type": "string", **limits}
-    fields = {f"title_{number}": text, "pages": {"type": "integer", "minimum": 1}, "tags": {"type": "array", "items": text}}
+    fields = {
+        f"title_{number}": text,
+        "pages": {"type": "integer", "minimum": 1},
+        "tags": {"type": "array", "items": text},
+    }
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
-def ask(server: Server, engine: str, topic: str, schema: dict[str, Any] | None, max_tokens: int) -> int:
+def ask(
+    server: Server, engine: str, topic: str, schema: dict[str, Any] | None, max_tokens: int
+) -> int:
     body: dict[str, Any] = {
         "model": engine,
         "messages": [{"role": "user", "content": f"List books about {topic}."}],
@@ -87,7 +127,10 @@ def ask(server: Server, engine: str, topic: str, schema: dict[str, Any] | None, 
     }
     body |= {"temperature": 0, "ignore_eos": schema is None}
     if schema is not None:
-        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "books", "schema": schema}}
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "books", "schema": schema},
+        }
     status, answer = server.post("/v1/chat/completions", body)
     assert status == 200, answer
     num_tokens: int = json.loads(answer)["usage"]["completion_tokens"]

@@ -1,7 +1,9 @@
-"""A language model through the whole server: rates of streaming clients over gRPC and HTTP, beside the offline engine on the same device.
+"""A language model through the whole server: rates of streaming clients over gRPC and HTTP, beside
+the offline engine on the same device.
 
-In:  a shape, and settings that both engines get. Out: rows, printed as they come, so that a run which is cut off has shown the first ones.
-The server and the offline engine live side by side in the device's memory (their KV caches are bounded), and only one works at a time.
+In:  a shape, and settings that both engines get. Out: rows, printed as they come, so that a run
+     which is cut off has shown the first ones. The server and the offline engine live side by side
+     in the device's memory (their KV caches are bounded), and only one works at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class ServedRow(msgspec.Struct):
 class ServedModel:
     """Started at once; `wait` returns when it can be asked."""
 
-    def __init__(self, folder: Path, model: str, shape: dict[str, Any], settings: dict[str, object]) -> None:
+    def __init__(
+        self, folder: Path, model: str, shape: dict[str, Any], settings: dict[str, object]
+    ) -> None:
         self.model = model
         self.rows: list[ServedRow] = []
         self._num_runs = 0
@@ -73,20 +77,31 @@ class ServedModel:
 
 def launch(repository: Path) -> Server:
     ports = free_ports()
-    return Server(naiad_command("serve", f"--model-repository={repository}", *port_flags(ports)), ports, naiad_environment())
+    return Server(
+        naiad_command("serve", f"--model-repository={repository}", *port_flags(ports)),
+        ports,
+        naiad_environment(),
+    )
 
 
-def summarize(case: str, model: str, protocol: str, readings: Readings, window_s: float) -> ServedRow:
+def summarize(
+    case: str, model: str, protocol: str, readings: Readings, window_s: float
+) -> ServedRow:
     first, between, whole = (
         [percentile(values, share) * 1e3 for share in SHARES]
         for values in (readings.first_token_s, readings.inter_token_s, readings.request_s)
     )
     rate, requests = readings.tokens / window_s, readings.finished / window_s
-    return ServedRow(case, model, protocol, rate, requests, first, between, whole, readings.late_s * 1e3)
+    return ServedRow(
+        case, model, protocol, rate, requests, first, between, whole, readings.late_s * 1e3
+    )
 
 
 def format_row(row: ServedRow) -> str:
-    first, between = ("/".join(f"{value:.1f}" for value in values) for values in (row.first_token_ms, row.inter_token_ms))
+    first, between = (
+        "/".join(f"{value:.1f}" for value in values)
+        for values in (row.first_token_ms, row.inter_token_ms)
+    )
     return (
         f"  {row.protocol:4} {row.case:15} {row.tokens_per_s:8.0f} tok/s {row.requests_per_s:7.1f} requests/s  "
         f"first token p50/90/99 {first} ms  between tokens {between} ms"

@@ -1,4 +1,5 @@
-"""Shapes of the models that are measured with random weights, as their config.json has them; the tiny ones are for trying things out."""
+"""Shapes of the models that are measured with random weights, as their config.json has them; the
+tiny ones are for trying things out."""
 
 from __future__ import annotations
 

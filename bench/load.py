@@ -1,7 +1,9 @@
-"""The load generators: NVIDIA's perf_analyzer for both protocols, wrk for JSON. Each run gives rate, p50 and CPU per inference.
+"""The load generators: NVIDIA's perf_analyzer for both protocols, wrk for JSON. Each run gives
+rate, p50 and CPU per inference.
 
-CPU per inference is the process tree's CPU time over a run divided by the inferences that the server itself counted in it, so
-that warm-up and windows of the load generator do not matter. It does not move with the load generator, which shares the cores.
+CPU per inference is the process tree's CPU time over a run divided by the inferences that the
+server itself counted in it, so that warm-up and windows of the load generator do not matter. It
+does not move with the load generator, which shares the cores.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from tests.server.harness import Server
 
 TIMEOUT_S = 45
 STEADY = ["--stability-percentage", "15", "--max-trials", "10"]
-"""For large tensors. perf_analyzer keeps a copy of all that was sent and received in a window, and takes twice the CPU until memory of
-earlier windows is there for that; so its first windows, which do for small requests, would measure that. By default it waits for 10 %,
-which on a shared machine does not always come."""
+"""For large tensors. perf_analyzer keeps a copy of all that was sent and received in a window, and
+takes twice the CPU until memory of earlier windows is there for that; so its first windows, which
+do for small requests, would measure that. By default it waits for 10 %, which on a shared machine
+does not always come."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,34 @@ def count(server: Server, model: str) -> int:
     return sum(int(version["inference_count"]) for version in stats["model_stats"])
 
 
-def perf_analyzer(server: Server, model: str, protocol: str, concurrency: int, extra: list[str]) -> Figures | None:
-    """None when perf_analyzer gave no figures: now and then it never ends its last window, so callers try again."""
+def perf_analyzer(
+    server: Server, model: str, protocol: str, concurrency: int, extra: list[str]
+) -> Figures | None:
+    """None when perf_analyzer gave no figures: now and then it never ends its last window, so
+    callers try again."""
     address = server.http if protocol == "http" else server.grpc
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.csv"
-        flags = ["-m", model, "-i", protocol, "-u", address, "--concurrency-range", str(concurrency), "--measurement-interval", "1000"]
+        flags = [
+            "-m",
+            model,
+            "-i",
+            protocol,
+            "-u",
+            address,
+            "--concurrency-range",
+            str(concurrency),
+            "--measurement-interval",
+            "1000",
+        ]
         flags += ["--stability-percentage", "999", "--max-trials", "3", "-f", str(report), *extra]
         cpu, counted = cpu_seconds(server.pid), count(server, model)
         try:
             subprocess.run(
-                oracle.perf_analyzer_command(flags), env=oracle.perf_analyzer_environment(), capture_output=True, timeout=TIMEOUT_S
+                oracle.perf_analyzer_command(flags),
+                env=oracle.perf_analyzer_environment(),
+                capture_output=True,
+                timeout=TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
             return None
@@ -61,24 +81,49 @@ def perf_analyzer(server: Server, model: str, protocol: str, concurrency: int, e
             rows = list(csv.DictReader(file))
     if not rows:
         return None
-    return Figures(float(rows[0]["Inferences/Second"]), float(rows[0]["p50 latency"]), cpu / counted * 1e6)
+    return Figures(
+        float(rows[0]["Inferences/Second"]), float(rows[0]["p50 latency"]), cpu / counted * 1e6
+    )
 
 
 def has_wrk() -> bool:
     return shutil.which("wrk") is not None
 
 
-def wrk(server: Server, connections: int, seconds: int = 5, model: str = "add_sub") -> Figures | None:
+def wrk(
+    server: Server, connections: int, seconds: int = 5, model: str = "add_sub"
+) -> Figures | None:
     script = Path(__file__).with_name("infer.lua" if model == "add_sub" else "pipeline.lua")
-    command = ["wrk", "-t", "2", "-c", str(connections), "-d", f"{seconds}s", "--latency", "-s", str(script), f"http://{server.http}"]
+    command = [
+        "wrk",
+        "-t",
+        "2",
+        "-c",
+        str(connections),
+        "-d",
+        f"{seconds}s",
+        "--latency",
+        "-s",
+        str(script),
+        f"http://{server.http}",
+    ]
     cpu = cpu_seconds(server.pid)
     environment = {**os.environ, "WRK_MODEL": model}
-    text = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment).stdout
+    text = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment
+    ).stdout
     cpu = cpu_seconds(server.pid) - cpu
     done, rate, p50 = (
-        re.search(pattern, text) for pattern in (r"(\d+) requests in", r"Requests/sec:\s+([\d.]+)", r"50%\s+([\d.]+)(us|ms|s)")
+        re.search(pattern, text)
+        for pattern in (
+            r"(\d+) requests in",
+            r"Requests/sec:\s+([\d.]+)",
+            r"50%\s+([\d.]+)(us|ms|s)",
+        )
     )
     if done is None or rate is None or p50 is None or "Non-2xx" in text:
         return None
     scale = {"us": 1.0, "ms": 1e3, "s": 1e6}[p50.group(2)]
-    return Figures(float(rate.group(1)), float(p50.group(1)) * scale, cpu / int(done.group(1)) * 1e6)
+    return Figures(
+        float(rate.group(1)), float(p50.group(1)) * scale, cpu / int(done.group(1)) * 1e6
+    )

@@ -1,6 +1,8 @@
-"""Many small Python models in one repository: time until ready, memory of the process tree, and what a request costs then.
+"""Many small Python models in one repository: time until ready, memory of the process tree, and
+what a request costs then.
 
-The models are copies of add_sub. Each server runs alone, first with one model and then with all of them.
+The models are copies of add_sub. Each server runs alone, first with one model and then with all of
+them.
 """
 
 from __future__ import annotations
@@ -30,16 +32,46 @@ def write_repository(folder: Path, count: int) -> None:
 
 
 def measure(count: int, launch: Launch) -> list[Row]:
-    found = {(name, models): one_server(name, models, launch) for models in (1, count) for name in ("triton", "naiad")}
+    found = {
+        (name, models): one_server(name, models, launch)
+        for models in (1, count)
+        for name in ("triton", "naiad")
+    }
     made = [
-        Row(f"{count} models: time to ready", found["naiad", count][0], found["triton", count][0], "s", "<= 0.3"),
-        Row(f"{count} models: memory (PSS)", found["naiad", count][1] / MIB, found["triton", count][1] / MIB, "MiB", "<= 0.7"),
+        Row(
+            f"{count} models: time to ready",
+            found["naiad", count][0],
+            found["triton", count][0],
+            "s",
+            "<= 0.3",
+        ),
+        Row(
+            f"{count} models: memory (PSS)",
+            found["naiad", count][1] / MIB,
+            found["triton", count][1] / MIB,
+            "MiB",
+            "<= 0.7",
+        ),
     ]
     for models in (1, count):
         ours, theirs = found["naiad", models][2], found["triton", models][2]
         if ours is not None and theirs is not None:
-            made.append(Row(f"{models} models: add_sub grpc c=16", ours.infer_per_s, theirs.infer_per_s, "infer/s"))
-            made.append(Row(f"{models} models: add_sub grpc c=16", ours.cpu_us, theirs.cpu_us, "us CPU / infer"))
+            made.append(
+                Row(
+                    f"{models} models: add_sub grpc c=16",
+                    ours.infer_per_s,
+                    theirs.infer_per_s,
+                    "infer/s",
+                )
+            )
+            made.append(
+                Row(
+                    f"{models} models: add_sub grpc c=16",
+                    ours.cpu_us,
+                    theirs.cpu_us,
+                    "us CPU / infer",
+                )
+            )
     return made
 
 
@@ -58,7 +90,9 @@ def one_server(name: str, count: int, launch: Launch) -> tuple[float, int, Figur
                 file=sys.stderr,
                 flush=True,
             )
-            figures = perf_analyzer(server, "model_000", "grpc", 16, []) or perf_analyzer(server, "model_000", "grpc", 16, [])
+            figures = perf_analyzer(server, "model_000", "grpc", 16, []) or perf_analyzer(
+                server, "model_000", "grpc", 16, []
+            )
         finally:
             server.stop(120)
     return ready_s, pss, figures

@@ -1,9 +1,10 @@
-"""`make soak`: memory stays flat over a million small requests and 10,000 of 1 MiB, and large tensors need no /dev/shm.
+"""`make soak`: memory stays flat over a million small requests and 10,000 of 1 MiB, and large
+             tensors need no /dev/shm.
 
     python -m bench.memory [--small 1000000] [--large 10000]
 
-The process tree's memory is read after a warm-up of a tenth and then after each further tenth; flat means that the last reading is
-at most 2 % or 8 MiB above the first. Exits 1 when it is not.
+The process tree's memory is read after a warm-up of a tenth and then after each further tenth; flat
+means that the last reading is at most 2 % or 8 MiB above the first. Exits 1 when it is not.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ def grpc_request(model: str, shape: list[int], names: list[str]) -> Any:
     size = 4
     for dimension in shape:
         size *= dimension
-    inputs = [service_pb2.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=shape) for name in names]
-    return service_pb2.ModelInferRequest(model_name=model, inputs=inputs, raw_input_contents=[bytes(size)] * len(names))
+    inputs = [
+        service_pb2.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=shape)
+        for name in names
+    ]
+    return service_pb2.ModelInferRequest(
+        model_name=model, inputs=inputs, raw_input_contents=[bytes(size)] * len(names)
+    )
 
 
 def send_grpc(server: Server, message: Any, count: int, in_flight: int) -> None:
@@ -54,27 +60,56 @@ def soak(server: Server, what: str, count: int, send: Callable[[int], None]) -> 
     first, last = readings[0], readings[-1]
     is_flat = last["Pss"] <= max(first["Pss"] * ALLOWED_RATIO, first["Pss"] + ALLOWED_BYTES)
     top = max(reading["Pss"] for reading in readings)
-    cells = [f"{value / MIB:.1f}" for value in (first["Pss"], top, last["Pss"], first["Rss"], last["Rss"])]
-    print(f"| {what} | {count:,} | {' | '.join(cells)} | {'yes' if is_flat else 'NO'} |", flush=True)
+    cells = [
+        f"{value / MIB:.1f}"
+        for value in (first["Pss"], top, last["Pss"], first["Rss"], last["Rss"])
+    ]
+    print(
+        f"| {what} | {count:,} | {' | '.join(cells)} | {'yes' if is_flat else 'NO'} |", flush=True
+    )
     return is_flat
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", type=int, default=1_000_000)
     parser.add_argument("--large", type=int, default=10_000)
     chosen = parser.parse_args()
     small, large = small_request(), large_request(MIB)
     small_message = grpc_request("add_sub", [1, 16], ["INPUT0", "INPUT1"])
     large_message = grpc_request("identity_fp32", [MIB // 4], ["INPUT0"])
-    print("| requests | count | PSS after 1/10 | PSS top | PSS end | RSS after 1/10 | RSS end | flat |")
+    print(
+        "| requests | count | PSS after 1/10 | PSS top | PSS end | RSS after 1/10 | RSS end | flat |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---|")
     with naiad([REPOSITORY]) as server:
         results = [
-            soak(server, "HTTP JSON, small", chosen.small * 8 // 10, lambda n: send_many(server.http_port, small, n)),
-            soak(server, "gRPC, small", chosen.small * 2 // 10, lambda n: send_grpc(server, small_message, n, 64)),
-            soak(server, "HTTP binary, 1 MiB", chosen.large // 2, lambda n: send_many(server.http_port, large, n, depth=1)),
-            soak(server, "gRPC, 1 MiB", chosen.large // 2, lambda n: send_grpc(server, large_message, n, 4)),
+            soak(
+                server,
+                "HTTP JSON, small",
+                chosen.small * 8 // 10,
+                lambda n: send_many(server.http_port, small, n),
+            ),
+            soak(
+                server,
+                "gRPC, small",
+                chosen.small * 2 // 10,
+                lambda n: send_grpc(server, small_message, n, 64),
+            ),
+            soak(
+                server,
+                "HTTP binary, 1 MiB",
+                chosen.large // 2,
+                lambda n: send_many(server.http_port, large, n, depth=1),
+            ),
+            soak(
+                server,
+                "gRPC, 1 MiB",
+                chosen.large // 2,
+                lambda n: send_grpc(server, large_message, n, 4),
+            ),
         ]
     return 0 if all(results) else 1
 

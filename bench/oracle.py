@@ -1,7 +1,9 @@
-"""The genuine Triton: installs it from public wheels and starts it, as the oracle for behaviour and the peer for speed.
+"""The genuine Triton: installs it from public wheels and starts it, as the oracle for behaviour and
+the peer for speed.
 
-`nvidia-pytriton` carries a whole tritonserver 2.51 with its Python backend, `tritonclient` 2.50 carries perf_analyzer;
-libb64 comes from the distribution. Everything lies in one folder, $NAIAD_ORACLE_HOME or the user's cache.
+`nvidia-pytriton` carries a whole tritonserver 2.51 with its Python backend, `tritonclient` 2.50
+carries perf_analyzer; libb64 comes from the distribution. Everything lies in one folder,
+$NAIAD_ORACLE_HOME or the user's cache.
 Rule: nothing of Naiad is imported here, and nothing of Triton in the server's own environment.
 
     python -m bench.oracle install
@@ -34,7 +36,8 @@ def is_installed() -> bool:
 
 
 def install() -> Path:
-    """Does nothing when it was done before. An interrupted installation is started again from nothing."""
+    """Does nothing when it was done before. An interrupted installation is started again from
+    nothing."""
     folder = home()
     if is_installed():
         return folder
@@ -43,7 +46,10 @@ def install() -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
-    subprocess.run([_venv_python(), "-m", "pip", "install", "-q", "--disable-pip-version-check", *WHEELS], check=True)
+    subprocess.run(
+        [_venv_python(), "-m", "pip", "install", "-q", "--disable-pip-version-check", *WHEELS],
+        check=True,
+    )
     _install_libb64()
     _lay_out(folder)
     (folder / "ready").touch()
@@ -60,7 +66,9 @@ def _install_libb64() -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise SystemExit("the genuine Triton needs libb64.so.0d: install the package libb64-0d")
     subprocess.run(["apt-get", "update", "-qq"], check=True)
-    subprocess.run(["apt-get", "install", "-y", "-qq", "libb64-0d"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["apt-get", "install", "-y", "-qq", "libb64-0d"], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def _ldconfig_knows(library: str) -> bool:
@@ -74,14 +82,17 @@ def _site() -> Path:
 
 
 def _lay_out(folder: Path) -> None:
-    """Puts the Python backend beside the stub that fits this interpreter, and libcudart where the linker finds it."""
+    """Puts the Python backend beside the stub that fits this interpreter, and libcudart where the
+    linker finds it."""
     triton = _site() / "pytriton" / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     backend = folder / "backends" / "python"
     shutil.copytree(triton / "backends" / "python", backend, dirs_exist_ok=True)
     shutil.copy2(triton / "python_backend_stubs" / version / "triton_python_backend_stub", backend)
     (folder / "lib").mkdir(exist_ok=True)
-    (folder / "lib" / "libcudart.so.12").symlink_to(_site() / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12")
+    (folder / "lib" / "libcudart.so.12").symlink_to(
+        _site() / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12"
+    )
 
 
 def serve_command(repositories: list[str], flags: list[str]) -> list[str]:
@@ -96,7 +107,8 @@ def serve_command(repositories: list[str], flags: list[str]) -> list[str]:
 
 
 def serve_environment() -> dict[str, str]:
-    """The stub takes its interpreter from PATH: with any other numpy than its own environment's it hands out wrong tensors."""
+    """The stub takes its interpreter from PATH: with any other numpy than its own environment's it
+    hands out wrong tensors."""
     site, libpython = _site(), sysconfig.get_config_var("LIBDIR")
     return {
         **os.environ,

@@ -1,9 +1,12 @@
-"""`backend: "paced"`: the llm backend with its scheduler, detokenizer and answers, around a device that is only a clock.
+"""`backend: "paced"`: the llm backend with its scheduler, detokenizer and answers, around a device
+                    that is only a clock.
 
-A step takes as long as it would on the GPU that the parameters describe, and its tokens are random. So what the host does per token can be
-measured, and pushed beyond any real model, on a machine without a GPU. Parameters: step_us, prompt_tokens_per_s, graph_us and
-launch_us (how long the engine's thread is busy launching a step of one-token rows, and any other). The latter is launched kernel by
-kernel, as on a GPU: the thread lets go of the interpreter at each, and the device cannot be done before it has got the last one.
+A step takes as long as it would on the GPU that the parameters describe, and its tokens are random.
+So what the host does per token can be measured, and pushed beyond any real model, on a machine
+without a GPU. Parameters: step_us, prompt_tokens_per_s, graph_us and launch_us (how long the
+engine's thread is busy launching a step of one-token rows, and any other). The latter is launched
+kernel by kernel, as on a GPU: the thread lets go of the interpreter at each, and the device cannot
+be done before it has got the last one.
 """
 
 from __future__ import annotations
@@ -57,7 +60,12 @@ class PacedStep:
 
 
 class PacedRunner:
-    def __init__(self, config: Callable[[str, int], int], vocab_size: int, readings: NDArray[np.float64] | None = None) -> None:
+    def __init__(
+        self,
+        config: Callable[[str, int], int],
+        vocab_size: int,
+        readings: NDArray[np.float64] | None = None,
+    ) -> None:
         self._step_s = config("step_us", 5070) / 1e6
         self._prompt_rate = config("prompt_tokens_per_s", 59500)
         self._graph_s = config("graph_us", 200) / 1e6
@@ -74,34 +82,66 @@ class PacedRunner:
         is_single = plan.num_single == len(plan.rows)
         num_kernels = 1 if is_single else NUM_KERNELS
         for _ in range(num_kernels):
-            busy_until_s = time.monotonic() + (self._graph_s if is_single else self._launch_s) / num_kernels
+            busy_until_s = (
+                time.monotonic() + (self._graph_s if is_single else self._launch_s) / num_kernels
+            )
             while time.monotonic() < busy_until_s:
                 pass
             self._poll.poll(0)  # the interpreter is free for whoever wants it
-        took_s = self._step_s + (plan.num_tokens - plan.num_single) / self._prompt_rate if self._step_s else 0.0
-        self._free_s = max(max(self._free_s, begin_s) + took_s, time.monotonic() + took_s / num_kernels)
+        took_s = (
+            self._step_s + (plan.num_tokens - plan.num_single) / self._prompt_rate
+            if self._step_s
+            else 0.0
+        )
+        self._free_s = max(
+            max(self._free_s, begin_s) + took_s, time.monotonic() + took_s / num_kernels
+        )
         self._readings += (1, len(plan.rows), took_s)
         count = sum(row.is_sampled for row in plan.rows)
-        return PacedStep(plan, [random.randrange(self._vocab_size) for _ in range(count)], self._free_s)
+        return PacedStep(
+            plan, [random.randrange(self._vocab_size) for _ in range(count)], self._free_s
+        )
 
 
-def build_engine(runner: PacedRunner, tokenizer: Tokenizer | None, vocab_size: int, settings: EngineSettings) -> Engine:
+def build_engine(
+    runner: PacedRunner, tokenizer: Tokenizer | None, vocab_size: int, settings: EngineSettings
+) -> Engine:
     scheduler = TokenScheduler(BlockPool(NUM_BLOCKS, 16), 256, NUM_TOKENS)
-    return Engine(runner, scheduler, SequenceBuilder(tokenizer, vocab_size, [], MAX_LEN), settings, True)  # type: ignore[arg-type]
+    return Engine(
+        runner,
+        scheduler,
+        SequenceBuilder(tokenizer, vocab_size, [], MAX_LEN),
+        settings,
+        True,  # type: ignore[arg-type]
+    )
 
 
 class PacedBackend(LlmBackend):
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         config = read_config(arguments)
 
-        def open_paced(options: LlmOptions, bases: list[Path], num_threads: int, log: Callable[[str], None]) -> OpenModel:
+        def open_paced(
+            options: LlmOptions, bases: list[Path], num_threads: int, log: Callable[[str], None]
+        ) -> OpenModel:
             folder = open_folder(Path(config.text("PACED_CHECKPOINT")))
             tokenizer = read_tokenizer(folder)
             vocab_size = int(folder.config["vocab_size"])
             readings = np.memmap(config.text("PACED_READINGS"), np.float64, "r+")
-            runner = PacedRunner(lambda name, default: config.integer(name.upper(), default), vocab_size, readings)
+            runner = PacedRunner(
+                lambda name, default: config.integer(name.upper(), default), vocab_size, readings
+            )
             engine = build_engine(runner, tokenizer, vocab_size, options.settings)
-            return OpenModel(engine, tokenizer, read_chat_templates(folder.path, None), MAX_LEN, vocab_size, 256, 16, NUM_BLOCKS, "paced")
+            return OpenModel(
+                engine,
+                tokenizer,
+                read_chat_templates(folder.path, None),
+                MAX_LEN,
+                vocab_size,
+                256,
+                16,
+                NUM_BLOCKS,
+                "paced",
+            )
 
         llm_service.open_model = open_paced  # type: ignore[attr-defined]
         super().load(arguments, runtime)

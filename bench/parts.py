@@ -13,4 +13,10 @@ def add_parts(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
             raise argparse.ArgumentTypeError(f"unknown part '{name}', expected {', '.join(known)}")
         return name
 
-    parser.add_argument("parts", nargs="*", type=one, default=list(known), help=f"{', '.join(known)}; all when none is named")
+    parser.add_argument(
+        "parts",
+        nargs="*",
+        type=one,
+        default=list(known),
+        help=f"{', '.join(known)}; all when none is named",
+    )

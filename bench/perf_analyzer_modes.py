@@ -1,10 +1,12 @@
-"""NVIDIA's perf_analyzer in every mode that `naiad perf` knows too, against Naiad: does each run clean?
+"""NVIDIA's perf_analyzer in every mode that `naiad perf` knows too, against Naiad: does each run
+clean?
 
     python -m bench.perf_analyzer_modes                     all modes; prints a markdown table, exit code 1 when one failed
     python -m bench.perf_analyzer_modes sequences shape     those whose name contains one of the words
     python -m bench.perf_analyzer_modes --server triton     the genuine Triton instead, to see what perf_analyzer does by itself
 
-Clean: exit code 0, figures in the report, no failed request and no error said, and the files that were asked for can be read.
+Clean: exit code 0, figures in the report, no failed request and no error said, and the files that
+       were asked for can be read.
 """
 
 from __future__ import annotations
@@ -22,9 +24,21 @@ from pathlib import Path
 from bench import oracle
 from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
-REPOSITORIES = [str(Path(__file__).parent / "perf_repository"), str(Path(__file__).parents[1] / "tests" / "repositories" / "main")]
+REPOSITORIES = [
+    str(Path(__file__).parent / "perf_repository"),
+    str(Path(__file__).parents[1] / "tests" / "repositories" / "main"),
+]
 BRIEF = ["--measurement-interval", "300", "--stability-percentage", "999", "--max-trials", "3"]
-COUNTED = ["--measurement-mode", "count_windows", "--measurement-request-count", "40", "--stability-percentage", "999", "--max-trials", "3"]
+COUNTED = [
+    "--measurement-mode",
+    "count_windows",
+    "--measurement-request-count",
+    "40",
+    "--stability-percentage",
+    "999",
+    "--max-trials",
+    "3",
+]
 TIMEOUT_S = 40
 ADD_SUB = "-m add_sub"
 STRINGS = "-m identity_bytes --shape TEXT:3"
@@ -67,8 +81,8 @@ STREAMED = {
     "streaming sequences": f"{SUMS} --streaming --concurrency-range 2 --sequence-length 5",
     "streaming, decoupled": "-m repeat --streaming --concurrency-range 2 --input-data COUNT.json",
     "streaming, decoupled, profile export": "-m repeat --streaming --input-data COUNT.json --profile-export-file EXPORT",
-    # A request must outlast the burst: perf_analyzer 2.50 never forgets that a context has had its final response, and gives up when
-    # one is so quick that its worker sends a second.
+    # A request must outlast the burst: perf_analyzer 2.50 never forgets that a context has had its
+    # final response, and gives up when one is so quick that its worker sends a second.
     "periodic concurrency": "-m repeat --streaming --async --input-data LONG.json --periodic-concurrency-range 1:7:2 "
     "--request-period 2 --profile-export-file EXPORT",
     "compression": f"{ADD_SUB} --grpc-compression-algorithm gzip",
@@ -85,7 +99,9 @@ class Outcome:
 def launch(name: str) -> Server:
     ports = free_ports()
     if name == "triton":
-        return Server(oracle.serve_command(REPOSITORIES, port_flags(ports)), ports, oracle.serve_environment())
+        return Server(
+            oracle.serve_command(REPOSITORIES, port_flags(ports)), ports, oracle.serve_environment()
+        )
     command = naiad_command(
         "serve",
         *(f"--model-repository={repository}" for repository in REPOSITORIES),
@@ -98,7 +114,9 @@ def launch(name: str) -> Server:
 def write_data(folder: Path) -> None:
     (folder / "intervals").write_text("2000\n4000\n3000\n")
     numbers = [float(number) for number in range(16)]
-    (folder / "add_sub.json").write_text(json.dumps({"data": [{"INPUT0": numbers, "INPUT1": numbers}] * 2}))
+    (folder / "add_sub.json").write_text(
+        json.dumps({"data": [{"INPUT0": numbers, "INPUT1": numbers}] * 2})
+    )
     (folder / "count.json").write_text(json.dumps({"data": [{"COUNT": [4]}]}))
     (folder / "long.json").write_text(json.dumps({"data": [{"COUNT": [400]}]}))
     (folder / "raw").mkdir()
@@ -121,7 +139,11 @@ def flags_of(mode: str, protocol: str, server: Server, folder: Path) -> list[str
         elif word == "METRICS":
             found.append(f"127.0.0.1:{server.metrics_port}/metrics")
         else:
-            found.append(str(folder / places.get(word, word.lower())) if word in places or word in ("REPORT", "EXPORT") else word)
+            found.append(
+                str(folder / places.get(word, word.lower()))
+                if word in places or word in ("REPORT", "EXPORT")
+                else word
+            )
     pace = [] if "COUNTED" in mode or "--request-count" in mode else BRIEF
     return [*found, "-i", protocol, "-u", server.http if protocol == "http" else server.grpc, *pace]
 
@@ -130,13 +152,19 @@ def run(flags: list[str], folder: Path) -> Outcome:
     started = time.monotonic()
     command, environment = oracle.perf_analyzer_command(flags), oracle.perf_analyzer_environment()
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder
+        )
     except subprocess.TimeoutExpired:
         return Outcome(False, TIMEOUT_S, "did not end")
     seconds, text = time.monotonic() - started, done.stdout + done.stderr
     if done.returncode:
         return Outcome(False, seconds, f"exit code {done.returncode}: {_last_line(text)}")
-    complaints = [line.strip() for line in text.splitlines() if "error" in line.lower() or "failed" in line.lower()]
+    complaints = [
+        line.strip()
+        for line in text.splitlines()
+        if "error" in line.lower() or "failed" in line.lower()
+    ]
     if complaints:
         return Outcome(False, seconds, complaints[0])
     if "throughput" not in text.lower():
@@ -164,19 +192,30 @@ def run_modes(server: Server, words: list[str]) -> bool:
     for name, mode in (MODES | STREAMED).items():
         if words and not any(word in name for word in words):
             continue
-        for protocol in ("grpc",) if name in STREAMED else ("http",) if name == "JSON tensors" else ("http", "grpc"):
+        for protocol in (
+            ("grpc",)
+            if name in STREAMED
+            else ("http",)
+            if name == "JSON tensors"
+            else ("http", "grpc")
+        ):
             with tempfile.TemporaryDirectory() as place:
                 folder = Path(place)
                 write_data(folder)
                 outcome = run(flags_of(mode, protocol, server, folder), folder)
             is_good = is_good and outcome.is_clean
             verdict = "yes" if outcome.is_clean else "NO"
-            print(f"| {name} | {protocol} | {verdict} | {outcome.seconds:.1f} | {outcome.said.replace('|', '/')[:110]} |", flush=True)
+            print(
+                f"| {name} | {protocol} | {verdict} | {outcome.seconds:.1f} | {outcome.said.replace('|', '/')[:110]} |",
+                flush=True,
+            )
     return is_good
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("words", nargs="*")
     parser.add_argument("--server", choices=("naiad", "triton"), default="naiad")
     given = parser.parse_args()

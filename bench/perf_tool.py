@@ -1,16 +1,19 @@
-"""Our load generator beside NVIDIA's, on the same server in turn: do they see the same latencies, and what do they cost?
+"""Our load generator beside NVIDIA's, on the same server in turn: do they see the same latencies,
+and what do they cost?
 
     python -m bench.perf_tool                                       everything, some ten minutes; prints a markdown table
     python -m bench.perf_tool --kinds http --keep runs.jsonl        a part of it; the next call with the same file goes on from there
     python -m bench.perf_tool --rounds 5 --kinds http,grpc,stream --server naiad|triton
 
-The two take turns; medians over the rounds are compared. Rates are half of what perf_analyzer drives at concurrency 16. They are held
-against each other on `steady`, whose latency is the model's own; on `add_sub` the tail is this machine's scheduler and is only shown.
-perf_analyzer gets 32 threads there: with its 4 it sends late and measures from then. Windows are short because it sorts a window's
-requests in quadratic time, and never ends at some 15,000 a second with its default of 5 s. CPU is user and system time of the
-generator's own process, from the first request that the server has counted, per request.
-Exit code 1 when a gate is missed: at half capacity p50 within 10% and p99 within 25%; at concurrency 16 at least as many inferences
-per second; at most 1.5 times the CPU per request.
+The two take turns; medians over the rounds are compared. Rates are half of what perf_analyzer
+drives at concurrency 16. They are held against each other on `steady`, whose latency is the model's
+own; on `add_sub` the tail is this machine's scheduler and is only shown. perf_analyzer gets 32
+threads there: with its 4 it sends late and measures from then. Windows are short because it sorts a
+window's requests in quadratic time, and never ends at some 15,000 a second with its default of 5 s.
+CPU is user and system time of the generator's own process, from the first request that the server
+has counted, per request. Exit code 1 when a gate is missed: at half capacity p50 within 10% and p99
+within 25%; at concurrency 16 at least as many inferences per second; at most 1.5 times the CPU per
+request.
 """
 
 from __future__ import annotations
@@ -37,7 +40,11 @@ from bench.process_tree import TICKS_PER_S
 from tests.server.harness import Server, naiad_command, naiad_environment
 
 PERF_REPOSITORY = str(Path(__file__).parent / "perf_repository")
-KINDS = {"http": ["-i", "http"], "grpc": ["-i", "grpc"], "stream": ["-i", "grpc", "--streaming", "--async"]}
+KINDS = {
+    "http": ["-i", "http"],
+    "grpc": ["-i", "grpc"],
+    "stream": ["-i", "grpc", "--streaming", "--async"],
+}
 WINDOWS = ["--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "6"]
 TIMEOUT_S = 60
 CLOSED_GATES = {"infer_per_s": (1.0, math.inf), "cpu_us": (0.0, 1.5)}
@@ -65,14 +72,17 @@ def command_of(tool: str, flags: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def measure(tool: str, server: Server, model: str, kind: str, load: list[str]) -> Run | None:
-    """None when the tool gave no figures: perf_analyzer now and then never ends, so callers try again."""
+    """None when the tool gave no figures: perf_analyzer now and then never ends, so callers try
+    again."""
     address = server.http if kind == "http" else server.grpc
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.csv"
         flags = ["-m", model, "-u", address, *KINDS[kind], *load, *WINDOWS, "-f", str(report)]
         command, environment = command_of(tool, flags)
         before = counted(server, model)
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         alarm = threading.Timer(TIMEOUT_S, process.kill)
         alarm.start()
         while process.poll() is None and counted(server, model) == before:
@@ -85,7 +95,12 @@ def measure(tool: str, server: Server, model: str, kind: str, load: list[str]) -
             return None
         row = next(csv.DictReader(report.read_text().splitlines()))
     cpu_s = usage.ru_utime + usage.ru_stime - start_s
-    return Run(float(row["Inferences/Second"]), float(row["p50 latency"]), float(row["p99 latency"]), cpu_s / requests * 1e6)
+    return Run(
+        float(row["Inferences/Second"]),
+        float(row["p50 latency"]),
+        float(row["p99 latency"]),
+        cpu_s / requests * 1e6,
+    )
 
 
 def own_cpu_seconds(pid: int) -> float:
@@ -99,7 +114,9 @@ class Runs:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self._found: dict[str, Run] = {entry["key"]: Run(**entry["run"]) for entry in map(json.loads, lines)}
+        self._found: dict[str, Run] = {
+            entry["key"]: Run(**entry["run"]) for entry in map(json.loads, lines)
+        }
 
     def get(self, key: str, measured: Callable[[], Run]) -> Run:
         if key not in self._found:
@@ -107,11 +124,15 @@ class Runs:
             print(f"  {key}: {self._found[key]}", file=sys.stderr, flush=True)
             if self._path is not None:
                 with self._path.open("a") as file:
-                    file.write(json.dumps({"key": key, "run": dataclasses.asdict(self._found[key])}) + "\n")
+                    file.write(
+                        json.dumps({"key": key, "run": dataclasses.asdict(self._found[key])}) + "\n"
+                    )
         return self._found[key]
 
 
-def take_turns(runs: Runs, server: Server, model: str, kind: str, load: list[str], rounds: int) -> dict[str, Run]:
+def take_turns(
+    runs: Runs, server: Server, model: str, kind: str, load: list[str], rounds: int
+) -> dict[str, Run]:
     found: dict[str, list[Run]] = {"perf_analyzer": [], "naiad": []}
 
     def measured() -> Run:
@@ -122,11 +143,17 @@ def take_turns(runs: Runs, server: Server, model: str, kind: str, load: list[str
         for tool, some in found.items():
             some.append(runs.get(f"{model} {kind} {' '.join(load)} {tool} {number + 1}", measured))
     fields = [field.name for field in dataclasses.fields(Run)]
-    return {tool: Run(*(statistics.median(getattr(run, field) for run in some) for field in fields)) for tool, some in found.items()}
+    return {
+        tool: Run(*(statistics.median(getattr(run, field) for run in some) for field in fields))
+        for tool, some in found.items()
+    }
 
 
-def row(kind: str, load: str, medians: dict[str, Run], gates: dict[str, tuple[float, float]]) -> tuple[str, bool]:
-    """The line of the table, and whether all gates hold. A gate: the least and the most that ours / theirs may be."""
+def row(
+    kind: str, load: str, medians: dict[str, Run], gates: dict[str, tuple[float, float]]
+) -> tuple[str, bool]:
+    """The line of the table, and whether all gates hold. A gate: the least and the most that ours /
+    theirs may be."""
     theirs, ours = medians["perf_analyzer"], medians["naiad"]
     cells, is_good = [kind, load], True
     for field, digits in (("infer_per_s", 0), ("p50_us", 0), ("p99_us", 0), ("cpu_us", 1)):
@@ -140,13 +167,27 @@ def row(kind: str, load: str, medians: dict[str, Run], gates: dict[str, tuple[fl
 
 
 def compare_tools(runs: Runs, servers: dict[str, Server], kind: str, rounds: int) -> bool:
-    full = take_turns(runs, servers["add_sub"], "add_sub", kind, ["--concurrency-range", "16"], rounds)
+    full = take_turns(
+        runs, servers["add_sub"], "add_sub", kind, ["--concurrency-range", "16"], rounds
+    )
     lines = [row(kind, "add_sub, concurrency 16", full, CLOSED_GATES)]
     print(lines[-1][0], flush=True)
-    capacity = runs.get(f"steady {kind} capacity", lambda: _capacity(servers["steady"], kind)).infer_per_s
-    for model, rate, gates in (("steady", capacity / 2, OPEN_GATES), ("add_sub", full["perf_analyzer"].infer_per_s / 2, {})):
+    capacity = runs.get(
+        f"steady {kind} capacity", lambda: _capacity(servers["steady"], kind)
+    ).infer_per_s
+    for model, rate, gates in (
+        ("steady", capacity / 2, OPEN_GATES),
+        ("add_sub", full["perf_analyzer"].infer_per_s / 2, {}),
+    ):
         load = ["--request-rate-range", str(round(rate)), "--max-threads", "32"]
-        lines.append(row(kind, f"{model}, {rate:,.0f}/s", take_turns(runs, servers[model], model, kind, load, rounds), gates))
+        lines.append(
+            row(
+                kind,
+                f"{model}, {rate:,.0f}/s",
+                take_turns(runs, servers[model], model, kind, load, rounds),
+                gates,
+            )
+        )
         print(lines[-1][0], flush=True)
     return all(is_good for _, is_good in lines)
 
@@ -157,20 +198,29 @@ def _capacity(server: Server, kind: str) -> Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kinds", default="http,grpc,stream")
     parser.add_argument("--server", choices=("naiad", "triton"), default="naiad")
     parser.add_argument("--keep", type=Path, help="file of runs, to go on from")
     given = parser.parse_args()
-    servers = {"add_sub": launch(given.server, REPOSITORY), "steady": launch(given.server, PERF_REPOSITORY)}
+    servers = {
+        "add_sub": launch(given.server, REPOSITORY),
+        "steady": launch(given.server, PERF_REPOSITORY),
+    }
     try:
         for server in servers.values():
             server.wait_started()
-        print("| protocol | load | infer/s: perf_analyzer / naiad perf | p50 us | p99 us | generator CPU us per request |")
+        print(
+            "| protocol | load | infer/s: perf_analyzer / naiad perf | p50 us | p99 us | generator CPU us per request |"
+        )
         print("|---|---|---|---|---|---|")
         runs = Runs(given.keep)
-        verdicts = [compare_tools(runs, servers, kind, given.rounds) for kind in given.kinds.split(",")]
+        verdicts = [
+            compare_tools(runs, servers, kind, given.rounds) for kind in given.kinds.split(",")
+        ]
     finally:
         for server in servers.values():
             server.stop()

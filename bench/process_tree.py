@@ -1,6 +1,8 @@
-"""What a server and all its children cost: CPU seconds so far, memory now. Read from /proc, for any server.
+"""What a server and all its children cost: CPU seconds so far, memory now. Read from /proc, for any
+server.
 
-PSS counts a page that n processes share as 1/n in each, so that its sum over a tree is what the tree really holds.
+PSS counts a page that n processes share as 1/n in each, so that its sum over a tree is what the
+tree really holds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The cheapest client there is: one prepared HTTP request, pipelined over plain sockets, answers counted by their length.
+"""The cheapest client there is: one prepared HTTP request, pipelined over plain sockets, answers
+counted by their length.
 
-All requests are the same, so all answers have the same length; a different status line or a short count ends the run.
+All requests are the same, so all answers have the same length; a different status line or a short
+count ends the run.
 """
 
 from __future__ import annotations
@@ -28,7 +30,12 @@ def small_request() -> bytes:
 
 def large_request(num_bytes: int) -> bytes:
     """An FP32 tensor for identity_fp32, as binary data both ways."""
-    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [num_bytes // 4], "parameters": {"binary_data_size": num_bytes}}
+    tensor = {
+        "name": "INPUT0",
+        "datatype": "FP32",
+        "shape": [num_bytes // 4],
+        "parameters": {"binary_data_size": num_bytes},
+    }
     header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     head = (
         f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: {len(header)}\r\n"
@@ -46,7 +53,11 @@ def answer_length(connection: socket.socket, request: bytes) -> int:
     head, _, body = data.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(f"unexpected answer: {data[:300]!r}")
-    length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    length = next(
+        int(line.split(b":")[1])
+        for line in head.lower().split(b"\r\n")
+        if line.startswith(b"content-length:")
+    )
     left = length - len(body)
     while left > 0:
         left -= len(receive(connection))
@@ -81,7 +92,9 @@ def send_many(port: int, request: bytes, count: int, connections: int = 4, depth
         except BaseException as error:
             errors.append(error)
 
-    shares = [count // connections + (number < count % connections) for number in range(connections)]
+    shares = [
+        count // connections + (number < count % connections) for number in range(connections)
+    ]
     threads = [threading.Thread(target=work, args=(share,)) for share in shares if share]
     for thread in threads:
         thread.start()

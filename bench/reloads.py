@@ -1,8 +1,10 @@
-"""Models that come and go: 100 reloads under load, 50 loads and unloads, 50 loads that fail; what fails and what is left behind.
+"""Models that come and go: 100 reloads under load, 50 loads and unloads, 50 loads that fail; what
+fails and what is left behind.
 
     python -m bench.reloads
 
-The same is asserted by tests/server/test_reload.py and test_model_control.py; here are the figures, for RESULTS.md.
+The same is asserted by tests/server/test_reload.py and test_model_control.py; here are the figures,
+for RESULTS.md.
 """
 
 from __future__ import annotations
@@ -35,9 +37,7 @@ def reloads(server: Server, control: Control, repository: Path) -> str:
                 load.failures.append(words)
     took.sort()
     answers, failures = load.num_answers, len(load.failures)
-    return (
-        f"| {RELOADS} reloads, 4 clients | {answers:,} answers, {failures} failures | {took[len(took) // 2] * 1000:.0f} ms median reload |"
-    )
+    return f"| {RELOADS} reloads, 4 clients | {answers:,} answers, {failures} failures | {took[len(took) // 2] * 1000:.0f} ms median reload |"
 
 
 def cycles(server: Server, control: Control, repository: Path, initialize: str, what: str) -> str:
@@ -47,13 +47,23 @@ def cycles(server: Server, control: Control, repository: Path, initialize: str, 
         for _ in range(count):
             control.load("c")
             control.unload("c")
-            while any(state in ("LOADING", "UNLOADING", "READY") for _, _, state, _ in control.index("c")):
+            while any(
+                state in ("LOADING", "UNLOADING", "READY") for _, _, state, _ in control.index("c")
+            ):
                 pass
 
     cycle(5)
-    before = (memory_bytes(server.pid)["Anonymous"], num_processes(server.pid), len(os.listdir(f"/proc/{server.pid}/fd")))
+    before = (
+        memory_bytes(server.pid)["Anonymous"],
+        num_processes(server.pid),
+        len(os.listdir(f"/proc/{server.pid}/fd")),
+    )
     cycle(CYCLES)
-    after = (memory_bytes(server.pid)["Anonymous"], num_processes(server.pid), len(os.listdir(f"/proc/{server.pid}/fd")))
+    after = (
+        memory_bytes(server.pid)["Anonymous"],
+        num_processes(server.pid),
+        len(os.listdir(f"/proc/{server.pid}/fd")),
+    )
     memory, processes, descriptors = (now - then for now, then in zip(after, before, strict=True))
     grown = f"{memory / MIB:+.2f} MiB of {before[0] / MIB:.1f}"
     return f"| {CYCLES} {what} | {grown} | {processes:+d} processes, {descriptors:+d} descriptors |"
@@ -66,8 +76,20 @@ def main() -> None:
             control = Control(server)
             lines = [
                 reloads(server, control, repository),
-                cycles(server, control, repository, "self.weights = np.ones(4_000_000)", "loads and unloads of 32 MB"),
-                cycles(server, control, repository, "x = np.ones(4_000_000); raise ValueError('no')", "loads that fail"),
+                cycles(
+                    server,
+                    control,
+                    repository,
+                    "self.weights = np.ones(4_000_000)",
+                    "loads and unloads of 32 MB",
+                ),
+                cycles(
+                    server,
+                    control,
+                    repository,
+                    "x = np.ones(4_000_000); raise ValueError('no')",
+                    "loads that fail",
+                ),
             ]
     print("| what | result | |\n|---|---|---|\n" + "\n".join(lines))
 

@@ -1,10 +1,12 @@
-"""Streaming clients of a language model, lean enough to outrun it: plain sockets, one epoll loop per process, several processes.
+"""Streaming clients of a language model, lean enough to outrun it: plain sockets, one epoll loop
+per process, several processes.
 
     measure(Plan(...)) starts the processes and puts their readings together.
     python -m bench.stream_load    one of those processes: its share of the plan as JSON on stdin, its readings as JSON on stdout
 
-Each client has a connection of its own and one request at a time: the next at once when the last has ended, or at a fixed rate. Then times
-count from when a request was due, not from when it could be sent. Every answer must have all of its tokens, or the run fails.
+Each client has a connection of its own and one request at a time: the next at once when the last
+has ended, or at a fixed rate. Then times count from when a request was due, not from when it could
+be sent. Every answer must have all of its tokens, or the run fails.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class Plan(msgspec.Struct):
     rate: float = 0.0
     """Requests per second of all clients together; 0: each sends its next at once."""
     seed: int = 0
-    """Of the prompts: another one for every run against the same server, or its prefix cache knows them already."""
+    """Of the prompts: another one for every run against the same server, or its prefix cache knows
+    them already."""
     begin_s: float = 0.0
     """On the monotonic clock, which all processes share."""
     first: int = 0
@@ -82,7 +85,8 @@ class Client:
         self.is_busy = False
 
     def send(self, now_s: float) -> None:
-        """Answers of a closed loop are made unequal once, so that they do not end together for ever."""
+        """Answers of a closed loop are made unequal once, so that they do not end together for
+        ever."""
         self.is_busy = True
         plan = self._plan
         is_cut = self._is_first and not plan.rate and plan.protocol != "whole"
@@ -160,7 +164,12 @@ def measure(plan: Plan) -> Readings:
     shares = list(_shares(plan))
     # Through a file's worth of text each way: the children are small and short-lived.
     processes = [
-        subprocess.Popen([sys.executable, "-m", "bench.stream_load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT)
+        subprocess.Popen(
+            [sys.executable, "-m", "bench.stream_load"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=_ROOT,
+        )
         for _ in shares
     ]
     for process, share in zip(processes, shares, strict=True):
@@ -172,7 +181,11 @@ def measure(plan: Plan) -> Readings:
         assert process.stdout is not None
         text = process.stdout.read()
         process.wait()
-        part = msgspec.json.decode(text, type=Readings) if text else Readings(error=f"a client ended with status {process.returncode}")
+        part = (
+            msgspec.json.decode(text, type=Readings)
+            if text
+            else Readings(error=f"a client ended with status {process.returncode}")
+        )
         if part.error:
             merged.error = part.error
         merged.tokens += part.tokens

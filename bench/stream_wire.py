@@ -1,6 +1,8 @@
-"""The protocols of bench/stream_load.py, each as small as it can be: a request out, events counted, the end seen.
+"""The protocols of bench/stream_load.py, each as small as it can be: a request out, events counted,
+the end seen.
 
-Only for answers of our own `llm` backend. What is not an event or the end of an answer is an error of the run, with the server's words.
+Only for answers of our own `llm` backend. What is not an event or the end of an answer is an error
+of the run, with the server's words.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class Wire(Protocol):
     def send(self, prompt: str, num_out: int) -> None: ...
 
     def receive(self) -> tuple[int, bool]:
-        """Events that came, and whether the answer has ended. Raises RuntimeError for an error of the server."""
+        """Events that came, and whether the answer has ended. Raises RuntimeError for an error of
+        the server."""
         ...
 
 
@@ -43,7 +46,13 @@ class Http:
         return self._socket.fileno()
 
     def send(self, prompt: str, num_out: int) -> None:
-        fields = {"text_input": prompt, "stream": True, "max_tokens": num_out, "ignore_eos": True, "temperature": 0.6}
+        fields = {
+            "text_input": prompt,
+            "stream": True,
+            "max_tokens": num_out,
+            "ignore_eos": True,
+            "temperature": 0.6,
+        }
         body = json.dumps(fields).encode()
         self._socket.sendall((self._head % len(body)).encode() + body)
         self._is_begun = False
@@ -58,7 +67,8 @@ class Http:
             self._is_begun = True
         if b'data: {"error"' in data:
             raise RuntimeError(data.decode(errors="replace")[:500])
-        # Chunks end with a line end: what comes after the last one is kept until the rest of it is there.
+        # Chunks end with a line end: what comes after the last one is kept until the rest of it is
+        # there.
         cut = data.rfind(b"\r\n") + 2
         whole, self._rest = data[:cut], data[cut:]
         return whole.count(b"\r\ndata: "), whole.endswith(b"\r\n0\r\n\r\n")
@@ -79,7 +89,9 @@ class Whole:
 
     def send(self, prompt: str, num_out: int) -> None:
         self._num_out = num_out
-        body = json.dumps({"text_input": prompt, "max_tokens": num_out, "ignore_eos": True, "temperature": 0.6}).encode()
+        body = json.dumps(
+            {"text_input": prompt, "max_tokens": num_out, "ignore_eos": True, "temperature": 0.6}
+        ).encode()
         self._socket.sendall((self._head % len(body)).encode() + body)
 
     def receive(self) -> tuple[int, bool]:
@@ -92,7 +104,11 @@ class Whole:
             return 0, False
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(self._data.decode(errors="replace")[:500])
-        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        length = next(
+            int(line[15:])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length:")
+        )
         if len(body) < length:
             return 0, False
         self._data = b""
@@ -174,4 +190,6 @@ class Grpc:
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+    )

@@ -1,4 +1,5 @@
-"""Markdown tables for bench/RESULTS.md: figures of two servers side by side, their ratio, and the goal it is held against."""
+"""Markdown tables for bench/RESULTS.md: figures of two servers side by side, their ratio, and the
+goal it is held against."""
 
 from __future__ import annotations
 
@@ -38,7 +39,12 @@ def over_starts(starts: list[list[Row]]) -> list[Row]:
             found.setdefault((row.what, row.unit), []).append(row)
     return [
         Row(
-            what, median(row.ours for row in rows), median(row.theirs for row in rows), unit, rows[0].goal, tuple(row.ratio for row in rows)
+            what,
+            median(row.ours for row in rows),
+            median(row.theirs for row in rows),
+            unit,
+            rows[0].goal,
+            tuple(row.ratio for row in rows),
         )
         for (what, unit), rows in found.items()
     ]
@@ -49,9 +55,18 @@ def figure(value: float) -> str:
 
 
 def markdown(rows: list[Row]) -> str:
-    lines = ["| measurement | Naiad | Triton | unit | Naiad / Triton | goal |", "|---|---:|---:|---|---:|---|"]
+    lines = [
+        "| measurement | Naiad | Triton | unit | Naiad / Triton | goal |",
+        "|---|---:|---:|---|---:|---|",
+    ]
     for row in rows:
         verdict = f"{row.goal} {'yes' if row.is_met() else 'NO'}" if row.goal else ""
-        spread = f" ({min(row.ratios):.2f} - {max(row.ratios):.2f} in {len(row.ratios)} starts)" if row.ratios else ""
-        lines.append(f"| {row.what} | {figure(row.ours)} | {figure(row.theirs)} | {row.unit} | {row.ratio:.2f}{spread} | {verdict} |")
+        spread = (
+            f" ({min(row.ratios):.2f} - {max(row.ratios):.2f} in {len(row.ratios)} starts)"
+            if row.ratios
+            else ""
+        )
+        lines.append(
+            f"| {row.what} | {figure(row.ours)} | {figure(row.theirs)} | {row.unit} | {row.ratio:.2f}{spread} | {verdict} |"
+        )
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """The one error type that crosses layers: a Triton status code and words for the client.
 
-Frontends map `code` to an HTTP status or a gRPC status; nobody else looks at it. A message never holds a traceback,
-an address or a path of the server: those go to the log.
+Frontends map `code` to an HTTP status or a gRPC status; nobody else looks at it. A message never
+holds a traceback, an address or a path of the server: those go to the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Code(enum.StrEnum):
 
 
 class NaiadError(Exception):
-    """`retry_after_s` is set when the same request may succeed later: overload, a worker restarting, a drain."""
+    """`retry_after_s` is set when the same request may succeed later: overload, a worker
+    restarting, a drain."""
 
     def __init__(self, code: Code, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)

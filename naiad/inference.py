@@ -62,17 +62,20 @@ class InferenceCore:
         return True
 
     def is_ready(self) -> bool:
-        """False from the first SIGTERM on; with strict readiness also while any model that should serve does not."""
+        """False from the first SIGTERM on; with strict readiness also while any model that should
+        serve does not."""
         if self.is_draining or not self.is_started:
             return False
         return self.repository.is_ready() if self.strict_readiness else True
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """False for an unknown model: Triton's ready probes never fail. Raises for a version that is no number."""
+        """False for an unknown model: Triton's ready probes never fail. Raises for a version that
+        is no number."""
         return self.repository.is_model_ready(name, version)
 
     def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None:
-        """The same, when a model with an `is_ready` of its own may be asked first; `answer` may be called before this returns."""
+        """The same, when a model with an `is_ready` of its own may be asked first; `answer` may be
+        called before this returns."""
         try:
             model = self.model(name, version)
         except NaiadError:
@@ -85,7 +88,8 @@ class InferenceCore:
     # What there is.
 
     def model(self, name: str, version: str = "") -> Model:
-        """The version that would serve a request now; raises Triton's `Request for unknown model` errors."""
+        """The version that would serve a request now; raises Triton's `Request for unknown model`
+        errors."""
         return self.repository.ready_model(name, version)
 
     def model_metadata(self, name: str, version: str = "") -> ModelSpec:
@@ -106,10 +110,13 @@ class InferenceCore:
 
     def infer(self, request: InferRequest, model: Model | None = None) -> ResponseStream:
         """`model` is what the request names, where the caller has just looked it up."""
-        if self.is_exiting and (request.sequence_start or not request.sequence_id):  # a sequence that has begun may go on to its end
+        # a sequence that has begun may go on to its end
+        if self.is_exiting and (request.sequence_start or not request.sequence_id):
             raise unavailable("Server exiting", RETRY_AFTER_S)
         if request.regions is not None:
-            return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
+            return infer_with_regions(
+                request, self.regions, self.infer, partial(self.input_buffer, request.model_name)
+            )
         request.start_ns = time.monotonic_ns()
         if model is None:
             model = self.repository.ready_model(request.model_name, request.model_version)
@@ -119,14 +126,16 @@ class InferenceCore:
         return model.scheduler.enqueue(request)
 
     def infer_again(self, request: InferRequest, model: Model) -> ResponseStream:
-        """Of a form that has been accepted by the same model before, with as much data, neither traced nor in shared memory."""
+        """Of a form that has been accepted by the same model before, with as much data, neither
+        traced nor in shared memory."""
         if self.is_exiting:
             raise unavailable("Server exiting", RETRY_AFTER_S)
         request.start_ns = time.monotonic_ns()
         return model.scheduler.enqueue(request)
 
     def call(self, request: InferRequest) -> ResponseStream:
-        """On behalf of another request: a step of an ensemble, a call of a model. Goes on while the server drains."""
+        """On behalf of another request: a step of an ensemble, a call of a model. Goes on while the
+        server drains."""
         request.start_ns = time.monotonic_ns()
         request.is_inner = True
         model = self.repository.ready_model(request.model_name, request.model_version)
@@ -138,9 +147,11 @@ class InferenceCore:
         return model.scheduler.enqueue(request)
 
     def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:
-        """Memory shared with the model's workers, for a large body that is still to be received; None where it would not pay.
+        """Memory shared with the model's workers, for a large body that is still to be received;
+        None where it would not pay.
 
-        Tensors whose `data` is a view of it reach the worker without a copy. It is freed when the last view is gone.
+        Tensors whose `data` is a view of it reach the worker without a copy. It is freed when the
+        last view is gone.
         """
         return self.repository.input_buffer(model_name, num_bytes)
 
@@ -149,8 +160,11 @@ class InferenceCore:
     def repository_index(self, *, ready_only: bool) -> list[ModelIndex]:
         return self.repository.index(ready_only=ready_only)
 
-    async def load_model(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
-        """`parameters`: `config` as a JSON string, `file:<path>` as the file's bytes (already base64-decoded).
+    async def load_model(
+        self, name: str, parameters: dict[str, str | bytes], caller: str = ""
+    ) -> None:
+        """`parameters`: `config` as a JSON string, `file:<path>` as the file's bytes (already
+                      base64-decoded).
 
         `caller` is the instance whose model asks for it, if one does.
         """

@@ -1,8 +1,10 @@
-"""The server process as a life: run, start, serve, drain, stop. Only wires; every part lives elsewhere.
+"""The server process as a life: run, start, serve, drain, stop. Only wires; every part lives
+elsewhere.
 
-Ports are bound before models load, so that a taken port fails at once and liveness answers at once; the `Started ... at` lines that
-scripts wait for come when the models are loaded, as under Triton. SIGTERM: not ready first, then no new requests, then what is in
-flight finishes, then models are finalized, exit 0; a second signal or the timeout forces.
+Ports are bound before models load, so that a taken port fails at once and liveness answers at once;
+the `Started ... at` lines that scripts wait for come when the models are loaded, as under Triton.
+SIGTERM: not ready first, then no new requests, then what is in flight finishes, then models are
+finalized, exit 0; a second signal or the timeout forces.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ LISTEN_BACKLOG = 4096
 
 
 def run(settings: Settings) -> int:
-    """The exit code: 0 after a clean shutdown, 1 when the server could not start or had to be forced."""
+    """The exit code: 0 after a clean shutdown, 1 when the server could not start or had to be
+    forced."""
     log.capture_library_logging()
     _raise_file_limit()
     try:
@@ -69,7 +72,11 @@ class Server:
             self._http = HttpFrontend(self._core, wiring.http_options(settings), custom.values)
             self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings))
             self._page = MetricsPage(
-                settings, lambda: wiring.model_series(self._core), custom, self._connections, lambda: wiring.cache_reading(self._core)
+                settings,
+                lambda: wiring.model_series(self._core),
+                custom,
+                self._connections,
+                lambda: wiring.cache_reading(self._core),
             )
             self._metrics = Http1Endpoint(MetricsFrontend(self._page.render).route, Http1Limits())
             started = await self._listen()
@@ -104,14 +111,19 @@ class Server:
                 sock = _bind(name, address, port, reuse_port)
                 handshake_s = None if tls is None else HANDSHAKE_TIMEOUT_S
                 listener = await asyncio.get_running_loop().create_server(
-                    factory, sock=sock, backlog=LISTEN_BACKLOG, ssl=tls, ssl_handshake_timeout=handshake_s
+                    factory,
+                    sock=sock,
+                    backlog=LISTEN_BACKLOG,
+                    ssl=tls,
+                    ssl_handshake_timeout=handshake_s,
                 )
                 self._listeners.append(listener)
                 lines.append(f"Started {name} at {address}:{sock.getsockname()[1]}")
         return lines
 
     async def _start(self) -> bool:
-        """Loads the models; False when a signal came first. Raises NaiadError when one failed and that is to be fatal."""
+        """Loads the models; False when a signal came first. Raises NaiadError when one failed and
+        that is to be fatal."""
         loading = asyncio.ensure_future(self._core.repository.start())
         interrupted = asyncio.ensure_future(self._signals.get())
         await asyncio.wait([loading, interrupted], return_when=asyncio.FIRST_COMPLETED)
@@ -139,12 +151,15 @@ class Server:
     # The end.
 
     async def _shut_down(self) -> int:
-        """Not ready at once; then, after the drain delay, no new requests, and what is in flight is finished."""
+        """Not ready at once; then, after the drain delay, no new requests, and what is in flight is
+        finished."""
         forced = asyncio.ensure_future(self._signals.get())
         drained = asyncio.ensure_future(self._drain())
         try:
             limit_s = self._settings.drain_delay_secs + self._settings.exit_timeout_secs
-            await asyncio.wait([forced, drained], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [forced, drained], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             is_clean = drained.done() and drained.exception() is None
             for task in (forced, drained):
@@ -152,7 +167,11 @@ class Server:
             await asyncio.gather(forced, drained, return_exceptions=True)
         if not is_clean:
             is_forced = forced.done() and not forced.cancelled()
-            log.error("Second signal: exiting immediately." if is_forced else "Exit timeout expired. Exiting immediately.")
+            log.error(
+                "Second signal: exiting immediately."
+                if is_forced
+                else "Exit timeout expired. Exiting immediately."
+            )
             return 1
         return 0
 
@@ -167,11 +186,17 @@ class Server:
             listener.close()
         log.info("Waiting for in-flight requests to complete.")
         grace_s = float(self._settings.exit_timeout_secs)
-        log.info(f"Timeout {grace_s:g}: Found {repository.num_with_inflight()} model versions that have in-flight inferences")
+        log.info(
+            f"Timeout {grace_s:g}: Found {repository.num_with_inflight()} model versions that have in-flight inferences"
+        )
         await repository.drain()
-        await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s), self._metrics.stop(1.0))
+        await asyncio.gather(
+            self._http.stop(grace_s), self._grpc.stop(grace_s), self._metrics.stop(1.0)
+        )
         log.info("All models are stopped, unloading models")
-        log.info(f"Timeout {grace_s:g}: Found {len(list(repository.models()))} live models and 0 in-flight non-inference requests")
+        log.info(
+            f"Timeout {grace_s:g}: Found {len(list(repository.models()))} live models and 0 in-flight non-inference requests"
+        )
         await repository.stop()
         self._core.regions.close()
         await asyncio.get_running_loop().run_in_executor(None, self._core.tracing.close)
@@ -230,7 +255,9 @@ def _bind(name: str, address: str, port: int, reuse_port: bool) -> socket.socket
             reason = f"Socket '{address}:{port}' already in use "
         else:
             reason = f"Socket '{address}:{port}': {os.strerror(error.errno or 0)}"
-        raise NaiadError(Code.UNAVAILABLE, f"failed to start {name}: Unavailable - {reason}") from error
+        raise NaiadError(
+            Code.UNAVAILABLE, f"failed to start {name}: Unavailable - {reason}"
+        ) from error
     sock.setblocking(False)
     return sock
 

@@ -1,6 +1,7 @@
 """The tables that Triton prints at start, from plain rows.
 
-In:  rows of texts; the settings. Out: text for log.table. Scripts look for the rows, people for the shape: both are Triton's.
+In:  rows of texts; the settings. Out: text for log.table. Scripts look for the rows, people for the
+     shape: both are Triton's.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ from naiad.settings import Settings
 def render_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A cell may have several lines; other control characters in it are escaped."""
     split = [[_cell_lines(cell) for cell in row] for row in rows]
-    widths = [max([len(heading), *(len(line) for row in split for line in row[column])]) for column, heading in enumerate(headings)]
+    widths = [
+        max([len(heading), *(len(line) for row in split for line in row[column])])
+        for column, heading in enumerate(headings)
+    ]
     border = "+" + "+".join("-" * (width + 2) for width in widths) + "+\n"
     lines = [border, _line(headings, widths), border]
     for row in split:
         height = max(map(len, row))
-        lines += [_line([cell[number] if number < len(cell) else "" for cell in row], widths) for number in range(height)]
+        lines += [
+            _line([cell[number] if number < len(cell) else "" for cell in row], widths)
+            for number in range(height)
+        ]
     return "".join([*lines, border])
 
 
@@ -39,22 +46,40 @@ def model_table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 def option_table(settings: Settings, server_version: str, extensions: Sequence[str]) -> str:
-    rows = [("server_id", settings.id), ("server_version", server_version), ("server_extensions", " ".join(extensions))]
-    rows += [(f"model_repository_path[{index}]", path) for index, path in enumerate(settings.model_repository)]
+    rows = [
+        ("server_id", settings.id),
+        ("server_version", server_version),
+        ("server_extensions", " ".join(extensions)),
+    ]
+    rows += [
+        (f"model_repository_path[{index}]", path)
+        for index, path in enumerate(settings.model_repository)
+    ]
     rows.append(("model_control_mode", f"MODE_{settings.model_control_mode.upper()}"))
-    rows += [(f"startup_models_{index}", model) for index, model in enumerate(sorted(set(settings.load_model)))]
+    rows += [
+        (f"startup_models_{index}", model)
+        for index, model in enumerate(sorted(set(settings.load_model)))
+    ]
     rows.append(("strict_model_config", _flag(settings.disable_auto_complete_config)))
     rows.append(("model_config_name", settings.model_config_name))
     rows.append(("rate_limit", "OFF" if settings.rate_limit == "off" else "EXEC_COUNT"))
     limits = sorted(settings.rate_limit_resource, key=lambda limit: (limit.device, limit.name))
     rows += [
-        (f"rate_limit_resource[{index}]", f'{{"name":"{limit.name}", "count":{limit.count} "device":{limit.device}}}')
+        (
+            f"rate_limit_resource[{index}]",
+            f'{{"name":"{limit.name}", "count":{limit.count} "device":{limit.device}}}',
+        )
         for index, limit in enumerate(limits)
     ]
     rows.append(("pinned_memory_pool_byte_size", str(settings.pinned_memory_pool_byte_size)))
     pools = {pool.device: pool.num_bytes for pool in settings.cuda_memory_pool_byte_size}
-    rows += [(f"cuda_memory_pool_byte_size{{{device}}}", str(size)) for device, size in sorted(pools.items())]
-    rows.append(("min_supported_compute_capability", f"{settings.min_supported_compute_capability:.1f}"))
+    rows += [
+        (f"cuda_memory_pool_byte_size{{{device}}}", str(size))
+        for device, size in sorted(pools.items())
+    ]
+    rows.append(
+        ("min_supported_compute_capability", f"{settings.min_supported_compute_capability:.1f}")
+    )
     rows.append(("strict_readiness", _flag(settings.strict_readiness)))
     rows.append(("exit_timeout", str(settings.exit_timeout_secs)))
     rows.append(("cache_enabled", _flag(bool(settings.cache_config))))
@@ -69,7 +94,10 @@ def backend_config_text(settings: Settings, backend: str) -> str:
         "default-max-batch-size": "4",
         "min-compute-capability": f"{settings.min_supported_compute_capability:f}",
     }
-    return json.dumps({"cmdline": dict(sorted((cmdline | settings.backend_settings(backend)).items()))}, separators=(",", ":"))
+    return json.dumps(
+        {"cmdline": dict(sorted((cmdline | settings.backend_settings(backend)).items()))},
+        separators=(",", ":"),
+    )
 
 
 def _cell_lines(cell: str) -> list[str]:
@@ -77,7 +105,11 @@ def _cell_lines(cell: str) -> list[str]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "|" + "|".join(f" {cell:<{width}} " for cell, width in zip(cells, widths, strict=True)) + "|\n"
+    return (
+        "|"
+        + "|".join(f" {cell:<{width}} " for cell, width in zip(cells, widths, strict=True))
+        + "|\n"
+    )
 
 
 def _flag(is_set: bool) -> str:

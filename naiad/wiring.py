@@ -1,4 +1,5 @@
-"""Settings -> the options of each part, and the parts themselves. Nothing here runs; server.py gives it life."""
+"""Settings -> the options of each part, and the parts themselves. Nothing here runs; server.py
+gives it life."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ EXTENSIONS = [
     "trace",
     "logging",
 ]
-"""What `/v2` says. perf_analyzer asks for `statistics`; clients ask for others before they use them."""
+"""What `/v2` says. perf_analyzer asks for `statistics`; clients ask for others before they use
+them."""
 
 
 def http_options(settings: Settings) -> HttpOptions:
@@ -116,7 +118,9 @@ def load_options(settings: Settings) -> LoadOptions:
         backend_config=backend_config,
         backend_directory=directory if directory.is_dir() else None,
         execution_timeout_s=settings.default_execution_timeout_secs,
-        restarts=RestartPolicy(max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs),
+        restarts=RestartPolicy(
+            max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs
+        ),
         latency=latency_metrics(settings.metrics_config),
         host_policies=HostPolicies(settings.host_policy),
         gpu_limits=GpuLimits(settings.model_load_gpu_limit),
@@ -125,11 +129,19 @@ def load_options(settings: Settings) -> LoadOptions:
 
 
 def python_environments(settings: Settings) -> PythonEnvironments:
-    """`--backend-config=python,environment-directory=DIR` and `python,install-requirements=false`."""
+    """`--backend-config=python,environment-directory=DIR` and
+    `python,install-requirements=false`."""
     given = settings.backend_settings("python")
     directory = given.get("environment-directory")
-    should_install = given.get("install-requirements", "true").lower() not in ("false", "off", "no", "0")
-    return PythonEnvironments(Path(directory) if directory else default_cache(), should_install=should_install)
+    should_install = given.get("install-requirements", "true").lower() not in (
+        "false",
+        "off",
+        "no",
+        "0",
+    )
+    return PythonEnvironments(
+        Path(directory) if directory else default_cache(), should_install=should_install
+    )
 
 
 def folder_backends(directory: Path) -> frozenset[str]:
@@ -140,14 +152,19 @@ def folder_backends(directory: Path) -> frozenset[str]:
         return frozenset()
 
 
-def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics) -> InferenceCore:
+def build_core(
+    settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics
+) -> InferenceCore:
     """Raises NaiadError when a repository cannot be used at all."""
     config_options = ConfigOptions(
-        is_auto_complete_enabled=not (settings.disable_auto_complete_config or settings.strict_model_config),
+        is_auto_complete_enabled=not (
+            settings.disable_auto_complete_config or settings.strict_model_config
+        ),
         config_name=settings.model_config_name,
         gpus=gpu_ids(),
         min_compute_capability=settings.min_supported_compute_capability,
-        other_backends=frozenset(installed_backends()) | folder_backends(Path(settings.backend_directory)),
+        other_backends=frozenset(installed_backends())
+        | folder_backends(Path(settings.backend_directory)),
     )
 
     async def control(caller: str, operation: ControlOperation) -> bool:
@@ -160,10 +177,24 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         return core.model(name, version)
 
     clock = LoopClock(loop)
-    busy_poll = BusyPoll(clock, settings.busy_poll_us * 1000) if settings.busy_poll_us and has_spare_cpu() else None
-    services = Services(lambda request: core.call(request), is_decoupled, custom.apply, custom.drop_owner, control, busy_poll, find)
+    busy_poll = (
+        BusyPoll(clock, settings.busy_poll_us * 1000)
+        if settings.busy_poll_us and has_spare_cpu()
+        else None
+    )
+    services = Services(
+        lambda request: core.call(request),
+        is_decoupled,
+        custom.apply,
+        custom.drop_owner,
+        control,
+        busy_poll,
+        find,
+    )
     cache = _cache(settings, clock)
-    loader = Loader(clock, templates, services, load_options(settings), _rate_limiter(settings, clock), cache)
+    loader = Loader(
+        clock, templates, services, load_options(settings), _rate_limiter(settings, clock), cache
+    )
     stores = [_store(repository, settings) for repository in settings.model_repository]
     sources = ModelSources(stores, config_options, is_namespacing=settings.model_namespacing)
     repository = Repository(
@@ -172,8 +203,12 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         RepositoryOptions(
             is_explicit=settings.model_control_mode == "explicit",
             startup_models=list(settings.load_model),
-            poll_interval_s=settings.repository_poll_secs if settings.model_control_mode == "poll" else 0,
-            operations=OperationOptions(settings.model_load_thread_count, settings.model_load_retry_count),
+            poll_interval_s=settings.repository_poll_secs
+            if settings.model_control_mode == "poll"
+            else 0,
+            operations=OperationOptions(
+                settings.model_load_thread_count, settings.model_load_retry_count
+            ),
         ),
     )
     core = InferenceCore(
@@ -181,7 +216,8 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
         ServerMetadata(settings.id, __version__, EXTENSIONS),
         strict_readiness=settings.strict_readiness,
         regions=RegionTable(
-            is_allowed=settings.allow_client_shm, open_cuda=partial(open_cuda_region, CudaHelper()) if config_options.gpus else None
+            is_allowed=settings.allow_client_shm,
+            open_cuda=partial(open_cuda_region, CudaHelper()) if config_options.gpus else None,
         ),
         tracing=build_tracing(settings),
         cache=cache,
@@ -192,7 +228,11 @@ def build_core(settings: Settings, loop: asyncio.AbstractEventLoop, templates: T
 def _cache(settings: Settings, clock: Clock) -> ResponseCache | None:
     """Raises NaiadError."""
     given = settings.cache_config
-    return build_cache(given[0].cache, {entry.setting: entry.value for entry in given}, clock) if given else None
+    return (
+        build_cache(given[0].cache, {entry.setting: entry.value for entry in given}, clock)
+        if given
+        else None
+    )
 
 
 def _rate_limiter(settings: Settings, clock: Clock) -> RateLimiter | None:
@@ -210,7 +250,9 @@ def build_tracing(settings: Settings) -> Tracing:
     try:
         from naiad.trace.otel import OtelSink
     except ImportError as error:
-        raise unsupported(f"--trace-config mode=opentelemetry needs the extra 'otel' (pip install 'naiad[otel]'): {error}") from error
+        raise unsupported(
+            f"--trace-config mode=opentelemetry needs the extra 'otel' (pip install 'naiad[otel]'): {error}"
+        ) from error
     return Tracing(options, OtelSink(options.otel))
 
 
@@ -218,7 +260,13 @@ def grpc_tls(settings: Settings) -> ssl.SSLContext | None:
     """Raises NaiadError. Mutual authentication needs no second flag, as under Triton."""
     if not (settings.grpc_use_ssl or settings.grpc_use_ssl_mutual):
         return None
-    files = TlsFiles("grpc", settings.grpc_server_cert, settings.grpc_server_key, settings.grpc_root_cert, settings.grpc_use_ssl_mutual)
+    files = TlsFiles(
+        "grpc",
+        settings.grpc_server_cert,
+        settings.grpc_server_key,
+        settings.grpc_root_cert,
+        settings.grpc_use_ssl_mutual,
+    )
     return build_tls_context(files, HTTP2)
 
 
@@ -226,7 +274,13 @@ def http_tls(settings: Settings) -> ssl.SSLContext | None:
     """Raises NaiadError."""
     if not (settings.http_use_ssl or settings.http_use_ssl_mutual):
         return None
-    files = TlsFiles("http", settings.http_server_cert, settings.http_server_key, settings.http_root_cert, settings.http_use_ssl_mutual)
+    files = TlsFiles(
+        "http",
+        settings.http_server_cert,
+        settings.http_server_key,
+        settings.http_root_cert,
+        settings.http_use_ssl_mutual,
+    )
     return build_tls_context(files, HTTP1)
 
 
@@ -247,7 +301,9 @@ async def _control(core: InferenceCore, caller: str, operation: ControlOperation
                 parameters["config"] = operation.config
             await core.load_model(operation.model_name, parameters, caller)
         case "unload_model":
-            await core.unload_model(operation.model_name, unload_dependents=operation.unload_dependents, caller=caller)
+            await core.unload_model(
+                operation.model_name, unload_dependents=operation.unload_dependents, caller=caller
+            )
         case "is_model_ready":
             return core.is_model_ready(operation.model_name, operation.model_version)
         case _:

@@ -1,4 +1,5 @@
-"""Stand-ins that tests drive by hand: a clock that is advanced, an instance that answers when told."""
+"""Stand-ins that tests drive by hand: a clock that is advanced, an instance that answers when
+told."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class FakeClock:
 
 
 class FakeInstance:
-    """Collects batches; `finish` answers the oldest one. `answer` makes the outputs of a response."""
+    """Collects batches; `finish` answers the oldest one. `answer` makes the outputs of a
+    response."""
 
     def __init__(self, max_batches: int = 1) -> None:
         self.batches: list[list[InferRequest]] = []
@@ -95,8 +97,11 @@ class FakeInstance:
         self.running.append(requests)
         self.callbacks.append(on_executed)
 
-    def finish(self, *, rescheduled: tuple[str, ...] = (), is_answered: bool = True) -> list[InferRequest]:
-        """`rescheduled`: ids of requests that the model wants again. Not answered: `execute` returned, the responses come later."""
+    def finish(
+        self, *, rescheduled: tuple[str, ...] = (), is_answered: bool = True
+    ) -> list[InferRequest]:
+        """`rescheduled`: ids of requests that the model wants again. Not answered: `execute`
+        returned, the responses come later."""
         batch = self.running.pop(0)
         on_executed = self.callbacks.pop(0)
         again = [request for request in batch if request.id in rescheduled]
@@ -143,6 +148,8 @@ class FakeInstance:
         return [[request.id for request in batch] for batch in self.batches]
 
 
-def fake_request(id: str = "", batch_size: int = 1, shape: list[int] | None = None, **fields: Any) -> InferRequest:
+def fake_request(
+    id: str = "", batch_size: int = 1, shape: list[int] | None = None, **fields: Any
+) -> InferRequest:
     tensor = Tensor("INPUT0", "FP32", [batch_size, *(shape or [4])], b"")
     return InferRequest("m", [tensor], id=id, batch_size=batch_size, **fields)

@@ -1,6 +1,8 @@
-"""Writes small ONNX files without the `onnx` package: just enough of the protobuf wire format for graphs of a few nodes.
+"""Writes small ONNX files without the `onnx` package: just enough of the protobuf wire format for
+graphs of a few nodes.
 
-Field numbers are those of onnx.proto3. Shapes may hold -1 (a symbolic dimension); data types are named as in Triton.
+Field numbers are those of onnx.proto3. Shapes may hold -1 (a symbolic dimension); data types are
+named as in Triton.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Node(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """An initializer; `location` puts its bytes into a file beside the model, which the caller writes."""
+    """An initializer; `location` puts its bytes into a file beside the model, which the caller
+    writes."""
 
     name: str
     array: np.ndarray[Any, Any]
@@ -44,7 +47,11 @@ class Constant(NamedTuple):
 
 
 def model(
-    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], constants: Sequence[Constant] = (), opset: int = 17
+    nodes: Sequence[Node],
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    constants: Sequence[Constant] = (),
+    opset: int = 17,
 ) -> bytes:
     graph = b"".join(
         [
@@ -65,11 +72,17 @@ def write(path: Path, *arguments: Any, **keywords: Any) -> Path:
 
 
 def identity(datatype: str, shape: Sequence[int | str]) -> bytes:
-    return model([Node("Identity", ["x"], ["y"])], [Value("x", datatype, shape)], [Value("y", datatype, shape)])
+    return model(
+        [Node("Identity", ["x"], ["y"])],
+        [Value("x", datatype, shape)],
+        [Value("y", datatype, shape)],
+    )
 
 
 def _node(node: Node) -> bytes:
-    parts = [_bytes(1, name.encode()) for name in node.inputs] + [_bytes(2, name.encode()) for name in node.outputs]
+    parts = [_bytes(1, name.encode()) for name in node.inputs] + [
+        _bytes(2, name.encode()) for name in node.outputs
+    ]
     parts.append(_bytes(4, node.operator.encode()))
     parts += [_bytes(5, _attribute(name, value)) for name, value in node.attributes.items()]
     return b"".join(parts)
@@ -91,7 +104,11 @@ def _tensor(constant: Constant) -> bytes:
     parts = [_int(1, dim) for dim in array.shape]
     parts += [_int(2, _NUMPY[array.dtype.name]), _bytes(8, constant.name.encode())]
     if constant.location:
-        for key, value in (("location", constant.location), ("offset", "0"), ("length", str(array.nbytes))):
+        for key, value in (
+            ("location", constant.location),
+            ("offset", "0"),
+            ("length", str(array.nbytes)),
+        ):
             parts.append(_bytes(13, _bytes(1, key.encode()) + _bytes(2, value.encode())))
         parts.append(_int(14, 1))
     else:

@@ -1,6 +1,8 @@
-"""The obvious alternative: a FastAPI app around an onnxruntime session. Run by uvicorn, in the peers' own environment.
+"""The obvious alternative: a FastAPI app around an onnxruntime session. Run by uvicorn, in the
+peers' own environment.
 
-The model's path and threads come from the environment. Plain `def`: FastAPI runs it in a thread, onnxruntime lets the others run.
+The model's path and threads come from the environment. Plain `def`: FastAPI runs it in a thread,
+onnxruntime lets the others run.
 """
 
 import os
@@ -13,8 +15,13 @@ from pydantic import BaseModel
 
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = int(os.environ["BENCH_THREADS"])
-session = onnxruntime.InferenceSession(os.environ["BENCH_MODEL"], options, providers=["CPUExecutionProvider"])
-types = {node.name: np.float32 if node.type == "tensor(float)" else np.int64 for node in session.get_inputs()}
+session = onnxruntime.InferenceSession(
+    os.environ["BENCH_MODEL"], options, providers=["CPUExecutionProvider"]
+)
+types = {
+    node.name: np.float32 if node.type == "tensor(float)" else np.int64
+    for node in session.get_inputs()
+}
 app = FastAPI(default_response_class=ORJSONResponse)
 
 
@@ -24,5 +31,12 @@ class Tensors(BaseModel):
 
 @app.post("/infer")
 def infer(request: Tensors):
-    outputs = session.run(None, {name: np.asarray(value, types[name]) for name, value in request.inputs.items()})
-    return {"outputs": {node.name: value.tolist() for node, value in zip(session.get_outputs(), outputs, strict=True)}}
+    outputs = session.run(
+        None, {name: np.asarray(value, types[name]) for name, value in request.inputs.items()}
+    )
+    return {
+        "outputs": {
+            node.name: value.tolist()
+            for node, value in zip(session.get_outputs(), outputs, strict=True)
+        }
+    }

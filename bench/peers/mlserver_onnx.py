@@ -1,4 +1,5 @@
-"""The same model as a custom MLServer runtime. Run by `mlserver start`, in the peers' own environment."""
+"""The same model as a custom MLServer runtime. Run by `mlserver start`, in the peers' own
+environment."""
 
 import onnxruntime
 from mlserver import MLModel
@@ -10,12 +11,17 @@ class OnnxModel(MLModel):
     async def load(self) -> bool:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(self.settings.parameters.extra["threads"])
-        self.session = onnxruntime.InferenceSession(self.settings.parameters.uri, options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(
+            self.settings.parameters.uri, options, providers=["CPUExecutionProvider"]
+        )
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         arrays = {entry.name: NumpyCodec.decode_input(entry) for entry in payload.inputs}
         outputs = self.session.run(None, arrays)
         names = [node.name for node in self.session.get_outputs()]
-        encoded = [NumpyCodec.encode_output(name, value) for name, value in zip(names, outputs, strict=True)]
+        encoded = [
+            NumpyCodec.encode_output(name, value)
+            for name, value in zip(names, outputs, strict=True)
+        ]
         return InferenceResponse(model_name=self.name, outputs=encoded)

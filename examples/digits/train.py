@@ -1,10 +1,12 @@
-"""Trains the digit classifier of the examples on scikit-learn's handwritten digits, and writes it as ONNX and as TorchScript.
+"""Trains the digit classifier of the examples on scikit-learn's handwritten digits, and writes it
+as ONNX and as TorchScript.
 
     pip install torch==2.13.0 scikit-learn onnx onnxscript
     python examples/digits/train.py
 
-The digits come as 8x8 pixels and are enlarged to 32x32. A quarter of them is kept for testing: they are stored in test_digits.npz,
-and accuracy.json says how many of them the model gets right. The same seed gives the same model.
+The digits come as 8x8 pixels and are enlarged to 32x32. A quarter of them is kept for testing: they
+are stored in test_digits.npz, and accuracy.json says how many of them the model gets right. The
+same seed gives the same model.
 """
 
 import io
@@ -51,15 +53,30 @@ class DigitClassifier(torch.nn.Module):
 def data():
     digits = load_digits()
     train_images, test_images, train_labels, test_labels = train_test_split(
-        digits.images.astype(np.uint8), digits.target, test_size=0.25, random_state=SEED, stratify=digits.target
+        digits.images.astype(np.uint8),
+        digits.target,
+        test_size=0.25,
+        random_state=SEED,
+        stratify=digits.target,
     )
-    np.savez_compressed(Path(__file__).parent / "test_digits.npz", images=test_images, labels=test_labels.astype(np.uint8))
-    return enlarged(train_images), enlarged(test_images), torch.from_numpy(train_labels), torch.from_numpy(test_labels)
+    np.savez_compressed(
+        Path(__file__).parent / "test_digits.npz",
+        images=test_images,
+        labels=test_labels.astype(np.uint8),
+    )
+    return (
+        enlarged(train_images),
+        enlarged(test_images),
+        torch.from_numpy(train_labels),
+        torch.from_numpy(test_labels),
+    )
 
 
 def enlarged(images):
     """8x8 pixels of 0 to 16 -> 1x32x32 of 0 to 1."""
-    return torch.from_numpy((np.stack([resize(image, 32, 32) for image in images])[:, None] / 16).astype(np.float32))
+    return torch.from_numpy(
+        (np.stack([resize(image, 32, 32) for image in images])[:, None] / 16).astype(np.float32)
+    )
 
 
 def train(model, images, labels):
@@ -85,7 +102,14 @@ def write_onnx(model, path):
     )  # fmt: skip
     proto = program.model_proto
     # Where each node was written in Python, paths included: of no use to whoever serves it.
-    for part in (proto, proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.input, *proto.graph.output):
+    for part in (
+        proto,
+        proto.graph,
+        *proto.graph.node,
+        *proto.graph.value_info,
+        *proto.graph.input,
+        *proto.graph.output,
+    ):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
     path.write_bytes(proto.SerializeToString())
@@ -97,7 +121,10 @@ def write_torchscript(model, path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.trace(model, torch.zeros(1, 1, 32, 32)), buffer)
-    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as target:
+    with (
+        zipfile.ZipFile(buffer) as source,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as target,
+    ):
         for member in source.infolist():
             if not member.filename.endswith(".debug_pkl"):
                 target.writestr(zipfile.ZipInfo(member.filename), source.read(member))
@@ -108,21 +135,38 @@ def write_sample(image, label, folder):
     pixels = image.numpy()
     request = {
         "inputs": [
-            {"name": "image", "datatype": "FP32", "shape": [1, 1, 32, 32], "data": [round(float(v), 3) for v in pixels.reshape(-1)]}
+            {
+                "name": "image",
+                "datatype": "FP32",
+                "shape": [1, 1, 32, 32],
+                "data": [round(float(v), 3) for v in pixels.reshape(-1)],
+            }
         ],
         "outputs": [{"name": "scores", "parameters": {"classification": 1}}],
     }
     (folder / f"{LABELS[label]}.json").write_text(json.dumps(request, separators=(",", ":")) + "\n")
-    (folder / f"{LABELS[label]}.png").write_bytes(png((resize(pixels[0], 96, 96) * 255).astype(np.uint8)))
+    (folder / f"{LABELS[label]}.png").write_bytes(
+        png((resize(pixels[0], 96, 96) * 255).astype(np.uint8))
+    )
 
 
 def png(image):
     def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     rows = b"".join(b"\0" + row.tobytes() for row in image)
     header = struct.pack(">IIBBBBB", image.shape[1], image.shape[0], 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows, 9))
+        + chunk(b"IEND", b"")
+    )
 
 
 def main():
@@ -134,7 +178,9 @@ def main():
     model.eval()
     with torch.inference_mode():
         correct = int((model(test_images).argmax(1) == test_labels).sum())
-    print(f"{correct} of {len(test_labels)} test digits are right ({correct / len(test_labels):.2%})")
+    print(
+        f"{correct} of {len(test_labels)} test digits are right ({correct / len(test_labels):.2%})"
+    )
     write_onnx(model, EXAMPLES / "repository/digits/1/model.onnx")
     write_torchscript(model, EXAMPLES / "pytorch/mnist-cnn/1/model.pt")
     folder = Path(__file__).parent

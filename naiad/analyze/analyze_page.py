@@ -1,4 +1,5 @@
-"""The report as a page: what won and by how much, the charts that show why, every table, and how it was measured."""
+"""The report as a page: what won and by how much, the charts that show why, every table, and how it
+was measured."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from naiad.analyze.measurement import Measurement
 from naiad.analyze.metric import METRICS
 from naiad.analyze.ranking import Ranked, default_of, failures
 from naiad.analyze.result_tables import Table, detail_table, heading, present, summary_table, text
-from naiad.tools.page.chart import NUM_COLORS, Axis, Bar, Mark, Series, bar_chart, heat_chart, legend, xy_chart
+from naiad.tools.page.chart import (
+    NUM_COLORS,
+    Axis,
+    Bar,
+    Mark,
+    Series,
+    bar_chart,
+    heat_chart,
+    legend,
+    xy_chart,
+)
 from naiad.tools.page.page import Cell, Fact, card, grid, page, table
 from naiad.tools.page.page import heading as part_heading
 
@@ -26,21 +37,34 @@ def analyze_page(parts: Sequence[JobPart], count: int, *, has_details: bool) -> 
             sections.append(part_heading(" + ".join(part[0].models)))
         sections += _sections(part, count, has_details=has_details)
     first = parts[0][0]
-    footer = [("Command", first.command), ("Search", ", ".join(sorted({job.search_mode for job, *_ in parts}))), ("Machine", first.machine)]
+    footer = [
+        ("Command", first.command),
+        ("Search", ", ".join(sorted({job.search_mode for job, *_ in parts}))),
+        ("Machine", first.machine),
+    ]
     footer += [("Repository", first.repository), ("Version", f"Naiad {first.version}")]
     when = first.time.replace("T", " ").replace("+00:00", " UTC")
-    return page(title, f"naiad analyze, {when}", facts, sections, [entry for entry in footer if entry[1]])
+    return page(
+        title, f"naiad analyze, {when}", facts, sections, [entry for entry in footer if entry[1]]
+    )
 
 
 def _facts(part: JobPart, *, several: bool) -> list[Fact]:
     job, measurements, ranked, _ = part
     prefix = f"{' + '.join(job.models)}: " if several else ""
     best_name = f"{prefix}best configuration" if several else "Best configuration"
-    rate_name, latency_name = (f"{prefix}throughput", f"{prefix}p99 latency") if several else ("Throughput", "p99 latency")
+    rate_name, latency_name = (
+        (f"{prefix}throughput", f"{prefix}p99 latency")
+        if several
+        else ("Throughput", "p99 latency")
+    )
     if not ranked:
         return [Fact(f"{prefix}result", "nothing ran", f"{len(measurements)} measurements failed")]
     best, base = ranked[0], default_of(measurements)
-    rate, latency = best.best.figure("perf_throughput") or 0.0, best.best.figure("perf_latency_p99") or 0.0
+    rate, latency = (
+        best.best.figure("perf_throughput") or 0.0,
+        best.best.figure("perf_latency_p99") or 0.0,
+    )
     facts = [
         Fact(best_name, best.name.removeprefix(f"{job.models[0]}_"), _config_words(best.best)),
         Fact(rate_name, f"{rate:,.0f}/s", _against(rate, base, "perf_throughput", job)),
@@ -51,13 +75,23 @@ def _facts(part: JobPart, *, several: bool) -> list[Fact]:
         if memory is not None:
             kind = "GPU" if best.best.figure("gpu_used_memory") else "CPU"
             facts.append(Fact(f"{kind} memory", f"{memory:,.0f} MB", "the server and its workers"))
-        facts.append(Fact("Measurements", str(len(measurements)), f"{len(ranked)} configurations; all of them: {job.space_size:,}"))
+        facts.append(
+            Fact(
+                "Measurements",
+                str(len(measurements)),
+                f"{len(ranked)} configurations; all of them: {job.space_size:,}",
+            )
+        )
     return facts
 
 
 def _against(rate: float, base: Measurement | None, metric: str, job: Job) -> str:
     before = base.figure(metric) if base is not None else None
-    return f"x{rate / before:.2f} of what it was ({before:,.0f}/s)" if before else "the configuration as it was did not run"
+    return (
+        f"x{rate / before:.2f} of what it was ({before:,.0f}/s)"
+        if before
+        else "the configuration as it was did not run"
+    )
 
 
 def _config_words(measurement: Measurement) -> str:
@@ -65,7 +99,9 @@ def _config_words(measurement: Measurement) -> str:
     if len(measurement.outcomes) > 1:
         return f"{len(measurement.outcomes)} models"
     if any(name.startswith("parameters.") for name in only.values):
-        return ", ".join(f"{name.removeprefix('parameters.')} {value}" for name, value in only.values.items())
+        return ", ".join(
+            f"{name.removeprefix('parameters.')} {value}" for name, value in only.values.items()
+        )
     return f"batch {only.max_batch_size}, instances {only.instances}, batching {only.dynamic_batching.lower()}"
 
 
@@ -74,26 +110,53 @@ def _sections(part: JobPart, count: int, *, has_details: bool) -> list[str]:
     sections: list[str] = []
     if ranked:
         summary = summary_table(ranked, job.goal, count)
-        sections.append(card("Best configurations", _table(summary), sentence[0].upper() + sentence[1:] + "."))
+        sections.append(
+            card("Best configurations", _table(summary), sentence[0].upper() + sentence[1:] + ".")
+        )
         sections.append(grid(_charts(job, ranked, count)))
         if has_details:
-            sections += [card(f"Details: {entry.name}", _table(detail_table(entry))) for entry in ranked[:count]]
-        sections.append(card("All configurations", _table(_all_table(ranked)), "Each with its best load. Click a heading to sort."))
+            sections += [
+                card(f"Details: {entry.name}", _table(detail_table(entry)))
+                for entry in ranked[:count]
+            ]
+        sections.append(
+            card(
+                "All configurations",
+                _table(_all_table(ranked)),
+                "Each with its best load. Click a heading to sort.",
+            )
+        )
     failed = failures(measurements)
     if failed:
-        rows: list[list[str | Cell]] = [[one.name, str(one.concurrency), one.error.splitlines()[0]] for one in failed]
-        sections.append(card("What failed", table(["Model Config Name", "Concurrency", "Why"], rows, num_text_columns=3)))
+        rows: list[list[str | Cell]] = [
+            [one.name, str(one.concurrency), one.error.splitlines()[0]] for one in failed
+        ]
+        sections.append(
+            card(
+                "What failed",
+                table(["Model Config Name", "Concurrency", "Why"], rows, num_text_columns=3),
+            )
+        )
     return sections
 
 
 def _table(found: Table) -> str:
     rows: list[list[str | Cell]] = [list(row) for row in found.rows]
-    return table(found.headings, rows, num_text_columns=found.num_text_columns, best_row=found.best_row)
+    return table(
+        found.headings, rows, num_text_columns=found.num_text_columns, best_row=found.best_row
+    )
 
 
 def _all_table(ranked: Sequence[Ranked]) -> Table:
     whole = [entry.best for entry in ranked]
-    wanted = ("perf_throughput", "perf_latency_p99", "perf_latency_avg", "output_token_throughput", "cpu_used_ram", "gpu_used_memory")
+    wanted = (
+        "perf_throughput",
+        "perf_latency_p99",
+        "perf_latency_avg",
+        "output_token_throughput",
+        "cpu_used_ram",
+        "gpu_used_memory",
+    )
     metrics = present((*wanted, "gpu_utilization"), whole)
     rows = [
         [
@@ -104,16 +167,36 @@ def _all_table(ranked: Sequence[Ranked]) -> Table:
         ]
         for entry in ranked
     ]
-    return Table(["Model Config Name", "Configuration", "Concurrency", *(heading(metric) for metric in metrics)], rows, 2)
+    return Table(
+        [
+            "Model Config Name",
+            "Configuration",
+            "Concurrency",
+            *(heading(metric) for metric in metrics),
+        ],
+        rows,
+        2,
+    )
 
 
 def _charts(job: Job, ranked: Sequence[Ranked], count: int) -> list[str]:
     chosen = _chosen(ranked, max(count, 3))
-    rate_name = "output_token_throughput" if any(entry.best.figure("output_token_throughput") for entry in ranked) else "perf_throughput"
-    charts = [_throughput_latency(job, ranked, chosen, rate_name), _by_concurrency(chosen, rate_name), _latency_by_concurrency(job, chosen)]
+    rate_name = (
+        "output_token_throughput"
+        if any(entry.best.figure("output_token_throughput") for entry in ranked)
+        else "perf_throughput"
+    )
+    charts = [
+        _throughput_latency(job, ranked, chosen, rate_name),
+        _by_concurrency(chosen, rate_name),
+        _latency_by_concurrency(job, chosen),
+    ]
     heat = _heat(ranked, rate_name)
     charts.append(heat or _bars("Throughput of the best configurations", chosen, rate_name))
-    costs = present(("gpu_used_memory", "gpu_utilization", "cpu_used_ram", "cpu_utilization"), [entry.best for entry in ranked])
+    costs = present(
+        ("gpu_used_memory", "gpu_utilization", "cpu_used_ram", "cpu_utilization"),
+        [entry.best for entry in ranked],
+    )
     return charts + [_bars(METRICS[metric].title, chosen, metric) for metric in costs]
 
 
@@ -124,8 +207,18 @@ def _chosen(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
 
 def _tip(entry: Ranked, one: Measurement) -> str:
     lines = [f"{entry.name}, concurrency {one.concurrency}"]
-    names = ("perf_throughput", "output_token_throughput", "perf_latency_p99", "perf_latency_avg", "gpu_used_memory", "cpu_used_ram")
-    lines += [f"{METRICS[metric].title}: {text(one.figure(metric), metric)} {METRICS[metric].unit}" for metric in present(names, [one])]
+    names = (
+        "perf_throughput",
+        "output_token_throughput",
+        "perf_latency_p99",
+        "perf_latency_avg",
+        "gpu_used_memory",
+        "cpu_used_ram",
+    )
+    lines += [
+        f"{METRICS[metric].title}: {text(one.figure(metric), metric)} {METRICS[metric].unit}"
+        for metric in present(names, [one])
+    ]
     return "\n".join([*lines, *([] if one.is_stable else ["not stable"])])
 
 
@@ -134,11 +227,18 @@ def _limit(job: Job, metric: str) -> float | None:
     return next((limit for limit in limits if limit is not None), None)
 
 
-def _throughput_latency(job: Job, ranked: Sequence[Ranked], chosen: Sequence[Ranked], rate: str) -> str:
+def _throughput_latency(
+    job: Job, ranked: Sequence[Ranked], chosen: Sequence[Ranked], rate: str
+) -> str:
     """Every measurement; the best configurations in colour, the rest as a cloud."""
     names = {entry.name for entry in chosen}
     rest = [
-        Mark(one.figure("perf_latency_p99") or 0, one.figure(rate) or 0, _tip(entry, one), not one.is_stable)
+        Mark(
+            one.figure("perf_latency_p99") or 0,
+            one.figure(rate) or 0,
+            _tip(entry, one),
+            not one.is_stable,
+        )
         for entry in ranked
         if entry.name not in names
         for one in entry.measurements
@@ -159,7 +259,9 @@ def _throughput_latency(job: Job, ranked: Sequence[Ranked], chosen: Sequence[Ran
     latencies = [mark.x for one in series for mark in one.marks if mark.x > 0]
     is_log = bool(latencies) and max(latencies) / min(latencies) > 50
     x_axis = Axis("p99 latency, ms", is_log=is_log, limit=_limit(job, "perf_latency_p99"))
-    body = xy_chart(series, x_axis, Axis(_unit(rate)), "Throughput against p99 latency of all configurations")
+    body = xy_chart(
+        series, x_axis, Axis(_unit(rate)), "Throughput against p99 latency of all configurations"
+    )
     return card(
         "Throughput against p99 latency",
         body + legend(series),
@@ -168,19 +270,29 @@ def _throughput_latency(job: Job, ranked: Sequence[Ranked], chosen: Sequence[Ran
 
 
 def _unit(rate: str) -> str:
-    return "output tokens per second" if rate == "output_token_throughput" else "inferences per second"
+    return (
+        "output tokens per second" if rate == "output_token_throughput" else "inferences per second"
+    )
 
 
 def _by_concurrency(chosen: Sequence[Ranked], rate: str) -> str:
     series = [
         Series(
             entry.name,
-            [Mark(one.concurrency, one.figure(rate) or 0, _tip(entry, one), not one.is_stable) for one in entry.measurements],
+            [
+                Mark(one.concurrency, one.figure(rate) or 0, _tip(entry, one), not one.is_stable)
+                for one in entry.measurements
+            ],
             color,
         )
         for color, entry in enumerate(chosen)
     ]
-    body = xy_chart(series, Axis("concurrent requests", is_log=True), Axis(_unit(rate)), "Throughput by concurrency")
+    body = xy_chart(
+        series,
+        Axis("concurrent requests", is_log=True),
+        Axis(_unit(rate)),
+        "Throughput by concurrency",
+    )
     return card("Throughput by concurrency", body + legend(series))
 
 
@@ -188,35 +300,71 @@ def _latency_by_concurrency(job: Job, chosen: Sequence[Ranked]) -> str:
     series = [
         Series(
             entry.name,
-            [Mark(one.concurrency, one.figure("perf_latency_p99") or 0, _tip(entry, one), not one.is_stable) for one in entry.measurements],
+            [
+                Mark(
+                    one.concurrency,
+                    one.figure("perf_latency_p99") or 0,
+                    _tip(entry, one),
+                    not one.is_stable,
+                )
+                for one in entry.measurements
+            ],
             color,
         )
         for color, entry in enumerate(chosen)
     ]
     y_axis = Axis("p99 latency, ms", limit=_limit(job, "perf_latency_p99"))
-    body = xy_chart(series, Axis("concurrent requests", is_log=True), y_axis, "p99 latency by concurrency")
+    body = xy_chart(
+        series, Axis("concurrent requests", is_log=True), y_axis, "p99 latency by concurrency"
+    )
     return card("p99 latency by concurrency", body + legend(series))
 
 
 def _heat(ranked: Sequence[Ranked], rate: str) -> str:
-    """Throughput over the two dimensions of a model that were searched; empty for any other number of them."""
-    outcomes = [(entry.best, entry.best.outcomes[0]) for entry in ranked if len(entry.best.outcomes) == 1 and entry.best.outcomes[0].values]
+    """Throughput over the two dimensions of a model that were searched; empty for any other number
+    of them."""
+    outcomes = [
+        (entry.best, entry.best.outcomes[0])
+        for entry in ranked
+        if len(entry.best.outcomes) == 1 and entry.best.outcomes[0].values
+    ]
     names = sorted(
-        {name for _, outcome in outcomes for name in outcome.values if len({str(one.values.get(name)) for _, one in outcomes}) > 1}
+        {
+            name
+            for _, outcome in outcomes
+            for name in outcome.values
+            if len({str(one.values.get(name)) for _, one in outcomes}) > 1
+        }
     )
     if len(names) != 2:
         return ""
-    x_name, y_name = sorted(names, key=lambda name: name == "instance_count" or name.endswith("batched_tokens"))
-    columns, rows = (sorted({outcome.values[name] for _, outcome in outcomes}) for name in (x_name, y_name))
+    x_name, y_name = sorted(
+        names, key=lambda name: name == "instance_count" or name.endswith("batched_tokens")
+    )
+    columns, rows = (
+        sorted({outcome.values[name] for _, outcome in outcomes}) for name in (x_name, y_name)
+    )
     values: dict[tuple[int, int], float] = {}
     for measurement, outcome in outcomes:
-        place = (columns.index(outcome.values[x_name]), len(rows) - 1 - rows.index(outcome.values[y_name]))
+        place = (
+            columns.index(outcome.values[x_name]),
+            len(rows) - 1 - rows.index(outcome.values[y_name]),
+        )
         values[place] = max(values.get(place, 0.0), measurement.figure(rate) or 0.0)
     titles = [name.removeprefix("parameters.").replace("_", " ") for name in (x_name, y_name)]
     body = heat_chart(
-        [str(value) for value in columns], [str(value) for value in reversed(rows)], values, titles[0], titles[1], "Throughput map"
+        [str(value) for value in columns],
+        [str(value) for value in reversed(rows)],
+        values,
+        titles[0],
+        titles[1],
+        "Throughput map",
     )
-    return card("Where the search went", body, f"Highest {_unit(rate)} seen at each configuration; empty ones were not measured.")
+    return card(
+        "Where the search went",
+        body,
+        f"Highest {_unit(rate)} seen at each configuration; empty ones were not measured.",
+    )
 
 
 def _bars(title: str, chosen: Sequence[Ranked], metric: str) -> str:

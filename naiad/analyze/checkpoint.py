@@ -1,6 +1,8 @@
-"""What was measured, kept as it is measured: a line of JSON for each, so that a run that was killed goes on where it was.
+"""What was measured, kept as it is measured: a line of JSON for each, so that a run that was killed
+goes on where it was.
 
-Rule: a line is written and synced before the next measurement starts; a half-written last line is dropped.
+Rule: a line is written and synced before the next measurement starts; a half-written last line is
+      dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Job(msgspec.Struct, frozen=True):
 
     models: list[str]
     fingerprint: str
-    """Of the models' configurations and how they are measured: figures from anything else do not belong here."""
+    """Of the models' configurations and how they are measured: figures from anything else do not
+    belong here."""
     search_mode: str
     goal: Goal
     command: str
@@ -98,7 +101,9 @@ def read_history(directory: Path) -> History:
             history.jobs[job_key(entry.job.models)] = entry.job
             history.measurements.setdefault(job_key(entry.job.models), {})
         else:
-            history.measurements.setdefault(job_key(entry.models), {})[entry.measurement.key] = entry.measurement
+            history.measurements.setdefault(job_key(entry.models), {})[entry.measurement.key] = (
+                entry.measurement
+            )
     return history
 
 
@@ -112,7 +117,9 @@ class Checkpoint:
             self._drop_half_line()
             self._file = self._path.open("ab", buffering=0)
         except OSError as error:
-            raise OptionError(f"--checkpoint-directory {directory} cannot be used: {error.strerror}") from None
+            raise OptionError(
+                f"--checkpoint-directory {directory} cannot be used: {error.strerror}"
+            ) from None
 
     def _drop_half_line(self) -> None:
         if not self._path.exists():
@@ -122,7 +129,8 @@ class Checkpoint:
             self._path.write_bytes(data[: data.rfind(b"\n") + 1])
 
     def begin(self, job: Job) -> dict[str, Measurement]:
-        """What is already measured of it. Raises OptionError when that was with other configurations."""
+        """What is already measured of it. Raises OptionError when that was with other
+        configurations."""
         key = job_key(job.models)
         known = self.history.jobs.get(key)
         if known is not None and known.fingerprint != job.fingerprint:
@@ -147,7 +155,9 @@ class Checkpoint:
                 line = line[self._file.write(line) :]
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise CheckpointError(f"the checkpoint {self._path} cannot be written: {error.strerror}") from None
+            raise CheckpointError(
+                f"the checkpoint {self._path} cannot be written: {error.strerror}"
+            ) from None
 
     def close(self) -> None:
         self._file.close()

@@ -39,5 +39,17 @@ def command(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-command.add_command(OptionsCommand("profile", ProfileOptions, _profile, PROFILE_HELP, "-m DIR --profile-models MODELS [options]"))
-command.add_command(OptionsCommand("report", ReportOptions, _report, "Write the reports of an earlier profile again."))
+command.add_command(
+    OptionsCommand(
+        "profile",
+        ProfileOptions,
+        _profile,
+        PROFILE_HELP,
+        "-m DIR --profile-models MODELS [options]",
+    )
+)
+command.add_command(
+    OptionsCommand(
+        "report", ReportOptions, _report, "Write the reports of an earlier profile again."
+    )
+)

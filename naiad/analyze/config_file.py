@@ -1,6 +1,8 @@
-"""`-f FILE`: model-analyzer's YAML -> options and the models' own settings. JSON is read without any package.
+"""`-f FILE`: model-analyzer's YAML -> options and the models' own settings. JSON is read without
+           any package.
 
-Rule: what the command line says goes before the file. A key that means nothing here is named, and ignored if model-analyzer knows it.
+Rule: what the command line says goes before the file. A key that means nothing here is named, and
+      ignored if model-analyzer knows it.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ def _yaml(path: Path, text: str) -> Any:
     try:
         import yaml
     except ImportError:
-        raise OptionError("a YAML file needs the package 'pyyaml': pip install naiad[analyze]") from None
+        raise OptionError(
+            "a YAML file needs the package 'pyyaml': pip install naiad[analyze]"
+        ) from None
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -96,7 +100,9 @@ def _yaml(path: Path, text: str) -> Any:
 def _converted(path: Path, key: str, value: Any, kind: Any) -> Any:
     plain = _plain(kind)
     try:
-        return numbers_of(value) if plain == list[int] else msgspec.convert(value, plain, strict=False)
+        return (
+            numbers_of(value) if plain == list[int] else msgspec.convert(value, plain, strict=False)
+        )
     except msgspec.ValidationError as error:
         raise OptionError(f"{path}: {key}: {error}") from None
     except (TypeError, ValueError, KeyError):
@@ -130,7 +136,9 @@ def model_specs(given: Any, where: str) -> list[ModelSpec]:
 def _spec(name: str, given: dict[str, Any], where: str) -> ModelSpec:
     unknown = set(given) - set(_MODEL_KEYS.split())
     if unknown:
-        raise OptionError(f"{where}: profile_models: {name}: unknown setting '{sorted(unknown)[0]}'")
+        raise OptionError(
+            f"{where}: profile_models: {name}: unknown setting '{sorted(unknown)[0]}'"
+        )
     parameters = given.get("parameters") or {}
     return ModelSpec(
         name=name,
@@ -139,7 +147,9 @@ def _spec(name: str, given: dict[str, Any], where: str) -> ModelSpec:
         weighting=float(given.get("weighting", 1)),
         batch_sizes=numbers_of(parameters["batch_sizes"]) if "batch_sizes" in parameters else [],
         concurrency=numbers_of(parameters["concurrency"]) if "concurrency" in parameters else [],
-        request_rate=[float(value) for value in numbers_of(parameters["request_rate"])] if "request_rate" in parameters else [],
+        request_rate=[float(value) for value in numbers_of(parameters["request_rate"])]
+        if "request_rate" in parameters
+        else [],
         model_config_parameters=given.get("model_config_parameters") or {},
         perf_analyzer_flags=given.get("perf_analyzer_flags") or {},
         is_cpu_only=bool(given.get("cpu_only", False)),

@@ -1,7 +1,8 @@
-"""Ports for a server that is to be started: free ones that nobody gets by chance before it has them.
+"""Ports for a server that is to be started: free ones that nobody gets by chance before it has
+them.
 
-The kernel serves clients, and those who ask for any port, from a range of its own: one of these may be somebody's a moment after it
-was found free. The others are taken only by those who name them.
+The kernel serves clients, and those who ask for any port, from a range of its own: one of these may
+be somebody's a moment after it was found free. The others are taken only by those who name them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Several models or one: what is searched together, how it is judged, and how one trial is measured.
+"""Several models or one: what is searched together, how it is judged, and how one trial is
+measured.
 
-In:  Trial. Out: Measurement, with an error instead of figures when the server would not load it or did not survive it.
-Rule: nothing that a configuration does ends the search; only a server that cannot be started at all does.
+In:  Trial. Out: Measurement, with an error instead of figures when the server would not load it or
+     did not survive it.
+Rule: nothing that a configuration does ends the search; only a server that cannot be started at all
+      does.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from naiad.analyze.process_cost import cpu_seconds, memory_bytes
 from naiad.analyze.server import AnalyzedServer, ServerError
 from naiad.analyze.settings import ModelSpec, ProfileOptions
 from naiad.analyze.space import Space, Trial
-from naiad.analyze.variant import Values, changed_config, dynamic_batching_words, override_json, total_instances
+from naiad.analyze.variant import (
+    Values,
+    changed_config,
+    dynamic_batching_words,
+    override_json,
+    total_instances,
+)
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.perf.channels.call import ConnectError
 from naiad.perf.channels.control import ControlError
@@ -53,7 +62,9 @@ class Silent:
 
     def begin(self, level: Level) -> None: ...
 
-    def glance(self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int) -> None: ...
+    def glance(
+        self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
+    ) -> None: ...
 
     def window(self, level: Level, trial: int, point: Point) -> None: ...
 
@@ -73,10 +84,14 @@ class Bench:
 
     def key(self, trial: Trial) -> str:
         values = self._workload.space.values(trial.point)
-        return json.dumps({"values": values, "concurrency": trial.concurrency, "batch_size": trial.batch_size}, sort_keys=True)
+        return json.dumps(
+            {"values": values, "concurrency": trial.concurrency, "batch_size": trial.batch_size},
+            sort_keys=True,
+        )
 
     def name_of(self, model: str, values: Values) -> str:
-        """`m_config_default`, `m_config_0` and so on, in the order in which they were first asked for."""
+        """`m_config_default`, `m_config_0` and so on, in the order in which they were first asked
+        for."""
         if not values:
             return f"{model}_config_default"
         known = self._names.setdefault(model, {})
@@ -84,7 +99,11 @@ class Bench:
 
     def describe(self, trial: Trial) -> str:
         values = self._workload.space.values(trial.point)
-        changes = [f"{name.removeprefix('parameters.')} {value}" for own in values.values() for name, value in own.items()]
+        changes = [
+            f"{name.removeprefix('parameters.')} {value}"
+            for own in values.values()
+            for name, value in own.items()
+        ]
         return f"{', '.join(changes) or 'as it is'}, concurrency {trial.concurrency}"
 
     async def measure(self, trial: Trial) -> Measurement:
@@ -103,15 +122,23 @@ class Bench:
         except (ControlError, ConnectError) as error:
             self._loaded = None
             if _NO_CONTROL in str(error):
-                raise ServerError("the server must run with --model-control-mode=explicit, so that configurations can be loaded") from None
-            reason = f"the server ended: {error}{self._server.last_words()}" if await self._server.ends_soon() else str(error)
+                raise ServerError(
+                    "the server must run with --model-control-mode=explicit, so that configurations can be loaded"
+                ) from None
+            reason = (
+                f"the server ended: {error}{self._server.last_words()}"
+                if await self._server.ends_soon()
+                else str(error)
+            )
             found = msgspec.structs.replace(found, error=reason)
         return msgspec.structs.replace(found, seconds=time.monotonic() - started)
 
     def recall(self, measurement: Measurement) -> None:
         """A measurement of an earlier run: names that it used stay taken."""
         values = {
-            outcome.model: outcome.values for outcome in measurement.outcomes if outcome.values and not self._is_ensemble(outcome.model)
+            outcome.model: outcome.values
+            for outcome in measurement.outcomes
+            if outcome.values and not self._is_ensemble(outcome.model)
         }
         self._outcomes(values)
 
@@ -129,27 +156,50 @@ class Bench:
             name = self.name_of(model, {"parts": values} if is_ensemble and values else own)
             instances = "" if is_ensemble else total_instances(changed)
             batching = dynamic_batching_words(changed)
-            found.append(ModelOutcome(model, name, changed.max_batch_size, batching, instances, own, is_composing=model not in leading))
+            found.append(
+                ModelOutcome(
+                    model,
+                    name,
+                    changed.max_batch_size,
+                    batching,
+                    instances,
+                    own,
+                    is_composing=model not in leading,
+                )
+            )
         return found
 
     def _own_values(self, model: str, values: dict[str, Values]) -> Values:
-        """An ensemble cannot take larger batches than its parts: it follows the smallest of them."""
+        """An ensemble cannot take larger batches than its parts: it follows the smallest of
+        them."""
         if not self._is_ensemble(model) or not values:
             return values.get(model, {})
         config = self._workload.configs[model]
-        sizes = [self._changed(part, values.get(part, {})).max_batch_size for part in self._parts(model)]
-        return {"max_batch_size": min(sizes)} if config.max_batch_size > 0 and sizes and min(sizes) > 0 else {}
+        sizes = [
+            self._changed(part, values.get(part, {})).max_batch_size for part in self._parts(model)
+        ]
+        return (
+            {"max_batch_size": min(sizes)}
+            if config.max_batch_size > 0 and sizes and min(sizes) > 0
+            else {}
+        )
 
     def _parts(self, model: str) -> list[str]:
         """Of an ensemble at all levels, without the ensembles among them."""
         found: list[str] = []
         for step in self._workload.configs[model].ensemble_scheduling.step:
-            found += self._parts(step.model_name) if self._is_ensemble(step.model_name) else [step.model_name]
+            found += (
+                self._parts(step.model_name)
+                if self._is_ensemble(step.model_name)
+                else [step.model_name]
+            )
         return found
 
     def _changed(self, model: str, values: Values) -> ModelConfig:
         spec = next((spec for spec in self._workload.specs if spec.name == model), None)
-        is_cpu_only = (spec is not None and spec.is_cpu_only) or model in self._options.cpu_only_composing_models
+        is_cpu_only = (
+            spec is not None and spec.is_cpu_only
+        ) or model in self._options.cpu_only_composing_models
         return changed_config(self._workload.configs[model], values, is_cpu_only=is_cpu_only)
 
     async def _load(self, values: dict[str, Values]) -> None:
@@ -157,13 +207,16 @@ class Bench:
         if wanted == self._loaded:
             return
         self._loaded = None
-        # Unloaded first: a change of instances alone would be made in place, with the old instances as they were.
+        # Unloaded first: a change of instances alone would be made in place, with the old instances
+        # as they were.
         await self.unload()
         control = self._server.control()
         try:
             for model in reversed(self._workload.configs):
                 own = self._own_values(model, values)
-                await control.load_model(model, override_json(self._changed(model, own)) if own else "")
+                await control.load_model(
+                    model, override_json(self._changed(model, own)) if own else ""
+                )
         finally:
             await control.close()
         self._loaded = wanted
@@ -184,7 +237,9 @@ class Bench:
     async def _run(self, trial: Trial, found: Measurement) -> Measurement:
         pid = self._server.pid
         cpu_before, wall_before = (cpu_seconds(pid) if pid is not None else 0.0), time.monotonic()
-        results = await asyncio.gather(*(self._measure_model(spec, trial) for spec in self._workload.specs))
+        results = await asyncio.gather(
+            *(self._measure_model(spec, trial) for spec in self._workload.specs)
+        )
         wall_s = time.monotonic() - wall_before
         figures: dict[str, float] = {}
         for result in results:
@@ -192,11 +247,21 @@ class Bench:
         if pid is not None:
             figures["cpu_used_ram"] = memory_bytes(pid) / MIB
             figures["cpu_utilization"] = 100 * (cpu_seconds(pid) - cpu_before) / wall_s
-        by_model = {spec.name: load_figures(result) for spec, result in zip(self._workload.specs, results, strict=True)}
-        outcomes = [msgspec.structs.replace(outcome, figures=by_model.get(outcome.model, {})) for outcome in found.outcomes]
+        by_model = {
+            spec.name: load_figures(result)
+            for spec, result in zip(self._workload.specs, results, strict=True)
+        }
+        outcomes = [
+            msgspec.structs.replace(outcome, figures=by_model.get(outcome.model, {}))
+            for outcome in found.outcomes
+        ]
         error = next((_complaint(result) for result in results if _complaint(result)), "")
         return msgspec.structs.replace(
-            found, outcomes=outcomes, figures=figures, is_stable=all(result.verdict.is_stable for result in results), error=error
+            found,
+            outcomes=outcomes,
+            figures=figures,
+            is_stable=all(result.verdict.is_stable for result in results),
+            error=error,
         )
 
     async def _measure_model(self, spec: ModelSpec, trial: Trial) -> LevelResult:

@@ -1,6 +1,8 @@
-"""One measurement and all there is to say about it: the configuration, the load, the figures, or why there are none.
+"""One measurement and all there is to say about it: the configuration, the load, the figures, or
+why there are none.
 
-Rule: this is what the checkpoint keeps and what every report is made of; nothing else survives a run.
+Rule: this is what the checkpoint keeps and what every report is made of; nothing else survives a
+      run.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Measurement(msgspec.Struct, frozen=True):
         values = [outcome.figures[name] for outcome in self.leading if name in outcome.figures]
         if not values:
             return None
-        return sum(values) if name in ("perf_throughput", "output_token_throughput") else max(values)
+        return (
+            sum(values) if name in ("perf_throughput", "output_token_throughput") else max(values)
+        )
 
 
 def load_figures(result: LevelResult) -> dict[str, float]:
@@ -78,13 +82,20 @@ def load_figures(result: LevelResult) -> dict[str, float]:
         "perf_throughput": summary.infer_per_s,
         "perf_latency_avg": summary.average_us / 1000,
         "perf_client_send_recv": (summary.send_us + summary.receive_us) / 1000,
-        "perf_client_response_wait": max(0.0, summary.average_us - summary.send_us - summary.receive_us) / 1000,
+        "perf_client_response_wait": max(
+            0.0, summary.average_us - summary.send_us - summary.receive_us
+        )
+        / 1000,
     }
-    found |= {f"perf_latency_p{percentile}": value / 1000 for percentile, value in summary.percentiles_us.items()}
+    found |= {
+        f"perf_latency_p{percentile}": value / 1000
+        for percentile, value in summary.percentiles_us.items()
+    }
     if summary.server is not None:
         found["perf_server_queue"] = summary.server.queue_us / 1000
         found |= {
-            f"perf_server_{phase}": summary.server.phase_us(phase) / 1000 for phase in ("compute_input", "compute_infer", "compute_output")
+            f"perf_server_{phase}": summary.server.phase_us(phase) / 1000
+            for phase in ("compute_input", "compute_infer", "compute_output")
         }
     return found | _token_figures(summary)
 

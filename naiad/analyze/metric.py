@@ -1,7 +1,9 @@
-"""The figures that configurations are judged by, with model-analyzer's names; and what objectives and constraints make of them.
+"""The figures that configurations are judged by, with model-analyzer's names; and what objectives
+and constraints make of them.
 
 In:  Measurement.figures. Out: a score, higher is better; whether limits are kept.
-Rule: scores are relative to the default configuration, so objectives with different units can be weighed against each other.
+Rule: scores are relative to the default configuration, so objectives with different units can be
+      weighed against each other.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ METRICS: dict[str, MetricKind] = {
     "inter_token_latency_avg": MetricKind("Average Inter Token Latency", "ms", False),
     "inter_token_latency_p99": MetricKind("p99 Inter Token Latency", "ms", False),
 }
-_ALIASES = {"perf_latency": "perf_latency_avg", "latency_p99": "perf_latency_p99", "throughput": "perf_throughput"}
+_ALIASES = {
+    "perf_latency": "perf_latency_avg",
+    "latency_p99": "perf_latency_p99",
+    "throughput": "perf_throughput",
+}
 
 Objectives = dict[str, float]
 """Metric -> weight."""
@@ -67,7 +73,8 @@ def metric_name(text: str) -> str:
 
 
 def violation(figures: Figures, constraints: Constraints) -> float:
-    """By what share of their limits the figures are beyond them, summed; 0 when all are kept. Unknown figures keep every limit."""
+    """By what share of their limits the figures are beyond them, summed; 0 when all are kept.
+    Unknown figures keep every limit."""
     total = 0.0
     for name, limit in constraints.items():
         value = figures.get(name)
@@ -87,7 +94,13 @@ def gain(figures: Figures, base: Figures, objectives: Objectives) -> float:
         value, before = figures.get(name), base.get(name)
         if value is None or not before:
             continue
-        change = value / before - 1 if METRICS[name].is_higher_better else before / value - 1 if value else 0.0
+        change = (
+            value / before - 1
+            if METRICS[name].is_higher_better
+            else before / value - 1
+            if value
+            else 0.0
+        )
         total += weight * change
         weights += weight
     return total / weights if weights else 0.0
@@ -96,8 +109,11 @@ def gain(figures: Figures, base: Figures, objectives: Objectives) -> float:
 _VIOLATION_PENALTY = 10.0
 
 
-def score(figures: Figures, base: Figures, objectives: Objectives, constraints: Constraints) -> float:
-    """Any configuration that keeps the limits is better than any that does not; of those the nearest is best."""
+def score(
+    figures: Figures, base: Figures, objectives: Objectives, constraints: Constraints
+) -> float:
+    """Any configuration that keeps the limits is better than any that does not; of those the
+    nearest is best."""
     beyond = violation(figures, constraints)
     found = gain(figures, base, objectives)
     return found if beyond == 0 else -1.0 - _VIOLATION_PENALTY * beyond + min(0.0, found) / 100

@@ -1,6 +1,8 @@
-"""Optuna's tree-structured Parzen estimator over all dimensions, then the same look around the summit as quick search.
+"""Optuna's tree-structured Parzen estimator over all dimensions, then the same look around the
+summit as quick search.
 
-The default load of each point is its formula's; the number of trials is a share of the space. Seeded, so a resumed search asks the same.
+The default load of each point is its formula's; the number of trials is a share of the space.
+Seeded, so a resumed search asks the same.
 """
 
 from __future__ import annotations
@@ -20,10 +22,21 @@ _FAILED_SCORE = -1e9
 
 def num_trials(space: Space, options: ProfileOptions) -> int:
     """Between the percentages, at least a dozen where a third of the space allows that."""
-    least = options.optuna_min_trials or math.ceil(space.size * options.min_percentage_of_search_space / 100)
-    most = options.optuna_max_trials or math.ceil(space.size * options.max_percentage_of_search_space / 100)
+    least = options.optuna_min_trials or math.ceil(
+        space.size * options.min_percentage_of_search_space / 100
+    )
+    most = options.optuna_max_trials or math.ceil(
+        space.size * options.max_percentage_of_search_space / 100
+    )
     wanted = max(least, min(most, max(_LEAST_TRIALS, 4 * len(space.dimensions))))
-    return max(1, min(wanted, space.num_points if options.optuna_min_trials else max(1, space.size // 4), space.num_points))
+    return max(
+        1,
+        min(
+            wanted,
+            space.num_points if options.optuna_min_trials else max(1, space.size // 4),
+            space.num_points,
+        ),
+    )
 
 
 def optuna_search(space: Space, options: ProfileOptions) -> Search:
@@ -39,11 +52,16 @@ def optuna_search(space: Space, options: ProfileOptions) -> Search:
     repeats = 0
     while count < wanted and repeats < 20 * wanted:
         trial = study.ask()
-        point = tuple(trial.suggest_int(str(axis), 0, len(dimension.values) - 1) for axis, dimension in enumerate(space.dimensions))
+        point = tuple(
+            trial.suggest_int(str(axis), 0, len(dimension.values) - 1)
+            for axis, dimension in enumerate(space.dimensions)
+        )
         if point not in scores:
             score = yield Trial(point, space.formula_concurrency(point), batch_size)
             count += 1
-            if score is not None and score > max((found for found in scores.values() if found is not None), default=-math.inf):
+            if score is not None and score > max(
+                (found for found in scores.values() if found is not None), default=-math.inf
+            ):
                 best_at = count
             scores[point] = score
             if count - best_at >= options.optuna_early_exit_threshold:
@@ -68,6 +86,11 @@ def _study(seed: int) -> Any:
     try:
         import optuna
     except ImportError:
-        raise OptionError("the optuna search needs the package 'optuna': pip install naiad[analyze]") from None
+        raise OptionError(
+            "the optuna search needs the package 'optuna': pip install naiad[analyze]"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed, multivariate=False, n_startup_trials=5))
+    return optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=seed, multivariate=False, n_startup_trials=5),
+    )

@@ -1,4 +1,5 @@
-"""What a server process and all its children cost: memory now, processor time so far. For a server that we started ourselves."""
+"""What a server process and all its children cost: memory now, processor time so far. For a server
+that we started ourselves."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def _tree(pid: int) -> Iterator[psutil.Process]:
 
 
 def memory_bytes(pid: int) -> float:
-    """Shared pages are counted once over the tree where the system can tell (PSS), else each process's own."""
+    """Shared pages are counted once over the tree where the system can tell (PSS), else each
+    process's own."""
     total = 0.0
     for process in _tree(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):

@@ -1,6 +1,7 @@
 """`naiad analyze profile`: start the server, search each workload, keep every measurement, report.
 
-Rule: whatever is measured goes through the checkpoint first, so an interrupted run loses nothing, and a second one measures nothing twice.
+Rule: whatever is measured goes through the checkpoint first, so an interrupted run loses nothing,
+      and a second one measures nothing twice.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def complete_options(values: dict[str, Any]) -> tuple[ProfileOptions, list[Model
         specs = [in_file.get(spec.name, spec) for spec in specs] or found.models
     options = ProfileOptions(**(written | values))
     if options.triton_launch_mode not in ("local", "remote"):
-        raise OptionError(f"--triton-launch-mode {options.triton_launch_mode}: a server is started here or already runs: local or remote")
+        raise OptionError(
+            f"--triton-launch-mode {options.triton_launch_mode}: a server is started here or already runs: local or remote"
+        )
     if not specs:
         raise OptionError("--profile-models says which models to measure")
     if options.triton_launch_mode == "local":
@@ -76,13 +79,19 @@ def complete_options(values: dict[str, Any]) -> tuple[ProfileOptions, list[Model
 
 
 def _with_goal(options: ProfileOptions, spec: ModelSpec) -> ModelSpec:
-    default: Objectives = {"output_token_throughput": 1.0} if options.model_type == "llm" else {"perf_throughput": 1.0}
+    default: Objectives = (
+        {"output_token_throughput": 1.0}
+        if options.model_type == "llm"
+        else {"perf_throughput": 1.0}
+    )
     constraints = dict(spec.constraints or options.constraints)
     if options.latency_budget:
         constraints["perf_latency_p99"] = Limit(maximum=options.latency_budget)
     if options.min_throughput:
         constraints["perf_throughput"] = Limit(minimum=options.min_throughput)
-    return msgspec.structs.replace(spec, objectives=spec.objectives or options.objectives or default, constraints=constraints)
+    return msgspec.structs.replace(
+        spec, objectives=spec.objectives or options.objectives or default, constraints=constraints
+    )
 
 
 async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
@@ -92,7 +101,11 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     checkpoint = Checkpoint(Path(options.checkpoint_directory))
     server = make_server(options)
-    groups = [specs] if options.run_config_profile_models_concurrently_enable else [[spec] for spec in specs]
+    groups = (
+        [specs]
+        if options.run_config_profile_models_concurrently_enable
+        else [[spec] for spec in specs]
+    )
     jobs: list[tuple[Job, Workload]] = []
     code = 0
     try:
@@ -107,7 +120,9 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
         click.echo(f"error: {error}", err=True)
         code = UNUSABLE
     except asyncio.CancelledError:
-        click.echo("Interrupted; what was measured is kept, the same command goes on from here.", err=True)
+        click.echo(
+            "Interrupted; what was measured is kept, the same command goes on from here.", err=True
+        )
         code = INTERRUPTED
     finally:
         await server.stop()
@@ -117,7 +132,9 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
     return _finish(options, checkpoint, jobs) or code
 
 
-def _finish(options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[Job, Workload]]) -> int:
+def _finish(
+    options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[Job, Workload]]
+) -> int:
     """Reports on whatever there is, also after an interruption."""
     history = checkpoint.history
     if not history.jobs:
@@ -150,7 +167,12 @@ async def _search_group(
     for measurement in known.values():
         bench.recall(measurement)
     space = workload.space
-    progress = SearchProgress(LiveLine(wants_live(options.progress)), " + ".join(workload.models), _num_planned(options, space), len(known))
+    progress = SearchProgress(
+        LiveLine(wants_live(options.progress)),
+        " + ".join(workload.models),
+        _num_planned(options, space),
+        len(known),
+    )
     base = await _default_measurement(bench, job, checkpoint, progress, space)
     search = _make_search(options, space)
     try:
@@ -169,17 +191,29 @@ async def _search_group(
 async def _default_measurement(
     bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, space: Space
 ) -> Measurement | None:
-    """The configuration as it is comes first: scores are relative to it. None when it does not run."""
-    concurrencies = space.concurrencies if space.has_given_concurrencies else (1, min(16, space.max_concurrency))
+    """The configuration as it is comes first: scores are relative to it. None when it does not
+    run."""
+    concurrencies = (
+        space.concurrencies
+        if space.has_given_concurrencies
+        else (1, min(16, space.max_concurrency))
+    )
     best: Measurement | None = None
     for concurrency in dict.fromkeys(concurrencies):
-        found = await _measured(bench, job, checkpoint, progress, Trial((), concurrency, space.batch_sizes[0]))
-        if not found.error and (best is None or (found.figure("perf_throughput") or 0) > (best.figure("perf_throughput") or 0)):
+        found = await _measured(
+            bench, job, checkpoint, progress, Trial((), concurrency, space.batch_sizes[0])
+        )
+        if not found.error and (
+            best is None
+            or (found.figure("perf_throughput") or 0) > (best.figure("perf_throughput") or 0)
+        ):
             best = found
     return best
 
 
-async def _measured(bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, trial: Trial) -> Measurement:
+async def _measured(
+    bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, trial: Trial
+) -> Measurement:
     known = checkpoint.history.measurements[" + ".join(job.models)].get(bench.key(trial))
     if known is not None:
         return known
@@ -190,7 +224,9 @@ async def _measured(bench: Bench, job: Job, checkpoint: Checkpoint, progress: Se
     return measurement
 
 
-async def _workload(options: ProfileOptions, specs: list[ModelSpec], server: AnalyzedServer) -> Workload:
+async def _workload(
+    options: ProfileOptions, specs: list[ModelSpec], server: AnalyzedServer
+) -> Workload:
     control = server.control()
     configs: dict[str, ModelConfig] = {}
     try:
@@ -207,11 +243,17 @@ def _job(options: ProfileOptions, workload: Workload) -> Job:
         {spec.name: spec.constraints for spec in workload.specs},
         {spec.name: spec.weighting for spec in workload.specs},
     )
-    measured_with = [options.measurement_interval, options.perf_analyzer_flags, options.client_protocol]
+    measured_with = [
+        options.measurement_interval,
+        options.perf_analyzer_flags,
+        options.client_protocol,
+    ]
     measured_with += [spec.perf_analyzer_flags for spec in workload.specs]
     return Job(
         workload.models,
-        fingerprint([*measured_with, *(override_json(config) for config in workload.configs.values())]),
+        fingerprint(
+            [*measured_with, *(override_json(config) for config in workload.configs.values())]
+        ),
         "none" if options.run_config_search_disable else options.run_config_search_mode,
         goal,
         command_text(),

@@ -1,4 +1,5 @@
-"""How a search goes: a line for each measurement, and a live one with what runs now and the time that is left."""
+"""How a search goes: a line for each measurement, and a live one with what runs now and the time
+that is left."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ class SearchProgress:
         self._started = time.monotonic()
         click.echo(f"=== {title}")
         if num_known:
-            click.echo(f"{num_known} measurements are known from the checkpoint and are not repeated.")
+            click.echo(
+                f"{num_known} measurements are known from the checkpoint and are not repeated."
+            )
 
     @property
     def left_s(self) -> float:
@@ -39,13 +42,22 @@ class SearchProgress:
         self._num_done += 1
         self._seconds += measurement.seconds
         self._line.clear()
-        load = f"concurrency {measurement.concurrency}" + (f", batch {measurement.batch_size}" if measurement.batch_size > 1 else "")
+        load = f"concurrency {measurement.concurrency}" + (
+            f", batch {measurement.batch_size}" if measurement.batch_size > 1 else ""
+        )
         if measurement.error:
-            click.echo(f"{measurement.name:32} {load:18} failed: {measurement.error.splitlines()[0]}")
+            click.echo(
+                f"{measurement.name:32} {load:18} failed: {measurement.error.splitlines()[0]}"
+            )
             return
-        rate, latency = measurement.figure("perf_throughput") or 0.0, measurement.figure("perf_latency_p99") or 0.0
+        rate, latency = (
+            measurement.figure("perf_throughput") or 0.0,
+            measurement.figure("perf_latency_p99") or 0.0,
+        )
         mark = "" if measurement.is_stable else "  (not stable)"
-        click.echo(f"{measurement.name:32} {load:18} {rate:12,.1f} infer/sec  p99 {latency:10,.2f} ms{mark}")
+        click.echo(
+            f"{measurement.name:32} {load:18} {rate:12,.1f} infer/sec  p99 {latency:10,.2f} ms{mark}"
+        )
 
     def end(self) -> None:
         self._line.clear()

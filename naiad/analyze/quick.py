@@ -1,7 +1,9 @@
-"""Quick search: climbs from a cheap configuration towards the best one, one dimension at a time, then tries loads around the summit.
+"""Quick search: climbs from a cheap configuration towards the best one, one dimension at a time,
+then tries loads around the summit.
 
-Each point is measured once, under the concurrency that its batch size and instances call for. From the best point so far all
-unmeasured neighbours are tried; a step that helps is repeated in the same direction with twice the length.
+Each point is measured once, under the concurrency that its batch size and instances call for. From
+the best point so far all unmeasured neighbours are tried; a step that helps is repeated in the same
+direction with twice the length.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def quick_search(space: Space, *, has_sweep: bool = True) -> Search:
     yield from refine(space, scores, space.batch_sizes[0], has_sweep=has_sweep)
 
 
-def refine(space: Space, scores: dict[Point, float | None], batch_size: int, *, has_sweep: bool) -> Search:
+def refine(
+    space: Space, scores: dict[Point, float | None], batch_size: int, *, has_sweep: bool
+) -> Search:
     """Around the best points: other loads, and the other batch sizes of requests."""
     known = {point: score for point, score in scores.items() if score is not None}
     if not known:
@@ -40,7 +44,9 @@ def refine(space: Space, scores: dict[Point, float | None], batch_size: int, *, 
             yield Trial(best, space.formula_concurrency(best), other)
 
 
-def _climb(space: Space, batch_size: int, scores: dict[Point, float | None]) -> Generator[Trial, float | None, Point]:
+def _climb(
+    space: Space, batch_size: int, scores: dict[Point, float | None]
+) -> Generator[Trial, float | None, Point]:
     def measured(point: Point) -> Generator[Trial, float | None, float]:
         if point not in scores:
             scores[point] = yield Trial(point, space.formula_concurrency(point), batch_size)
@@ -53,7 +59,9 @@ def _climb(space: Space, batch_size: int, scores: dict[Point, float | None]) -> 
         start, start_height = here, height
         for axis in range(len(space.dimensions)):
             for direction in (1, -1):
-                here, height, has_moved = yield from _walk(space, measured, here, height, axis, direction)
+                here, height, has_moved = yield from _walk(
+                    space, measured, here, height, axis, direction
+                )
                 if has_moved:
                     break
         if here == start or height <= start_height + _GAIN:
@@ -61,9 +69,15 @@ def _climb(space: Space, batch_size: int, scores: dict[Point, float | None]) -> 
 
 
 def _walk(
-    space: Space, measured: Callable[[Point], Generator[Trial, float | None, float]], here: Point, height: float, axis: int, direction: int
+    space: Space,
+    measured: Callable[[Point], Generator[Trial, float | None, float]],
+    here: Point,
+    height: float,
+    axis: int,
+    direction: int,
 ) -> Generator[Trial, float | None, tuple[Point, float, bool]]:
-    """As far as it helps, with steps that double; then back over what a long step may have jumped."""
+    """As far as it helps, with steps that double; then back over what a long step may have
+    jumped."""
     stride, has_moved = 1, False
     while True:
         there = _moved(space, here, axis, direction * stride)
@@ -108,7 +122,15 @@ def _sweep(space: Space, point: Point, batch_size: int, score: float) -> Search:
 def _next_concurrency(space: Space, concurrency: int, step: float) -> int:
     """-1 when there is none."""
     if space.has_given_concurrencies:
-        others = [value for value in space.concurrencies if (value > concurrency) == (step > 1) and value != concurrency]
+        others = [
+            value
+            for value in space.concurrencies
+            if (value > concurrency) == (step > 1) and value != concurrency
+        ]
         return min(others, key=lambda value: abs(value - concurrency)) if others else -1
     wanted = int(concurrency * step)
-    return wanted if space.min_concurrency <= wanted <= space.max_concurrency and wanted != concurrency else -1
+    return (
+        wanted
+        if space.min_concurrency <= wanted <= space.max_concurrency and wanted != concurrency
+        else -1
+    )

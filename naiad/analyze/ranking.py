@@ -1,4 +1,5 @@
-"""From measurements to an order: the best load of each configuration, the best configurations first."""
+"""From measurements to an order: the best load of each configuration, the best configurations
+first."""
 
 from __future__ import annotations
 
@@ -31,21 +32,31 @@ def trial_score(measurement: Measurement, base: Measurement | None, goal: Goal) 
         own = measurement.all_figures(model)
         # Without a working default the first figures seen must do: any fixed base keeps the order.
         before = base.all_figures(model) if base is not None else dict.fromkeys(own, 1.0)
-        total += weight * score(own, before, goal.objectives.get(model, {}), goal.constraints.get(model, {}))
+        total += weight * score(
+            own, before, goal.objectives.get(model, {}), goal.constraints.get(model, {})
+        )
         weights += weight
     return total / weights if weights else None
 
 
 def keeps_limits(measurement: Measurement, goal: Goal) -> bool:
     return all(
-        violation(measurement.all_figures(outcome.model), goal.constraints.get(outcome.model, {})) == 0 for outcome in measurement.leading
+        violation(measurement.all_figures(outcome.model), goal.constraints.get(outcome.model, {}))
+        == 0
+        for outcome in measurement.leading
     )
 
 
 def default_of(measurements: Sequence[Measurement]) -> Measurement | None:
     """The best of the configuration as it is."""
-    found = [measurement for measurement in measurements if measurement.is_default and not measurement.error]
-    return max(found, key=lambda measurement: measurement.figure("perf_throughput") or 0.0, default=None)
+    found = [
+        measurement
+        for measurement in measurements
+        if measurement.is_default and not measurement.error
+    ]
+    return max(
+        found, key=lambda measurement: measurement.figure("perf_throughput") or 0.0, default=None
+    )
 
 
 def rank(measurements: Sequence[Measurement], goal: Goal) -> list[Ranked]:
@@ -56,9 +67,19 @@ def rank(measurements: Sequence[Measurement], goal: Goal) -> list[Ranked]:
             by_name.setdefault(measurement.name, []).append(measurement)
     found: list[Ranked] = []
     for name, group in by_name.items():
-        scored = [(trial_score(measurement, base, goal) or 0.0, measurement) for measurement in group]
+        scored = [
+            (trial_score(measurement, base, goal) or 0.0, measurement) for measurement in group
+        ]
         best_score, best = _choose(scored)
-        found.append(Ranked(name, best, best_score, keeps_limits(best, goal), sorted(group, key=lambda one: one.concurrency)))
+        found.append(
+            Ranked(
+                name,
+                best,
+                best_score,
+                keeps_limits(best, goal),
+                sorted(group, key=lambda one: one.concurrency),
+            )
+        )
     return sorted(found, key=lambda ranked: -ranked.score)
 
 

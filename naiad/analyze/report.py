@@ -37,7 +37,9 @@ def run_report(options: ReportOptions) -> int:
     """Raises OptionError."""
     history = read_history(Path(options.checkpoint_directory))
     if not history.jobs:
-        raise OptionError(f"{options.checkpoint_directory} holds no measurements: run `naiad analyze profile` first")
+        raise OptionError(
+            f"{options.checkpoint_directory} holds no measurements: run `naiad analyze profile` first"
+        )
     return write_report(history, options, has_details=True)
 
 
@@ -45,7 +47,10 @@ def write_report(history: History, options: ReportOptions, *, has_details: bool)
     for name in options.output_formats:
         if name not in FORMATS:
             raise OptionError(f"--output-formats: '{name}' is not one of {', '.join(FORMATS)}")
-    reports = [_job_report(job, list(history.measurements[key].values())) for key, job in history.jobs.items()]
+    reports = [
+        _job_report(job, list(history.measurements[key].values()))
+        for key, job in history.jobs.items()
+    ]
     for report in reports:
         click.echo(terminal_text(report, options, has_details=has_details))
     _write_files(reports, options, has_details=has_details)
@@ -67,7 +72,10 @@ def terminal_text(report: JobReport, options: ReportOptions, *, has_details: boo
     failed = failures(report.measurements)
     if failed:
         lines.append(f"\n{len(failed)} measurements failed:")
-        lines += [f"  {one.name}, concurrency {one.concurrency}: {one.error.splitlines()[0]}" for one in failed[:10]]
+        lines += [
+            f"  {one.name}, concurrency {one.concurrency}: {one.error.splitlines()[0]}"
+            for one in failed[:10]
+        ]
     return "\n".join(lines)
 
 
@@ -83,7 +91,10 @@ def sentence(report: JobReport) -> str:
     if not report.ranked:
         return f"none of {count} measurements gave figures"
     best, base = report.ranked[0], default_of(report.measurements)
-    rate, latency = best.best.figure("perf_throughput") or 0.0, best.best.figure("perf_latency_p99") or 0.0
+    rate, latency = (
+        best.best.figure("perf_throughput") or 0.0,
+        best.best.figure("perf_latency_p99") or 0.0,
+    )
     words = f"{count} measurements of {len(report.ranked)} configurations; best is {best.name} with {rate:,.1f} infer/sec"
     words += f" at p99 {latency:,.2f} ms, concurrency {best.best.concurrency}"
     if base is not None and not best.best.is_default:
@@ -104,7 +115,12 @@ def _write_files(reports: list[JobReport], options: ReportOptions, *, has_detail
     if "html" in wanted:
         count = options.num_configs_per_model
         texts["report.html"] = analyze_page(
-            [(report.job, report.measurements, report.ranked, sentence(report)) for report in reports], count, has_details=has_details
+            [
+                (report.job, report.measurements, report.ranked, sentence(report))
+                for report in reports
+            ],
+            count,
+            has_details=has_details,
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,4 +145,9 @@ def _json_text(reports: list[JobReport]) -> str:
 
 
 def _ranked(entry: Ranked) -> dict[str, object]:
-    return {"name": entry.name, "score": entry.score, "keeps_limits": entry.keeps_limits, "best": entry.best}
+    return {
+        "name": entry.name,
+        "score": entry.score,
+        "keeps_limits": entry.keeps_limits,
+        "best": entry.best,
+    }

@@ -1,6 +1,8 @@
-"""The models of an analysis: their configurations read from disk, what they are made of, and the winners written back.
+"""The models of an analysis: their configurations read from disk, what they are made of, and the
+winners written back.
 
-Rule: the user's repository is only read, unless --write-best-config was given; then the old file is kept beside the new one.
+Rule: the user's repository is only read, unless --write-best-config was given; then the old file is
+      kept beside the new one.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ from naiad.settings.option import OptionError
 KEPT_FILE = "config.pbtxt.before-analyze"
 
 
-async def read_configs(control: Control, model: str, bls_composing: list[str]) -> dict[str, ModelConfig]:
-    """As the server has completed them: the model first, then its composing models at all levels. Raises ControlError, OptionError."""
+async def read_configs(
+    control: Control, model: str, bls_composing: list[str]
+) -> dict[str, ModelConfig]:
+    """As the server has completed them: the model first, then its composing models at all levels.
+    Raises ControlError, OptionError."""
     found: dict[str, ModelConfig] = {}
     waiting = [model]
     while waiting:
@@ -47,11 +52,14 @@ def check_models(repository: Path, models: list[str]) -> None:
     known = sorted(path.name for path in repository.iterdir() if path.is_dir())
     for model in models:
         if model not in known:
-            raise OptionError(f"{repository} has no model '{model}'; its models are: {', '.join(known)}")
+            raise OptionError(
+                f"{repository} has no model '{model}'; its models are: {', '.join(known)}"
+            )
 
 
 def written_config(directory: Path, completed: ModelConfig) -> ModelConfig:
-    """As its author wrote it, so that a winner does not drag in every default; the completed one where there is no file."""
+    """As its author wrote it, so that a winner does not drag in every default; the completed one
+    where there is no file."""
     path = directory / CONFIG_FILE
     if not path.is_file():
         return completed
@@ -59,7 +67,8 @@ def written_config(directory: Path, completed: ModelConfig) -> ModelConfig:
 
 
 def write_variant(folder: Path, source: Path, name: str, config: ModelConfig, comment: str) -> None:
-    """`folder/name` with the variant's config.pbtxt, and links to the model's versions and other files."""
+    """`folder/name` with the variant's config.pbtxt, and links to the model's versions and other
+    files."""
     target = folder / name
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""The tables of a report, with the headings that model-analyzer's users know. The same rows go to terminal, CSV and page."""
+"""The tables of a report, with the headings that model-analyzer's users know. The same rows go to
+terminal, CSV and page."""
 
 from __future__ import annotations
 
@@ -42,12 +43,22 @@ def heading(metric: str) -> str:
 def text(value: float | None, metric: str = "") -> str:
     if value is None:
         return ""
-    return f"{value:,.0f}" if METRICS[metric].unit in ("MB", "%") else f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
+    return (
+        f"{value:,.0f}"
+        if METRICS[metric].unit in ("MB", "%")
+        else f"{value:,.2f}"
+        if value < 100
+        else f"{value:,.1f}"
+    )
 
 
 def present(metrics: Sequence[str], measurements: Sequence[Measurement]) -> list[str]:
     """Those of which there is a figure at all: a machine without GPU has no GPU columns."""
-    return [metric for metric in metrics if any(measurement.figure(metric) is not None for measurement in measurements)]
+    return [
+        metric
+        for metric in metrics
+        if any(measurement.figure(metric) is not None for measurement in measurements)
+    ]
 
 
 def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
@@ -55,9 +66,19 @@ def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
     shown = list(ranked[:count])
     shown += [entry for entry in ranked[count:] if entry.best.is_default]
     measurements = [entry.best for entry in shown]
-    metrics = ["perf_latency_p99", "perf_throughput", *present((*_TOKEN_COLUMNS, *_SERVER_COLUMNS), measurements)]
+    metrics = [
+        "perf_latency_p99",
+        "perf_throughput",
+        *present((*_TOKEN_COLUMNS, *_SERVER_COLUMNS), measurements),
+    ]
     has_limits = any(goal.constraints.values())
-    headings = ["Model Config Name", "Max Batch Size", "Dynamic Batching", "Total Instance Count", "Concurrency"]
+    headings = [
+        "Model Config Name",
+        "Max Batch Size",
+        "Dynamic Batching",
+        "Total Instance Count",
+        "Concurrency",
+    ]
     changed = _other_dimensions(measurements)
     headings += [name.removeprefix("parameters.") for name in changed]
     headings += [heading(metric) for metric in metrics]
@@ -75,7 +96,9 @@ def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
 
 def _config_cells(measurement: Measurement) -> list[str]:
     """Of several models, or an ensemble's parts, in the order of the name."""
-    parts = [outcome for outcome in measurement.outcomes if outcome.instances] or measurement.outcomes
+    parts = [
+        outcome for outcome in measurement.outcomes if outcome.instances
+    ] or measurement.outcomes
     if len(parts) > 1:
         return [
             ", ".join(f"{outcome.model}: {outcome.max_batch_size}" for outcome in parts),
@@ -96,7 +119,9 @@ def _other_dimensions(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def _changed_cell(measurement: Measurement, name: str) -> str:
-    values = [str(outcome.values[name]) for outcome in measurement.outcomes if name in outcome.values]
+    values = [
+        str(outcome.values[name]) for outcome in measurement.outcomes if name in outcome.values
+    ]
     return ", ".join(values)
 
 
@@ -104,7 +129,12 @@ def detail_table(entry: Ranked) -> Table:
     metrics = present((*_DETAIL_COLUMNS, *_TOKEN_COLUMNS, *_SERVER_COLUMNS), entry.measurements)
     headings = ["Request Concurrency", "Batch", *(heading(metric) for metric in metrics)]
     rows = [
-        [str(one.concurrency), str(one.batch_size), *(text(one.figure(metric), metric) for metric in metrics)] for one in entry.measurements
+        [
+            str(one.concurrency),
+            str(one.batch_size),
+            *(text(one.figure(metric), metric) for metric in metrics),
+        ]
+        for one in entry.measurements
     ]
     best = next((number for number, one in enumerate(entry.measurements) if one is entry.best), -1)
     return Table(headings, rows, 0, best)
@@ -116,12 +146,30 @@ def measurements_csv(jobs: Sequence[tuple[Job, Sequence[Measurement]]]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     every = [measurement for _, measurements in jobs for measurement in measurements]
     metrics = present(tuple(METRICS), every)
-    headings = ["Model", "Batch", "Concurrency", "Model Config Path", "Instance Group", "Max Batch Size", "Dynamic Batching"]
-    writer.writerow([*headings, "Satisfies Constraints", *(heading(metric) for metric in metrics), "Error"])
+    headings = [
+        "Model",
+        "Batch",
+        "Concurrency",
+        "Model Config Path",
+        "Instance Group",
+        "Max Batch Size",
+        "Dynamic Batching",
+    ]
+    writer.writerow(
+        [*headings, "Satisfies Constraints", *(heading(metric) for metric in metrics), "Error"]
+    )
     for job, measurements in jobs:
         for one in measurements:
             batch, batching, instances = _config_cells(one)
-            row = [" + ".join(job.models), one.batch_size, one.concurrency, one.name, instances, batch, batching]
+            row = [
+                " + ".join(job.models),
+                one.batch_size,
+                one.concurrency,
+                one.name,
+                instances,
+                batch,
+                batching,
+            ]
             row.append("" if one.error else "Yes" if keeps_limits(one, job.goal) else "No")
             row += [_number(one.figure(metric)) for metric in metrics]
             writer.writerow([*row, one.error])

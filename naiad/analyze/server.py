@@ -1,6 +1,8 @@
-"""The server that variants are measured on: started and stopped by us, or one that already runs elsewhere.
+"""The server that variants are measured on: started and stopped by us, or one that already runs
+elsewhere.
 
-In:  options. Out: addresses, a Control, and whether it still lives. Rule: a started server is ended with us, whatever happens.
+In:  options. Out: addresses, a Control, and whether it still lives. Rule: a started server is ended
+     with us, whatever happens.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class AnalyzedServer(Protocol):
     def is_alive(self) -> bool: ...
 
     async def ends_soon(self) -> bool:
-        """After a failure: whether the server itself is the reason. Its end may be a moment away."""
+        """After a failure: whether the server itself is the reason. Its end may be a moment
+        away."""
 
     def control(self) -> Control: ...
 
@@ -68,7 +71,9 @@ def make_server(options: ProfileOptions) -> AnalyzedServer:
 
 class RemoteServer:
     def __init__(self, options: ProfileOptions) -> None:
-        self.endpoints = Endpoints(options.triton_http_endpoint, options.triton_grpc_endpoint, options.triton_metrics_url)
+        self.endpoints = Endpoints(
+            options.triton_http_endpoint, options.triton_grpc_endpoint, options.triton_metrics_url
+        )
         self._is_gone = False
 
     @property
@@ -81,7 +86,9 @@ class RemoteServer:
             await control.server_metadata()
         except ControlError as error:
             self._is_gone = True
-            raise ServerError(f"the server at {self.endpoints.http} cannot be used: {error}") from None
+            raise ServerError(
+                f"the server at {self.endpoints.http} cannot be used: {error}"
+            ) from None
         finally:
             await control.close()
         self._is_gone = False
@@ -130,7 +137,9 @@ class LocalServer:
             "http-port": ports[0],
             "grpc-port": ports[1],
             "metrics-port": ports[2],
-            **{name.replace("_", "-"): value for name, value in options.triton_server_flags.items()},
+            **{
+                name.replace("_", "-"): value for name, value in options.triton_server_flags.items()
+            },
         }
         return [*server, *(f"--{name}={_flag_text(value)}" for name, value in flags.items())]
 
@@ -166,7 +175,9 @@ class LocalServer:
                         return
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise ServerError(f"the server did not answer within {_START_LIMIT_S:g} s{self.last_words()}") from None
+            raise ServerError(
+                f"the server did not answer within {_START_LIMIT_S:g} s{self.last_words()}"
+            ) from None
         finally:
             await control.close()
         raise ServerError(f"the server ended while it started{self.last_words()}")
@@ -223,7 +234,8 @@ class LocalServer:
 
 
 def _die_with_parent() -> None:
-    """In the child before it becomes the server: even when we are killed it does not stay behind (Linux)."""
+    """In the child before it becomes the server: even when we are killed it does not stay behind
+    (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

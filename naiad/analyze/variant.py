@@ -1,8 +1,9 @@
 """One way to configure a model: a few changes to its own configuration.
 
-In:  the model's ModelConfig and {dimension: value}. Out: the changed ModelConfig, as JSON for a load request or as config.pbtxt.
-Dimensions are `max_batch_size`, `instance_count`, `queue_delay_us`, `parameters.<key>`, or a path such as
-`dynamic_batching.preferred_batch_size` into the configuration.
+In:  the model's ModelConfig and {dimension: value}. Out: the changed ModelConfig, as JSON for a
+     load request or as config.pbtxt. Dimensions are `max_batch_size`, `instance_count`,
+     `queue_delay_us`, `parameters.<key>`, or a path such as `dynamic_batching.preferred_batch_size`
+     into the configuration.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from naiad.settings.option import OptionError
 Values = dict[str, Any]
 
 
-def changed_config(config: ModelConfig, values: Values, *, is_cpu_only: bool = False) -> ModelConfig:
+def changed_config(
+    config: ModelConfig, values: Values, *, is_cpu_only: bool = False
+) -> ModelConfig:
     """Raises OptionError for values that no configuration can have."""
     changed = ModelConfig()
     changed.CopyFrom(config)
@@ -50,7 +53,11 @@ def _set_batch_size(config: ModelConfig, value: int) -> None:
     if value == 1 and not config.HasField("dynamic_batching"):
         return
     # Sizes that were preferred before may be larger than a batch can be now.
-    preferred = [] if is_filled_in else [size for size in config.dynamic_batching.preferred_batch_size if size <= value]
+    preferred = (
+        []
+        if is_filled_in
+        else [size for size in config.dynamic_batching.preferred_batch_size if size <= value]
+    )
     del config.dynamic_batching.preferred_batch_size[:]
     config.dynamic_batching.preferred_batch_size.extend(preferred)
     config.dynamic_batching.SetInParent()
@@ -58,7 +65,9 @@ def _set_batch_size(config: ModelConfig, value: int) -> None:
 
 def _set_instances(config: ModelConfig, count: int, is_cpu_only: bool) -> None:
     if not config.instance_group:
-        config.instance_group.add(kind=ModelInstanceGroup.KIND_CPU if is_cpu_only else ModelInstanceGroup.KIND_AUTO)
+        config.instance_group.add(
+            kind=ModelInstanceGroup.KIND_CPU if is_cpu_only else ModelInstanceGroup.KIND_AUTO
+        )
     for group in config.instance_group:
         group.count = count
         if is_cpu_only:
@@ -92,8 +101,15 @@ def config_text(config: ModelConfig, comment: str) -> str:
 
 def total_instances(config: ModelConfig) -> str:
     """`2:CPU` or `1:GPU`, several joined with /."""
-    names = {ModelInstanceGroup.KIND_CPU: "CPU", ModelInstanceGroup.KIND_GPU: "GPU", ModelInstanceGroup.KIND_MODEL: "MODEL"}
-    groups = [f"{group.count * max(1, len(group.gpus))}:{names.get(group.kind, 'AUTO')}" for group in config.instance_group]
+    names = {
+        ModelInstanceGroup.KIND_CPU: "CPU",
+        ModelInstanceGroup.KIND_GPU: "GPU",
+        ModelInstanceGroup.KIND_MODEL: "MODEL",
+    }
+    groups = [
+        f"{group.count * max(1, len(group.gpus))}:{names.get(group.kind, 'AUTO')}"
+        for group in config.instance_group
+    ]
     return "/".join(groups) or "1:AUTO"
 
 

@@ -1,4 +1,5 @@
-"""The best configurations as models that can be served: variant folders, and the winner in the model's own config.pbtxt."""
+"""The best configurations as models that can be served: variant folders, and the winner in the
+model's own config.pbtxt."""
 
 from __future__ import annotations
 
@@ -16,12 +17,23 @@ from naiad.settings.option import OptionError
 
 
 def write_winners(options: ProfileOptions, workload: Workload, ranked: Sequence[Ranked]) -> None:
-    """Raises OptionError. A remote server's models are not on this disk: nothing is written for them."""
+    """Raises OptionError. A remote server's models are not on this disk: nothing is written for
+    them."""
     if options.triton_launch_mode != "local":
         return
-    folder = Path(options.output_model_repository_path or Path(options.export_path) / "output_model_repository")
-    if folder.exists() and any(folder.iterdir()) and options.output_model_repository_path and not options.override_output_model_repository:
-        raise OptionError(f"{folder} is not empty: give --override-output-model-repository, or another --output-model-repository-path")
+    folder = Path(
+        options.output_model_repository_path
+        or Path(options.export_path) / "output_model_repository"
+    )
+    if (
+        folder.exists()
+        and any(folder.iterdir())
+        and options.output_model_repository_path
+        and not options.override_output_model_repository
+    ):
+        raise OptionError(
+            f"{folder} is not empty: give --override-output-model-repository, or another --output-model-repository-path"
+        )
     best = [entry for entry in ranked if not entry.best.is_default][: options.num_configs_per_model]
     for entry in best:
         _write_variants(options, workload, entry, folder)
@@ -30,18 +42,25 @@ def write_winners(options: ProfileOptions, workload: Workload, ranked: Sequence[
 
 
 def _comment(entry: Ranked) -> str:
-    rate, latency = entry.best.figure("perf_throughput") or 0.0, entry.best.figure("perf_latency_p99") or 0.0
+    rate, latency = (
+        entry.best.figure("perf_throughput") or 0.0,
+        entry.best.figure("perf_latency_p99") or 0.0,
+    )
     return (
         f"{entry.name}, found by naiad analyze:\n{rate:,.1f} infer/sec, p99 {latency:,.2f} ms "
         f"at concurrency {entry.best.concurrency}, batch size {entry.best.batch_size}"
     )
 
 
-def _write_variants(options: ProfileOptions, workload: Workload, entry: Ranked, folder: Path) -> None:
+def _write_variants(
+    options: ProfileOptions, workload: Workload, entry: Ranked, folder: Path
+) -> None:
     names = {outcome.model: outcome.config_name for outcome in entry.best.outcomes}
     for outcome in entry.best.outcomes:
         source = Path(options.model_repository) / outcome.model
-        config = changed_config(written_config(source, workload.configs[outcome.model]), outcome.values)
+        config = changed_config(
+            written_config(source, workload.configs[outcome.model]), outcome.values
+        )
         for step in config.ensemble_scheduling.step:
             step.model_name = names.get(step.model_name, step.model_name)
         write_variant(folder, source, outcome.config_name, config, _comment(entry))
@@ -54,6 +73,10 @@ def _write_back(options: ProfileOptions, workload: Workload, winner: Ranked) -> 
     for outcome in winner.best.outcomes:
         if outcome.values:
             directory = Path(options.model_repository) / outcome.model
-            config = changed_config(written_config(directory, workload.configs[outcome.model]), outcome.values)
+            config = changed_config(
+                written_config(directory, workload.configs[outcome.model]), outcome.values
+            )
             kept = write_back(directory, config, _comment(winner))
-            click.echo(f"{directory / 'config.pbtxt'} is now {outcome.config_name}; the old one is {kept.name}")
+            click.echo(
+                f"{directory / 'config.pbtxt'} is now {outcome.config_name}; the old one is {kept.name}"
+            )

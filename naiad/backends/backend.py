@@ -1,6 +1,8 @@
-"""The interface of a backend, complete with three methods, and what the worker around it offers in return.
+"""The interface of a backend, complete with three methods, and what the worker around it offers in
+return.
 
-A backend lives in a worker process, one per instance, and never sees the server. `Runtime` may be called from any thread.
+A backend lives in a worker process, one per instance, and never sees the server. `Runtime` may be
+called from any thread.
 """
 
 from __future__ import annotations
@@ -8,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from naiad.core.work import CallRequest, ControlOperation, LoadArguments, MetricOperation, WorkRequest, WorkResponse
+from naiad.core.work import (
+    CallRequest,
+    ControlOperation,
+    LoadArguments,
+    MetricOperation,
+    WorkRequest,
+    WorkResponse,
+)
 
 
 class Call(Protocol):
@@ -27,11 +36,13 @@ class Call(Protocol):
 
 class Runtime(Protocol):
     def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
-        """Sends one response at once. After is_final the handle is gone; later responses are dropped."""
+        """Sends one response at once. After is_final the handle is gone; later responses are
+        dropped."""
         ...
 
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
-        """The same for several requests, in one message. Never waits for slow readers: see `is_paused`."""
+        """The same for several requests, in one message. Never waits for slow readers: see
+        `is_paused`."""
         ...
 
     def is_paused(self, handle: int) -> bool:
@@ -39,16 +50,19 @@ class Runtime(Protocol):
         ...
 
     def hold_work(self, is_held: bool) -> None:
-        """Messages of the server wait until it is let go again: for moments in which one thread is to have the interpreter for itself.
+        """Messages of the server wait until it is let go again: for moments in which one thread is
+        to have the interpreter for itself.
 
-        Only in workers with an event loop; nothing that waits for an answer may be called meanwhile.
+        Only in workers with an event loop; nothing that waits for an answer may be called
+        meanwhile.
         """
         ...
 
     def is_cancelled(self, handle: int) -> bool: ...
 
     def allocate(self, num_bytes: int) -> memoryview:
-        """Memory that the server can read: an output that lies in it is sent without a copy. Not cleared; freed with its last view."""
+        """Memory that the server can read: an output that lies in it is sent without a copy. Not
+        cleared; freed with its last view."""
         ...
 
     def call(self, request: CallRequest) -> Call:
@@ -60,11 +74,13 @@ class Runtime(Protocol):
         ...
 
     def metric(self, operation: MetricOperation) -> float:
-        """Creation answers a handle, `value` a value; changes answer 0 and do not wait. Raises NaiadError."""
+        """Creation answers a handle, `value` a value; changes answer 0 and do not wait. Raises
+        NaiadError."""
         ...
 
     def control(self, operation: ControlOperation) -> bool:
-        """Blocks until the server has done it. Raises NaiadError; only is_model_ready has an answer worth reading."""
+        """Blocks until the server has done it. Raises NaiadError; only is_model_ready has an answer
+        worth reading."""
         ...
 
 
@@ -73,10 +89,14 @@ class Backend(Protocol):
         """Raises to fail the load; the message is shown to whoever asked for it."""
         ...
 
-    def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None] | Awaitable[list[WorkResponse | None]]:
-        """One entry per request, in order; None where `Runtime.respond` has given or will give the answers.
+    def execute(
+        self, requests: list[WorkRequest]
+    ) -> list[WorkResponse | None] | Awaitable[list[WorkResponse | None]]:
+        """One entry per request, in order; None where `Runtime.respond` has given or will give the
+        answers.
 
-        An awaitable lets the worker take further batches meanwhile. Raising fails every request of the batch that has no answer yet.
+        An awaitable lets the worker take further batches meanwhile. Raising fails every request of
+        the batch that has no answer yet.
         """
         ...
 

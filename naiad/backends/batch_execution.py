@@ -1,7 +1,10 @@
-"""A list of requests -> one run of a model over arrays -> a response each. What all framework backends have in common.
+"""A list of requests -> one run of a model over arrays -> a response each. What all framework
+backends have in common.
 
-Inputs are laid end to end along the batch dimension (one copy; none when there is a single request), outputs are cut into views.
-Rule: a run that fails with several requests is repeated with each alone, so that a request can only spoil itself.
+Inputs are laid end to end along the batch dimension (one copy; none when there is a single
+request), outputs are cut into views.
+Rule: a run that fails with several requests is repeated with each alone, so that a request can only
+      spoil itself.
 """
 
 from __future__ import annotations
@@ -13,7 +16,15 @@ import numpy as np
 
 from naiad.backends.ragged_batch import batch_input, scatter
 from naiad.backends.served_config import ServedConfig, TensorConfig
-from naiad.backends.tensor_array import Array, array_dtype, flat_bytes, require_type, reshaped, to_array, to_tensor
+from naiad.backends.tensor_array import (
+    Array,
+    array_dtype,
+    flat_bytes,
+    require_type,
+    reshaped,
+    to_array,
+    to_tensor,
+)
 from naiad.core.datatype import BY_CONFIG_NAME
 from naiad.core.tensor import Tensor
 from naiad.core.work import WorkError, WorkRequest, WorkResponse
@@ -40,8 +51,15 @@ class _Output:
 
 
 class BatchExecution:
-    def __init__(self, config: ServedConfig, run: Run, words: Words, scalar_inputs: frozenset[str] = frozenset()) -> None:
-        """`scalar_inputs`: the model takes a shape without dimensions where a config can only say [ 1 ]."""
+    def __init__(
+        self,
+        config: ServedConfig,
+        run: Run,
+        words: Words,
+        scalar_inputs: frozenset[str] = frozenset(),
+    ) -> None:
+        """`scalar_inputs`: the model takes a shape without dimensions where a config can only say [
+        1 ]."""
         self._config = config
         self._words = words
         self._scalar_inputs = scalar_inputs
@@ -50,13 +68,19 @@ class BatchExecution:
         self._inputs = {tensor.name: tensor for tensor in config.input}
         self._ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
         self._reshaped = {tensor.name for tensor in config.input if tensor.reshape is not None}
-        outputs = {tensor.name: _Output(tensor.name, tensor.datatype, tensor) for tensor in config.output}
+        outputs = {
+            tensor.name: _Output(tensor.name, tensor.datatype, tensor) for tensor in config.output
+        }
         for state in config.states:
             datatype = BY_CONFIG_NAME[state.data_type].name
             outputs.setdefault(state.output_name, _Output(state.output_name, datatype, None))
         self._outputs = outputs
         self._all_outputs = list(outputs)
-        self._scattered = {name: batch.source_input[0] for batch in config.batch_output for name in batch.target_name}
+        self._scattered = {
+            name: batch.source_input[0]
+            for batch in config.batch_output
+            for name in batch.target_name
+        }
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
         if self._is_batched and len(requests) > 1:
@@ -103,7 +127,9 @@ class BatchExecution:
         first = requests[0].inputs
         if len(requests) == 1:
             for tensor in first:
-                inputs[tensor.name] = to_array(tensor.data, tensor.datatype, self._model_shape(tensor))
+                inputs[tensor.name] = to_array(
+                    tensor.data, tensor.datatype, self._model_shape(tensor)
+                )
         else:
             for at, tensor in enumerate(first):
                 inputs[tensor.name] = self._concatenated(_column(requests, at, tensor.name))
@@ -118,10 +144,17 @@ class BatchExecution:
     def _concatenated(self, tensors: list[Tensor]) -> Array:
         first = tensors[0]
         if first.datatype == "BYTES":
-            parts = [to_array(tensor.data, "BYTES", self._model_shape(tensor)) for tensor in tensors]
-            return np.concatenate([part.reshape(-1) for part in parts] if first.name in self._ragged else parts)
-        # Joining buffers costs a fraction of what as many small arrays would; the result is writable and aligned.
-        array: Array = np.frombuffer(bytearray().join([tensor.data for tensor in tensors]), array_dtype(first.datatype))
+            parts = [
+                to_array(tensor.data, "BYTES", self._model_shape(tensor)) for tensor in tensors
+            ]
+            return np.concatenate(
+                [part.reshape(-1) for part in parts] if first.name in self._ragged else parts
+            )
+        # Joining buffers costs a fraction of what as many small arrays would; the result is
+        # writable and aligned.
+        array: Array = np.frombuffer(
+            bytearray().join([tensor.data for tensor in tensors]), array_dtype(first.datatype)
+        )
         if first.name in self._ragged:
             return array
         shape = self._model_shape(first)
@@ -135,11 +168,16 @@ class BatchExecution:
 
     @staticmethod
     def _shapes(requests: list[WorkRequest], name: str) -> list[list[int]]:
-        return [next(tensor.shape for tensor in request.inputs if tensor.name == name) for request in requests]
+        return [
+            next(tensor.shape for tensor in request.inputs if tensor.name == name)
+            for request in requests
+        ]
 
     # Out.
 
-    def _answer_one(self, request: WorkRequest, wanted: list[str], arrays: list[Array]) -> WorkResponse:
+    def _answer_one(
+        self, request: WorkRequest, wanted: list[str], arrays: list[Array]
+    ) -> WorkResponse:
         tensors: list[Tensor] = []
         for name, array in zip(wanted, arrays, strict=True):
             output = self._outputs[name]
@@ -148,10 +186,14 @@ class BatchExecution:
                 array = scatter(name, array, self._shapes([request], self._scattered[name]))[0]
             elif self._is_batched:
                 self._require_batch(output, array, _batch_size(request))
-            tensors.append(to_tensor(name, array, output.datatype, self._client_shape(output, array)))
+            tensors.append(
+                to_tensor(name, array, output.datatype, self._client_shape(output, array))
+            )
         return WorkResponse(tensors)
 
-    def _split(self, requests: list[WorkRequest], wanted: list[str], arrays: list[Array]) -> list[WorkResponse]:
+    def _split(
+        self, requests: list[WorkRequest], wanted: list[str], arrays: list[Array]
+    ) -> list[WorkResponse]:
         sizes = [_batch_size(request) for request in requests]
         total = sum(sizes)
         columns: dict[str, list[Tensor]] = {}
@@ -160,13 +202,18 @@ class BatchExecution:
             require_type(name, array, output.datatype)
             if name in self._scattered:
                 parts = scatter(name, array, self._shapes(requests, self._scattered[name]))
-                columns[name] = [to_tensor(name, part, output.datatype, list(part.shape)) for part in parts]
+                columns[name] = [
+                    to_tensor(name, part, output.datatype, list(part.shape)) for part in parts
+                ]
             else:
                 self._require_batch(output, array, total)
                 columns[name] = self._cut(output, array, sizes, total)
         if not any(request.requested_outputs for request in requests):
             return [WorkResponse(list(row)) for row in zip(*columns.values(), strict=True)]
-        return [WorkResponse([columns[name][at] for name in request.requested_outputs or columns]) for at, request in enumerate(requests)]
+        return [
+            WorkResponse([columns[name][at] for name in request.requested_outputs or columns])
+            for at, request in enumerate(requests)
+        ]
 
     def _cut(self, output: _Output, array: Array, sizes: list[int], total: int) -> list[Tensor]:
         tail = self._client_shape(output, array)[1:]
@@ -174,7 +221,9 @@ class BatchExecution:
         start = 0
         if output.datatype == "BYTES":
             for size in sizes:
-                tensors.append(to_tensor(output.name, array[start : start + size], "BYTES", [size, *tail]))
+                tensors.append(
+                    to_tensor(output.name, array[start : start + size], "BYTES", [size, *tail])
+                )
                 start += size
             return tensors
         data = flat_bytes(array)
@@ -202,14 +251,17 @@ class BatchExecution:
 
 
 def _column(requests: list[WorkRequest], at: int, name: str) -> list[Tensor]:
-    """That input of every request. Nearly always all of them list their inputs in the same order."""
+    """That input of every request. Nearly always all of them list their inputs in the same
+    order."""
     try:
         column = [request.inputs[at] for request in requests]
         if all(tensor.name == name for tensor in column):
             return column
     except IndexError:
         pass
-    return [next(tensor for tensor in request.inputs if tensor.name == name) for request in requests]
+    return [
+        next(tensor for tensor in request.inputs if tensor.name == name) for request in requests
+    ]
 
 
 def _batch_size(request: WorkRequest) -> int:

@@ -1,7 +1,9 @@
-"""Device memory -> host memory, through the CUDA driver alone: model outputs that lie on a GPU, whoever put them there.
+"""Device memory -> host memory, through the CUDA driver alone: model outputs that lie on a GPU,
+whoever put them there.
 
-No CUDA library is installed for this or loaded before the first use; the driver is there because the model's own framework
-uses it. The copy waits for everything that was queued on the device, whichever stream it is on.
+No CUDA library is installed for this or loaded before the first use; the driver is there because
+the model's own framework uses it. The copy waits for everything that was queued on the device,
+whichever stream it is on.
 """
 
 from __future__ import annotations
@@ -44,15 +46,24 @@ def copy_to_host(array: np.ndarray[Any, Any], device_id: int) -> np.ndarray[Any,
     device = ctypes.c_int()
     _check(driver, "cuDeviceGet", driver.cuDeviceGet(ctypes.byref(device), device_id))
     context = ctypes.c_void_p()
-    # The primary context is the one that frameworks share; retaining it here does not create a second one.
-    _check(driver, "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    # The primary context is the one that frameworks share; retaining it here does not create a
+    # second one.
+    _check(
+        driver,
+        "cuDevicePrimaryCtxRetain",
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+    )
     try:
         _check(driver, "cuCtxPushCurrent", driver.cuCtxPushCurrent_v2(context))
         try:
             _check(driver, "cuCtxSynchronize", driver.cuCtxSynchronize())
             source = ctypes.c_uint64(array.__array_interface__["data"][0])
             target = ctypes.c_void_p(host.ctypes.data)
-            _check(driver, "cuMemcpyDtoH", driver.cuMemcpyDtoH_v2(target, source, ctypes.c_size_t(host.nbytes)))
+            _check(
+                driver,
+                "cuMemcpyDtoH",
+                driver.cuMemcpyDtoH_v2(target, source, ctypes.c_size_t(host.nbytes)),
+            )
         finally:
             driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
     finally:

@@ -1,7 +1,9 @@
-"""For writers of backends: a class that opens a model and runs arrays through it. Batching, strings, errors are done here.
+"""For writers of backends: a class that opens a model and runs arrays through it. Batching,
+strings, errors are done here.
 
-A package offers it under a name, by the entry point group `naiad.backends` (docs/custom-backend.md shows one in 20 lines);
-a config.pbtxt then says `backend: "<that name>"`. Whoever wants more implements naiad.backends.backend.Backend instead.
+A package offers it under a name, by the entry point group `naiad.backends` (docs/custom-backend.md
+shows one in 20 lines); a config.pbtxt then says `backend: "<that name>"`. Whoever wants more
+implements naiad.backends.backend.Backend instead.
 """
 
 from __future__ import annotations
@@ -46,13 +48,15 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class ArrayBackend:
-    """Subclass it. An exception from `open` fails the load, one from `run` the request; neither ends the server."""
+    """Subclass it. An exception from `open` fails the load, one from `run` the request; neither
+    ends the server."""
 
     def open(self, context: Context) -> None:
         """Loads the model; called once, before anything else."""
 
     def run(self, inputs: dict[str, Array]) -> Mapping[str, Any]:
-        """Inputs by name, requests of a batch along the first dimension; strings are object arrays of bytes. Outputs by name."""
+        """Inputs by name, requests of a batch along the first dimension; strings are object arrays
+        of bytes. Outputs by name."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -69,7 +73,9 @@ class ArrayBackend:
             outputs = self.run(inputs)
             return [_output(name, outputs, datatypes.get(name, "")) for name in wanted]
 
-        self._execution = BatchExecution(config, run, lambda error: f"{type(error).__name__}: {error}")
+        self._execution = BatchExecution(
+            config, run, lambda error: f"{type(error).__name__}: {error}"
+        )
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
         return self._execution.execute(requests)
@@ -95,9 +101,16 @@ def _context(arguments: LoadArguments, config: ServedConfig) -> Context:
 def _output(name: str, outputs: Mapping[str, Any], datatype: str) -> Array:
     """Numbers are converted to the type that the config promises, as far as that loses nothing."""
     if name not in outputs:
-        raise internal(f"the backend returned no output '{name}', only {', '.join(outputs) or 'none'}")
+        raise internal(
+            f"the backend returned no output '{name}', only {', '.join(outputs) or 'none'}"
+        )
     array = np.asarray(outputs[name])
     wanted = DATATYPES[datatype].numpy if datatype else None
-    if wanted is not None and array.dtype != wanted and array.dtype.kind not in "OSU" and np.can_cast(array.dtype, wanted, "same_kind"):
+    if (
+        wanted is not None
+        and array.dtype != wanted
+        and array.dtype.kind not in "OSU"
+        and np.can_cast(array.dtype, wanted, "same_kind")
+    ):
         array = array.astype(wanted)
     return array

@@ -1,8 +1,10 @@
-"""DLPack without the producing library: capsules -> numpy views of foreign memory, and arrays -> capsules.
+"""DLPack without the producing library: capsules -> numpy views of foreign memory, and arrays ->
+capsules.
 
-numpy alone would do for plain CPU arrays, but it knows neither BF16 nor device memory and makes its views read-only. So the
-struct inside a capsule is read here; what is exported is a capsule made by numpy (whose deleter is safe at interpreter exit),
-with the fields that numpy cannot express corrected in place. Layout: dlpack.h, version 0.
+numpy alone would do for plain CPU arrays, but it knows neither BF16 nor device memory and makes its
+views read-only. So the struct inside a capsule is read here; what is exported is a capsule made by
+numpy (whose deleter is safe at interpreter exit), with the fields that numpy cannot express
+corrected in place. Layout: dlpack.h, version 0.
 """
 
 from __future__ import annotations
@@ -69,11 +71,14 @@ class UnsupportedTensorError(Exception):
 
 
 class ForeignTensor:
-    """Memory that belongs to another library, and how to read it. Device memory is never touched through `array`."""
+    """Memory that belongs to another library, and how to read it. Device memory is never touched
+    through `array`."""
 
     __slots__ = ("array", "datatype", "device_id", "device_type")
 
-    def __init__(self, array: np.ndarray[Any, Any], datatype: str, device_type: int = CPU, device_id: int = 0) -> None:
+    def __init__(
+        self, array: np.ndarray[Any, Any], datatype: str, device_type: int = CPU, device_id: int = 0
+    ) -> None:
         self.array = array
         self.datatype = datatype
         self.device_type = device_type
@@ -81,13 +86,19 @@ class ForeignTensor:
 
 
 class _Owner:
-    """The producer's tensor as numpy's array interface shows it; calls the producer's deleter when the last view is gone."""
+    """The producer's tensor as numpy's array interface shows it; calls the producer's deleter when
+    the last view is gone."""
 
     __slots__ = ("__array_interface__", "_pointer")
 
     def __init__(self, pointer: int, address: int, shape: list[int], dtype: np.dtype[Any]) -> None:
         self._pointer = pointer
-        self.__array_interface__ = {"data": (address, False), "shape": tuple(shape), "typestr": dtype.str, "version": 3}
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": tuple(shape),
+            "typestr": dtype.str,
+            "version": 3,
+        }
 
     def __del__(self) -> None:
         deleter = _DLManagedTensor.from_address(self._pointer).deleter
@@ -100,18 +111,25 @@ def is_capsule(value: object) -> bool:
 
 
 def import_capsule(capsule: object) -> ForeignTensor:
-    """Takes the tensor over, without a copy. Raises UnsupportedTensorError, leaving the capsule to its owner."""
+    """Takes the tensor over, without a copy. Raises UnsupportedTensorError, leaving the capsule to
+    its owner."""
     if not _capsule_is_valid(capsule, _NAME):
-        raise UnsupportedTensorError("DLPack capsule is not a 'dltensor', or has been consumed already.")
+        raise UnsupportedTensorError(
+            "DLPack capsule is not a 'dltensor', or has been consumed already."
+        )
     pointer = _capsule_pointer(capsule, _NAME)
     tensor = _DLManagedTensor.from_address(pointer).tensor
     datatype = _DATATYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if datatype is None:
         raise UnsupportedTensorError(f'DType code "{tensor.code}" is not supported.')
     if tensor.device_type not in ON_HOST and tensor.device_type not in ON_CUDA:
-        raise UnsupportedTensorError(f"DLDevice type {tensor.device_type} is not support by Python backend.")
+        raise UnsupportedTensorError(
+            f"DLDevice type {tensor.device_type} is not support by Python backend."
+        )
     shape = [tensor.shape[axis] for axis in range(tensor.ndim)]
-    if tensor.strides and not _is_contiguous(shape, [tensor.strides[axis] for axis in range(tensor.ndim)]):
+    if tensor.strides and not _is_contiguous(
+        shape, [tensor.strides[axis] for axis in range(tensor.ndim)]
+    ):
         raise UnsupportedTensorError(
             "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
         )
@@ -135,7 +153,8 @@ def _is_contiguous(shape: list[int], strides: list[int]) -> bool:
 
 def export_capsule(foreign: ForeignTensor) -> object:
     """A new capsule over the same memory, which lives until the consumer is done with it."""
-    # Without the readonly flag of DLPack 1.0 a consumer may write: memory that must not change is copied.
+    # Without the readonly flag of DLPack 1.0 a consumer may write: memory that must not change is
+    # copied.
     array = foreign.array if foreign.array.flags.writeable else foreign.array.copy()
     capsule: object = array.__dlpack__()
     tensor = _DLManagedTensor.from_address(_capsule_pointer(capsule, _NAME)).tensor

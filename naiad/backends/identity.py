@@ -1,8 +1,10 @@
-"""The identity backend: output i is input i. For tests and benches, with the parameters of Triton's backend of that name.
+"""The identity backend: output i is input i. For tests and benches, with the parameters of Triton's
+backend of that name.
 
-`execute_delay_ms` makes each execution that long, times `instance_wise_delay_multiplier` for every instance after the first;
-`creation_delay_sec` makes loading that long. `input_byte_size_counter` counts the bytes of all inputs in a custom metric of that name:
-a message to the server per batch, so it is off unless set.
+`execute_delay_ms` makes each execution that long, times `instance_wise_delay_multiplier` for every
+instance after the first; `creation_delay_sec` makes loading that long. `input_byte_size_counter`
+counts the bytes of all inputs in a custom metric of that name: a message to the server per batch,
+so it is off unless set.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ import time
 import msgspec
 
 from naiad.backends.backend import Runtime
-from naiad.core.work import LoadArguments, MetricOperation, WorkError, WorkRequest, WorkResponse, WorkTensor
+from naiad.core.work import (
+    LoadArguments,
+    MetricOperation,
+    WorkError,
+    WorkRequest,
+    WorkResponse,
+    WorkTensor,
+)
 from naiad.errors import Code, invalid_arg
 
 BYTE_COUNTER = "input_byte_size_counter"
@@ -47,7 +56,10 @@ class IdentityBackend:
                 f"model '{arguments.model_name}' has {len(config.input)} inputs and {len(config.output)} outputs, "
                 "the identity backend expects as many of the one as of the other"
             )
-        self._names = {given.name: result.name for given, result in zip(config.input, config.output, strict=True)}
+        self._names = {
+            given.name: result.name
+            for given, result in zip(config.input, config.output, strict=True)
+        }
         multiplier = _number(config, "instance_wise_delay_multiplier", 0.0)
         index = re.search(r"_(\d+)$", arguments.instance_name)
         factor = max(multiplier * int(index[1]), 1.0) if index and multiplier else 1.0
@@ -58,9 +70,15 @@ class IdentityBackend:
 
     def _start_counting(self, arguments: LoadArguments, runtime: Runtime) -> None:
         description = "Cumulative input byte size of all requests received by the model"
-        family = MetricOperation("create_family", name=BYTE_COUNTER, description=description, metric_kind="COUNTER")
+        family = MetricOperation(
+            "create_family", name=BYTE_COUNTER, description=description, metric_kind="COUNTER"
+        )
         labels = {"model": arguments.model_name, "version": str(arguments.model_version)}
-        self._counter = int(runtime.metric(MetricOperation("create_metric", int(runtime.metric(family)), labels=labels)))
+        self._counter = int(
+            runtime.metric(
+                MetricOperation("create_metric", int(runtime.metric(family)), labels=labels)
+            )
+        )
         self._runtime = runtime
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
@@ -77,7 +95,11 @@ class IdentityBackend:
         for tensor in request.inputs:
             name = self._names.get(tensor.name)
             if name is None:
-                return WorkResponse(error=WorkError(Code.INVALID_ARG.name, f"unexpected inference input '{tensor.name}'"))
+                return WorkResponse(
+                    error=WorkError(
+                        Code.INVALID_ARG.name, f"unexpected inference input '{tensor.name}'"
+                    )
+                )
             if not wanted or name in wanted:
                 outputs.append(WorkTensor(name, tensor.datatype, tensor.shape, tensor.data))
         return WorkResponse(outputs)
@@ -93,4 +115,6 @@ def _number(config: _Config, name: str, default: float) -> float:
     try:
         return float(parameter.string_value)
     except ValueError:
-        raise invalid_arg(f"parameter '{name}' is '{parameter.string_value}', expected a number") from None
+        raise invalid_arg(
+            f"parameter '{name}' is '{parameter.string_value}', expected a number"
+        ) from None

@@ -1,6 +1,8 @@
-"""Ragged batches: inputs of different sizes laid end to end, and what tells the model where each one begins.
+"""Ragged batches: inputs of different sizes laid end to end, and what tells the model where each
+one begins.
 
-In:  `batch_input` and `batch_output` of a config, and the shapes of one input in each request. Out: the arrays that Triton makes of them.
+In:  `batch_input` and `batch_output` of a config, and the shapes of one input in each request. Out:
+     the arrays that Triton makes of them.
 """
 
 from __future__ import annotations
@@ -36,10 +38,13 @@ def batch_input(batch: BatchTensor, shapes: list[list[int]]) -> Array:
 
 
 def scatter(name: str, array: Array, shapes: list[list[int]]) -> list[Array]:
-    """BATCH_SCATTER_WITH_INPUT_SHAPE: a flat output back to the shapes that the source input had."""
+    """BATCH_SCATTER_WITH_INPUT_SHAPE: a flat output back to the shapes that the source input
+    had."""
     counts = [prod(shape) for shape in shapes]
     if array.size != sum(counts):
-        raise internal(f"batch output '{name}' has {array.size} elements, expected {sum(counts)} from the shapes of its source input")
+        raise internal(
+            f"batch output '{name}' has {array.size} elements, expected {sum(counts)} from the shapes of its source input"
+        )
     flat = np.ascontiguousarray(array).reshape(-1)
     parts: list[Array] = []
     start = 0

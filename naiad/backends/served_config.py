@@ -1,4 +1,5 @@
-"""The part of a ModelConfig that framework backends read, and its `parameters` as numbers and switches.
+"""The part of a ModelConfig that framework backends read, and its `parameters` as numbers and
+switches.
 
 In:  `LoadArguments.model_config`, JSON. Out: typed structs. Names are those of config.pbtxt.
 """
@@ -125,11 +126,18 @@ class ServedConfig(msgspec.Struct, frozen=True):
 
     @property
     def controls(self) -> list[str]:
-        return [control.name for control in self.sequence_batching.control_input] if self.sequence_batching is not None else []
+        return (
+            [control.name for control in self.sequence_batching.control_input]
+            if self.sequence_batching is not None
+            else []
+        )
 
     @property
     def num_cpu_instances(self) -> int:
-        return sum(max(group.count, 1) for group in self.instance_group if group.kind != "KIND_GPU") or 1
+        return (
+            sum(max(group.count, 1) for group in self.instance_group if group.kind != "KIND_GPU")
+            or 1
+        )
 
     def has(self, name: str) -> bool:
         return name in self.parameters
@@ -148,12 +156,16 @@ class ServedConfig(msgspec.Struct, frozen=True):
             return default
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
-        raise invalid_arg(f"parameter '{name}' of model '{self.name}' is '{self.text(name)}', expected true or false")
+        raise invalid_arg(
+            f"parameter '{name}' of model '{self.name}' is '{self.text(name)}', expected true or false"
+        )
 
     def threads(self, *names: str) -> int:
-        """A thread count given by one of these parameters; by default the cores are shared out among the model's instances.
+        """A thread count given by one of these parameters; by default the cores are shared out
+        among the model's instances.
 
-        Each framework alone would take every core in each of its processes, and they would wait for each other.
+        Each framework alone would take every core in each of its processes, and they would wait for
+        each other.
         """
         for name in names:
             count = self.integer(name, 0)

@@ -1,6 +1,8 @@
-"""What a model file says about its tensors, and what that means for the config: filled in where missing, checked where given.
+"""What a model file says about its tensors, and what that means for the config: filled in where
+missing, checked where given.
 
-In:  a Signature, read from the model by its framework. Out: the fields that Triton would have completed, or NaiadError with its words.
+In:  a Signature, read from the model by its framework. Out: the fields that Triton would have
+     completed, or NaiadError with its words.
 Rule: a first dimension of -1 in every tensor means that the model batches; nothing else does.
 """
 
@@ -48,7 +50,8 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 def complete(config: ServedConfig, signature: Signature, default_batch_size: int) -> Completion:
-    """Triton completes a config only when its inputs or its outputs are missing. Raises NaiadError."""
+    """Triton completes a config only when its inputs or its outputs are missing. Raises
+    NaiadError."""
     if config.input and config.output:
         return Completion({})
     fields: dict[str, Any] = {}
@@ -62,25 +65,44 @@ def complete(config: ServedConfig, signature: Signature, default_batch_size: int
                 "max_batch_size is specified in model configuration. Must specify max_batch_size to utilize autofill with a "
                 "larger max batch size"
             )
-        if max_batch_size > 1 and config.sequence_batching is None and config.dynamic_batching is None:
+        if (
+            max_batch_size > 1
+            and config.sequence_batching is None
+            and config.dynamic_batching is None
+        ):
             fields["dynamic_batching"] = {}
     elif max_batch_size != 0:
         raise invalid_arg(
             f"autofill failed for model '{config.name}': model does not support batching while non-zero max_batch_size is specified"
         )
-    hidden = {state.input_name for state in config.states} | {state.output_name for state in config.states} | set(config.controls)
-    for field, given, tensors in (("input", config.input, signature.inputs), ("output", config.output, signature.outputs)):
+    hidden = (
+        {state.input_name for state in config.states}
+        | {state.output_name for state in config.states}
+        | set(config.controls)
+    )
+    for field, given, tensors in (
+        ("input", config.input, signature.inputs),
+        ("output", config.output, signature.outputs),
+    ):
         if not given:
-            fields[field] = [_described(config, field, tensor, max_batch_size) for tensor in tensors if tensor.name not in hidden]
+            fields[field] = [
+                _described(config, field, tensor, max_batch_size)
+                for tensor in tensors
+                if tensor.name not in hidden
+            ]
     return Completion(fields, note)
 
 
 def _can_batch(signature: Signature) -> bool:
     tensors = [*signature.inputs, *signature.outputs]
-    return bool(tensors) and all(tensor.shape is not None and tensor.shape[:1] == [-1] for tensor in tensors)
+    return bool(tensors) and all(
+        tensor.shape is not None and tensor.shape[:1] == [-1] for tensor in tensors
+    )
 
 
-def _described(config: ServedConfig, kind: str, tensor: TensorSignature, max_batch_size: int) -> dict[str, Any]:
+def _described(
+    config: ServedConfig, kind: str, tensor: TensorSignature, max_batch_size: int
+) -> dict[str, Any]:
     _require_datatype(config, kind, tensor)
     if tensor.shape is None:
         raise invalid_arg(
@@ -103,15 +125,24 @@ def _require_datatype(config: ServedConfig, kind: str, tensor: TensorSignature) 
         hint = ""
         if tensor.shown_type.startswith(("seq", "map")):
             hint = "; convert the model so that it returns tensors (for scikit-learn models: options={'zipmap': False})"
-        raise internal(f"unsupported datatype {tensor.shown_type} for {kind} '{tensor.name}' for model '{config.name}'{hint}")
+        raise internal(
+            f"unsupported datatype {tensor.shown_type} for {kind} '{tensor.name}' for model '{config.name}'{hint}"
+        )
 
 
 def check(config: ServedConfig, signature: Signature) -> None:
     """That the config describes this model, as far as the model tells. Raises NaiadError."""
-    expected = len(config.input) + len(config.controls) + len(config.states) + sum(len(batch.target_name) for batch in config.batch_input)
+    expected = (
+        len(config.input)
+        + len(config.controls)
+        + len(config.states)
+        + sum(len(batch.target_name) for batch in config.batch_input)
+    )
     optional = {tensor.name for tensor in signature.optional_inputs}
     expected -= sum(tensor.name in optional for tensor in config.input)
-    known_inputs = {tensor.name: tensor for tensor in [*signature.inputs, *signature.optional_inputs]}
+    known_inputs = {
+        tensor.name: tensor for tensor in [*signature.inputs, *signature.optional_inputs]
+    }
     for tensor in config.input:
         if tensor.name not in known_inputs:
             raise _unexpected("input", tensor.name, known_inputs)
@@ -143,10 +174,14 @@ def check(config: ServedConfig, signature: Signature) -> None:
 
 
 def _unexpected(kind: str, name: str, allowed: dict[str, TensorSignature]) -> NaiadError:
-    return invalid_arg(f"unexpected inference {kind} '{name}', allowed {kind}s are: {', '.join(allowed)}")
+    return invalid_arg(
+        f"unexpected inference {kind} '{name}', allowed {kind}s are: {', '.join(allowed)}"
+    )
 
 
-def _check_type(config: ServedConfig, kind: str, tensor: TensorConfig, found: TensorSignature) -> None:
+def _check_type(
+    config: ServedConfig, kind: str, tensor: TensorConfig, found: TensorSignature
+) -> None:
     _require_datatype(config, kind, found)
     if tensor.datatype != found.datatype:
         raise invalid_arg(
@@ -168,7 +203,9 @@ def _check_ragged(config: ServedConfig, tensor: TensorConfig, found: TensorSigna
         )
 
 
-def _check_shape(config: ServedConfig, tensor: TensorConfig, found: TensorSignature, *, is_input: bool) -> None:
+def _check_shape(
+    config: ServedConfig, tensor: TensorConfig, found: TensorSignature, *, is_input: bool
+) -> None:
     shape, dims = found.shape, tensor.model_dims
     if shape is None:
         return
@@ -193,7 +230,9 @@ def _check_shape(config: ServedConfig, tensor: TensorConfig, found: TensorSignat
         return
     else:
         full, told = dims, f"shape {_shown(dims)}"
-    if len(shape) != len(full) or not all(_fits(dim, wanted, is_input) for dim, wanted in zip(shape, full, strict=True)):
+    if len(shape) != len(full) or not all(
+        _fits(dim, wanted, is_input) for dim, wanted in zip(shape, full, strict=True)
+    ):
         raise invalid_arg(
             f"{subject}the model expects {len(shape)} dimensions (shape {_shown(shape)}) but the model configuration specifies "
             f"{len(full)} dimensions ({told})"
@@ -201,7 +240,8 @@ def _check_shape(config: ServedConfig, tensor: TensorConfig, found: TensorSignat
 
 
 def _fits(model_dim: int, config_dim: int, is_input: bool) -> bool:
-    """A fixed dimension of an input cannot be opened by the config; where only one side of an output is fixed, nothing is wrong."""
+    """A fixed dimension of an input cannot be opened by the config; where only one side of an
+    output is fixed, nothing is wrong."""
     if model_dim in (-1, config_dim):
         return True
     return not is_input and config_dim == -1

@@ -1,7 +1,8 @@
 """Tensors of a request <-> numpy arrays as frameworks take them.
 
-BYTES are object arrays of bytes; BF16 travels as its uint16 bit patterns, and whoever hands it to a framework says so.
-Numbers are not copied, except where their address is no multiple of their size: frameworks may read them with aligned instructions.
+BYTES are object arrays of bytes; BF16 travels as its uint16 bit patterns, and whoever hands it to a
+framework says so. Numbers are not copied, except where their address is no multiple of their size:
+frameworks may read them with aligned instructions.
 """
 
 from __future__ import annotations
@@ -46,18 +47,26 @@ def flat_bytes(array: Array) -> memoryview:
 def require_type(name: str, array: Array, datatype: str) -> None:
     """That a model returned what its config promises. Raises NaiadError."""
     found = from_numpy(array.dtype)
-    if found is None or (found.name != datatype and not (datatype == "BF16" and array.dtype == _UINT16)):
+    if found is None or (
+        found.name != datatype and not (datatype == "BF16" and array.dtype == _UINT16)
+    ):
         shown = f"TYPE_{array.dtype}" if found is None else found.config_name
-        raise internal(f"unexpected datatype {shown} for inference output '{name}', expecting {DATATYPES[datatype].config_name}")
+        raise internal(
+            f"unexpected datatype {shown} for inference output '{name}', expecting {DATATYPES[datatype].config_name}"
+        )
 
 
 def reshaped(shape: list[int], source: list[int], target: list[int], offset: int) -> list[int]:
-    """`shape` follows the pattern `source` (after `offset` leading dimensions): the same elements by the pattern `target`.
+    """`shape` follows the pattern `source` (after `offset` leading dimensions): the same elements
+    by the pattern `target`.
 
-    Both have the same number of -1, and those keep their sizes, in order. A shape that does not follow the pattern is left as it is.
+    Both have the same number of -1, and those keep their sizes, in order. A shape that does not
+    follow the pattern is left as it is.
     """
     tail = shape[offset:]
-    if len(tail) != len(source) or any(pattern not in (-1, dim) for dim, pattern in zip(tail, source, strict=True)):
+    if len(tail) != len(source) or any(
+        pattern not in (-1, dim) for dim, pattern in zip(tail, source, strict=True)
+    ):
         return shape
     variable = iter(dim for dim, pattern in zip(tail, source, strict=True) if pattern == -1)
     result = [next(variable, -1) if pattern == -1 else pattern for pattern in target]

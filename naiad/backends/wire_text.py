@@ -4,5 +4,6 @@ from __future__ import annotations
 
 
 def wire_text(text: str) -> str:
-    """Lone surrogates (from undecodable file names, say) become question marks; numpy's and other `str` subclasses become `str`."""
+    """Lone surrogates (from undecodable file names, say) become question marks; numpy's and other
+    `str` subclasses become `str`."""
     return str(text) if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,5 @@
-"""The commands: `naiad serve`, `naiad check`, the tools, and `tritonserver`, which takes Triton's command line as it is.
+"""The commands: `naiad serve`, `naiad check`, the tools, and `tritonserver`, which takes Triton's
+command line as it is.
 
 In:  argv. Out: the exit code: 0, or 1 with one clear message on stderr, as tritonserver does.
 Rule: whatever takes time to import is imported by the command that needs it.
@@ -27,7 +28,11 @@ def main() -> None:
 
 
 def tritonserver() -> None:
-    command = ServeCommand("tritonserver", TRITONSERVER_DEFAULTS, "Serve model repositories, with the flags and defaults of Triton.")
+    command = ServeCommand(
+        "tritonserver",
+        TRITONSERVER_DEFAULTS,
+        "Serve model repositories, with the flags and defaults of Triton.",
+    )
     sys.exit(run(command, "tritonserver", expand_abbreviations(sys.argv[1:])))
 
 
@@ -35,11 +40,16 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     try:
         return int(command.main(list(arguments), name, standalone_mode=False) or 0)
     except OptionError as failure:
-        return _fail(str(failure), _hint(name if isinstance(command, ServeCommand) else f"{name} {arguments[0]}"))
+        return _fail(
+            str(failure),
+            _hint(name if isinstance(command, ServeCommand) else f"{name} {arguments[0]}"),
+        )
     except click.NoSuchOption as failure:
         is_serve = failure.ctx is None or isinstance(failure.ctx.command, ServeCommand)
         nearest = suggestion(failure.option_name.lstrip("-")) if is_serve else _nearest(failure)
-        return _fail(f"error: unrecognized option '{failure.option_name}'{nearest}", _hint(_path(failure)))
+        return _fail(
+            f"error: unrecognized option '{failure.option_name}'{nearest}", _hint(_path(failure))
+        )
     except click.ClickException as failure:
         return _fail(f"error: {failure.format_message()}", _hint(_path(failure)))
     except NaiadError as failure:
@@ -57,12 +67,18 @@ def naiad(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-naiad.add_command(ServeCommand("serve", {}, "Serve the models of one or more repositories over HTTP and gRPC."))
+naiad.add_command(
+    ServeCommand("serve", {}, "Serve the models of one or more repositories over HTTP and gRPC.")
+)
 
 
 @naiad.command("check", context_settings=CONTEXT)
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--write", is_flag=True, help="First write a config.pbtxt for each model that has none.")
+@click.argument(
+    "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--write", is_flag=True, help="First write a config.pbtxt for each model that has none."
+)
 @click.option(
     "--example",
     "examples",
@@ -73,8 +89,8 @@ naiad.add_command(ServeCommand("serve", {}, "Serve the models of one or more rep
 def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...]) -> int:
     """Check model repositories without serving them.
 
-    Every problem is shown with its file and line, what was found, what was expected and how to mend it.
-    The exit code is 1 when a model would not load.
+    Every problem is shown with its file and line, what was found, what was expected and how to mend
+    it. The exit code is 1 when a model would not load.
     """
     from naiad.repository.check.check import Severity, check_repository, render_findings
 
@@ -99,15 +115,37 @@ class LazyCommand(click.Command):
         super().__init__(name, CONTEXT, short_help=short_help)
         self._module = module
 
-    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
         command: click.Command = importlib.import_module(self._module).command
         return command.make_context(info_name, args, parent, **extra)
 
 
-naiad.add_command(LazyCommand("init", "naiad.tools.init_command", "Write a model repository to start from."))
-naiad.add_command(LazyCommand("pull", "naiad.tools.pull_command", "Fetch a language model for demos, or one from the hub."))
-naiad.add_command(LazyCommand("perf", "naiad.perf.command", "Measure a model under load, with perf_analyzer's flags."))
-naiad.add_command(LazyCommand("analyze", "naiad.analyze.command", "Find a model's best configuration, as model-analyzer does."))
+naiad.add_command(
+    LazyCommand("init", "naiad.tools.init_command", "Write a model repository to start from.")
+)
+naiad.add_command(
+    LazyCommand(
+        "pull", "naiad.tools.pull_command", "Fetch a language model for demos, or one from the hub."
+    )
+)
+naiad.add_command(
+    LazyCommand(
+        "perf", "naiad.perf.command", "Measure a model under load, with perf_analyzer's flags."
+    )
+)
+naiad.add_command(
+    LazyCommand(
+        "analyze",
+        "naiad.analyze.command",
+        "Find a model's best configuration, as model-analyzer does.",
+    )
+)
 
 
 def _nearest(failure: click.NoSuchOption) -> str:

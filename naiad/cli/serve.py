@@ -1,4 +1,5 @@
-"""`serve` as a click command: one click option for each option of naiad.settings, shown in Triton's groups.
+"""`serve` as a click command: one click option for each option of naiad.settings, shown in Triton's
+groups.
 
 In:  argv. Out: `Settings`, handed to naiad.server.run; its exit code.
 """
@@ -35,15 +36,21 @@ class ServeCommand(click.Command):
         extra = click.get_current_context().args
         if extra:
             raise OptionError(f"Unexpected argument: {extra[0]}")
-        return serve({name: _texts(values[option.field]) for name, option in OPTIONS.items()}, self._defaults)
+        return serve(
+            {name: _texts(values[option.field]) for name, option in OPTIONS.items()}, self._defaults
+        )
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(ctx.command_path, "--model-repository DIR | --model CHECKPOINT [options]")
+        formatter.write_usage(
+            ctx.command_path, "--model-repository DIR | --model CHECKPOINT [options]"
+        )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for option in OPTIONS.values():
-            groups.setdefault(option.flag.group, []).append((_spelling(option), _help_text(option, self._defaults)))
+            groups.setdefault(option.flag.group, []).append(
+                (_spelling(option), _help_text(option, self._defaults))
+            )
         for title, rows in groups.items():
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=34)
@@ -71,8 +78,11 @@ def serve(texts: dict[str, list[str]], defaults: dict[str, Any]) -> int:
 
 
 def expand_abbreviations(arguments: Iterable[str]) -> list[str]:
-    """`--http-p=1` for `--http-port=1`: tritonserver reads its flags with getopt, which completes what is not ambiguous."""
-    known = [spelling for option in OPTIONS.values() for spelling in (option.name, *option.flag.aliases)]
+    """`--http-p=1` for `--http-port=1`: tritonserver reads its flags with getopt, which completes
+    what is not ambiguous."""
+    known = [
+        spelling for option in OPTIONS.values() for spelling in (option.name, *option.flag.aliases)
+    ]
     expanded = []
     for argument in arguments:
         name, equals, value = argument.partition("=")

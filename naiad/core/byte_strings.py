@@ -1,4 +1,5 @@
-"""BYTES tensors: each element is a 4-byte little-endian length and that many bytes, elements in C order."""
+"""BYTES tensors: each element is a 4-byte little-endian length and that many bytes, elements in C
+order."""
 
 from __future__ import annotations
 
@@ -12,13 +13,18 @@ _LENGTH = struct.Struct("<I")
 
 
 def encode_byte_strings(elements: Iterable[Any]) -> bytes:
-    """Elements are bytes, str (as UTF-8) or anything with a `str()`; numpy arrays are walked in C order."""
+    """Elements are bytes, str (as UTF-8) or anything with a `str()`; numpy arrays are walked in C
+    order."""
     if isinstance(elements, np.ndarray):
         elements = elements.ravel().tolist()
     parts: list[bytes] = []
     for element in elements:
         if not isinstance(element, bytes):
-            element = bytes(element) if isinstance(element, (bytearray, memoryview)) else str(element).encode()
+            element = (
+                bytes(element)
+                if isinstance(element, (bytearray, memoryview))
+                else str(element).encode()
+            )
         parts.append(_LENGTH.pack(len(element)))
         parts.append(element)
     return b"".join(parts)
@@ -30,7 +36,9 @@ def split_byte_strings(data: bytes | bytearray | memoryview) -> list[bytes]:
     elements: list[bytes] = []
     while at < end:
         if at + 4 > end:
-            raise ValueError(f"incomplete string length indicator: {end - at} bytes left, expected 4")
+            raise ValueError(
+                f"incomplete string length indicator: {end - at} bytes left, expected 4"
+            )
         (size,) = _LENGTH.unpack_from(view, at)
         at += 4
         if at + size > end:

@@ -1,6 +1,7 @@
 """Triton's tensor datatypes: wire name, config.pbtxt name, element size, numpy equivalent.
 
-Requests carry a datatype by its wire name ("FP32"); this table is the only place that knows what the name means.
+Requests carry a datatype by its wire name ("FP32"); this table is the only place that knows what
+the name means.
 """
 
 from __future__ import annotations

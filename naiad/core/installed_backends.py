@@ -1,6 +1,8 @@
-"""Backends that installed packages offer, by the entry point group `naiad.backends`: name -> module:class.
+"""Backends that installed packages offer, by the entry point group `naiad.backends`: name ->
+module:class.
 
-Only the table is read here, in the server too; a package is imported in template and worker processes alone.
+Only the table is read here, in the server too; a package is imported in template and worker
+processes alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a request to one model version must look like: the part of a ModelConfig that codecs and validation need, as plain structs.
+"""What a request to one model version must look like: the part of a ModelConfig that codecs and
+validation need, as plain structs.
 
 In:  built once per loaded version by repository.model. Out: read per request; immutable.
 """

@@ -1,4 +1,5 @@
-"""Where a tensor lies in a client's shared memory: by the name of a registered region, never by an address.
+"""Where a tensor lies in a client's shared memory: by the name of a registered region, never by an
+address.
 
 In:  built by protocol decoders from what a request says; nothing is looked up or checked there.
 Out: resolved by naiad.shm.region_table, once per request, before the request is checked.

@@ -1,7 +1,8 @@
 """One inference request, whatever endpoint, ensemble step or BLS call it came from.
 
 In:  built by protocol decoders, ensembles and BLS. Out: read by schedulers and workers.
-Rule: fields hold what the client asked for; what the core works out about it is in the second block.
+Rule: fields hold what the client asked for; what the core works out about it is in the second
+      block.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ class Caller(Protocol):
 class Relay(Protocol):
     """Knows what comes after a step of an ensemble (naiad.scheduling.ensemble.relay)."""
 
-    def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
-        """A batch whose first request is of this step has been answered. False: nothing has happened, each is to be answered by itself."""
+    def take(
+        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
+    ) -> bool:
+        """A batch whose first request is of this step has been answered. False: nothing has
+        happened, each is to be answered by itself."""
         ...
 
 
@@ -46,17 +50,20 @@ class Part(Protocol):
 
 
 class RequestForm(msgspec.Struct):
-    """Shared by requests that differ in nothing but id and tensor data: clients repeat themselves. What was found out about one holds
-    for all: which check accepted the form, with which tensor sizes."""
+    """Shared by requests that differ in nothing but id and tensor data: clients repeat themselves.
+    What was found out about one holds for all: which check accepted the form, with which tensor
+    sizes."""
 
     accepted_by: object = None
-    """The check that accepts such requests whatever their data is; None where the last one looks at the data."""
+    """The check that accepts such requests whatever their data is; None where the last one looks at
+    the data."""
     sizes: list[int] = []
     batch_size: int = 1
     answer: Any = None
     """What the encoder of the answers keeps of the last one."""
     steps: dict[int, tuple[object, RequestForm]] | None = None
-    """By number: forms of the requests that an ensemble makes of one of this form, and the step that it was."""
+    """By number: forms of the requests that an ensemble makes of one of this form, and the step
+    that it was."""
 
     def step(self, number: int, step: object) -> RequestForm:
         """A form outlives the ensemble: of another copy of it, nothing is known yet."""
@@ -104,7 +111,8 @@ class InferRequest(msgspec.Struct, eq=False):
     is_null: bool = False
     """Fills an empty slot of a sequence batch: counted nowhere, answered to nobody."""
     is_inner: bool = False
-    """Made on behalf of another request, by an ensemble or a model: it is served while the server drains."""
+    """Made on behalf of another request, by an ensemble or a model: it is served while the server
+    drains."""
     caller: Caller | None = None
     """The call of a model that it belongs to."""
     part: Part | None = None
@@ -112,4 +120,5 @@ class InferRequest(msgspec.Struct, eq=False):
     is_batched: bool = False
     """Its scheduler keeps nothing of it once an instance has it."""
     waits_in: Any = None
-    """The level of a queue that it is in, or was in last: a request of an ensemble comes from one queue into the next."""
+    """The level of a queue that it is in, or was in last: a request of an ensemble comes from one
+    queue into the next."""

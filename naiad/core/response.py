@@ -1,7 +1,9 @@
-"""Answers: a `ResponseStream` of length one is a plain answer, longer is decoupled, closed early is cancelled.
+"""Answers: a `ResponseStream` of length one is a plain answer, longer is decoupled, closed early is
+         cancelled.
 
-The producer (a scheduler or an instance) calls `put`, `close` or `fail`; the consumer (a frontend, an ensemble, BLS) calls
-`deliver_to` or awaits `single()`, and may `cancel()`. Everything happens on the event loop.
+The producer (a scheduler or an instance) calls `put`, `close` or `fail`; the consumer (a frontend,
+an ensemble, BLS) calls `deliver_to` or awaits `single()`, and may `cancel()`. Everything happens on
+the event loop.
 Invariant: the consumer sees exactly one event with is_final=True, and nothing after it.
 """
 
@@ -32,11 +34,21 @@ class InferResponse(msgspec.Struct, eq=False):
 
 
 Consumer: TypeAlias = Callable[[InferResponse | None, bool], None]
-"""Called with (response, is_final). The response is None only for a final flag that came without one."""
+"""Called with (response, is_final). The response is None only for a final flag that came without
+one."""
 
 
 class ResponseStream:
-    __slots__ = ("_cancel_arguments", "_consumer", "_early", "_on_cancel", "_on_flow", "is_cancelled", "is_closed", "is_paused")
+    __slots__ = (
+        "_cancel_arguments",
+        "_consumer",
+        "_early",
+        "_on_cancel",
+        "_on_flow",
+        "is_cancelled",
+        "is_closed",
+        "is_paused",
+    )
 
     def __init__(self) -> None:
         self._consumer: Consumer | None = None
@@ -51,7 +63,8 @@ class ResponseStream:
     # The producer's side.
 
     def put(self, response: InferResponse | None, is_final: bool) -> None:
-        """Responses after the final one are dropped: a late answer to a cancelled request is normal."""
+        """Responses after the final one are dropped: a late answer to a cancelled request is
+        normal."""
         if self.is_closed:
             return
         if is_final:
@@ -67,11 +80,14 @@ class ResponseStream:
     def close(self) -> None:
         self.put(None, True)
 
-    def fail(self, error: NaiadError, model_name: str = "", model_version: str = "", id: str = "") -> None:
+    def fail(
+        self, error: NaiadError, model_name: str = "", model_version: str = "", id: str = ""
+    ) -> None:
         self.put(InferResponse(model_name, model_version, id, [], error=error), True)
 
     def on_cancel(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """The producer's current owner registers how to stop the work; a later owner replaces an earlier one."""
+        """The producer's current owner registers how to stop the work; a later owner replaces an
+        earlier one."""
         if self.is_cancelled and not self.is_closed:
             callback(*arguments)
         else:
@@ -102,7 +118,8 @@ class ResponseStream:
                 consumer(response, is_final)
 
     def cancel(self) -> None:
-        """The caller went away. The producer still ends the stream; nothing is delivered before it does."""
+        """The caller went away. The producer still ends the stream; nothing is delivered before it
+        does."""
         if self.is_closed or self.is_cancelled:
             return
         self.is_cancelled = True
@@ -111,7 +128,8 @@ class ResponseStream:
             callback(*self._cancel_arguments)
 
     async def single(self) -> InferResponse:
-        """The one response of a plain model. Raises its error; cancels the work when the awaiting task is cancelled."""
+        """The one response of a plain model. Raises its error; cancels the work when the awaiting
+        task is cancelled."""
         future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
         answer: list[InferResponse] = []
 
@@ -135,7 +153,8 @@ class ResponseStream:
             raise
 
     async def __aiter__(self) -> AsyncIterator[InferResponse]:
-        """All responses in order, error responses included. Leaving the loop early cancels the work."""
+        """All responses in order, error responses included. Leaving the loop early cancels the
+        work."""
         queue: asyncio.Queue[tuple[InferResponse | None, bool]] = asyncio.Queue()
         self.deliver_to(lambda response, is_final: queue.put_nowait((response, is_final)))
         try:

@@ -1,7 +1,8 @@
 """Counters of one model version, as the statistics extension and the metrics page show them.
 
-Written on the event loop once per batch and once per request, so plain ints and no locks; read at scrape time. What only a scrape
-needs is worked out then, or for many requests at once: until then durations wait in lists.
+Written on the event loop once per batch and once per request, so plain ints and no locks; read at
+scrape time. What only a scrape needs is worked out then, or for many requests at once: until then
+durations wait in lists.
 Rule: only this file knows which event raises which counter.
 """
 
@@ -35,7 +36,8 @@ class Duration(msgspec.Struct):
 
 
 class Histogram:
-    """Fixed buckets; `counts[i]` is the number of values in (bounds[i-1], bounds[i]], the last one is +Inf. Not cumulative."""
+    """Fixed buckets; `counts[i]` is the number of values in (bounds[i-1], bounds[i]], the last one
+    is +Inf. Not cumulative."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -161,18 +163,26 @@ class ModelStatistics:
                 waiting.clear()
 
     def record_execution(self, batch_size: int, times: BatchTimes, count: int = 1) -> None:
-        """Once per execution of a batch, whatever became of its requests; or for `count` of them that were alike."""
+        """Once per execution of a batch, whatever became of its requests; or for `count` of them
+        that were alike."""
         self.execution_count += count
         self.batch_size_histogram.observe(batch_size, count)
         statistics = self.batch.get(batch_size)
         if statistics is None:
             statistics = self.batch[batch_size] = BatchStatistics()
-        statistics.compute_input.add((times.compute_input_end_ns - times.compute_start_ns) * count, count)
-        statistics.compute_infer.add((times.compute_output_start_ns - times.compute_input_end_ns) * count, count)
-        statistics.compute_output.add((times.compute_end_ns - times.compute_output_start_ns) * count, count)
+        statistics.compute_input.add(
+            (times.compute_input_end_ns - times.compute_start_ns) * count, count
+        )
+        statistics.compute_infer.add(
+            (times.compute_output_start_ns - times.compute_input_end_ns) * count, count
+        )
+        statistics.compute_output.add(
+            (times.compute_end_ns - times.compute_output_start_ns) * count, count
+        )
 
     def record_compute(self, num_requests: int, times: BatchTimes) -> None:
-        """Once per execution, for the requests in it that were answered: each is charged the durations of the batch, as by Triton."""
+        """Once per execution, for the requests in it that were answered: each is charged the
+        durations of the batch, as by Triton."""
         input_ns = times.compute_input_end_ns - times.compute_start_ns
         infer_ns = times.compute_output_start_ns - times.compute_input_end_ns
         output_ns = times.compute_end_ns - times.compute_output_start_ns
@@ -184,7 +194,14 @@ class ModelStatistics:
         self.compute_output_histogram.observe(output_ns, num_requests)
         self.last_inference_ms = time.time_ns() // 1_000_000
 
-    def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, compute_start_ns: int, end_ns: int) -> None:
+    def record_success(
+        self,
+        batch_size: int,
+        start_ns: int,
+        queue_start_ns: int,
+        compute_start_ns: int,
+        end_ns: int,
+    ) -> None:
         """Once per request that was answered, beside `record_compute`."""
         self.inference_count += batch_size
         self.success.add(end_ns - start_ns)
@@ -194,8 +211,11 @@ class ModelStatistics:
         if len(self._waiting_request_ns) > MAX_WAITING:
             self._sort_waiting()
 
-    def record_answers(self, requests: Sequence[Answered], compute_start_ns: int, end_ns: int) -> None:
-        """`record_success` and `record_first_response` of all requests that one execution answered."""
+    def record_answers(
+        self, requests: Sequence[Answered], compute_start_ns: int, end_ns: int
+    ) -> None:
+        """`record_success` and `record_first_response` of all requests that one execution
+        answered."""
         request_ns = [end_ns - request.start_ns for request in requests]
         queue_ns = [compute_start_ns - request.queue_start_ns for request in requests]
         self.inference_count += sum([request.batch_size for request in requests])
@@ -211,7 +231,8 @@ class ModelStatistics:
             self._sort_waiting()
 
     def record_unqueued(self, requests: Sequence[Answered], end_ns: int) -> None:
-        """`record_success` of requests that never waited: those of an ensemble, answered together."""
+        """`record_success` of requests that never waited: those of an ensemble, answered
+        together."""
         request_ns = [end_ns - request.start_ns for request in requests]
         self.inference_count += sum([request.batch_size for request in requests])
         count = len(request_ns)
@@ -223,7 +244,8 @@ class ModelStatistics:
             self._sort_waiting()
 
     def record_cache_hit(self, start_ns: int, look_up_ns: int, end_ns: int) -> None:
-        """Once per request that was answered from the response cache: it succeeded, but nothing was inferred."""
+        """Once per request that was answered from the response cache: it succeeded, but nothing was
+        inferred."""
         self.success.add(end_ns - start_ns)
         self.queue.add(0)
         self.cache_hit.add(look_up_ns)
@@ -247,7 +269,8 @@ class ModelStatistics:
 
 
 def failure_reason(code: Code, *, is_from_backend: bool) -> str:
-    """Triton's `reason` label: REJECTED by the scheduler, CANCELED by the caller, BACKEND raised it, OTHER."""
+    """Triton's `reason` label: REJECTED by the scheduler, CANCELED by the caller, BACKEND raised
+    it, OTHER."""
     if code is Code.CANCELLED:
         return "CANCELED"
     if is_from_backend:

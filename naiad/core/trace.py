@@ -1,8 +1,11 @@
-"""The trace of one request on its way through the server: what happened when, and what it caused (ensemble steps, BLS calls).
+"""The trace of one request on its way through the server: what happened when, and what it caused
+(ensemble steps, BLS calls).
 
-In:  made by naiad.trace for the few requests that are sampled; everybody on the way adds what they know.
-Out: when the last part of it has ended, the whole of it goes to a sink. Rule: a request without a trace costs one comparison where
-something could be added; nothing is formatted or written here.
+In:  made by naiad.trace for the few requests that are sampled; everybody on the way adds what they
+     know.
+Out: when the last part of it has ended, the whole of it goes to a sink. Rule: a request without a
+     trace costs one comparison where something could be added; nothing is formatted or written
+     here.
 """
 
 from __future__ import annotations
@@ -42,9 +45,22 @@ class RemoteParent(msgspec.Struct, frozen=True):
 class TraceGroup:
     """One sampled request and all that it caused."""
 
-    __slots__ = ("_deliver", "_ids", "_num_open", "endpoint_stamps", "is_discarded", "level", "parent", "span_id", "trace_id", "traces")
+    __slots__ = (
+        "_deliver",
+        "_ids",
+        "_num_open",
+        "endpoint_stamps",
+        "is_discarded",
+        "level",
+        "parent",
+        "span_id",
+        "trace_id",
+        "traces",
+    )
 
-    def __init__(self, ids: Callable[[], int], level: int, deliver: Callable[[TraceGroup], None]) -> None:
+    def __init__(
+        self, ids: Callable[[], int], level: int, deliver: Callable[[TraceGroup], None]
+    ) -> None:
         self._ids = ids
         self._deliver = deliver
         self._num_open = 1
@@ -68,7 +84,8 @@ class TraceGroup:
             self.endpoint_stamps.append((name, ns or monotonic_ns()))
 
     def discard(self) -> None:
-        """The request was refused before it reached a model: Triton tells nothing of those. In place of `close`."""
+        """The request was refused before it reached a model: Triton tells nothing of those. In
+        place of `close`."""
         self.is_discarded = True
         self.close()
 
@@ -91,7 +108,17 @@ class TraceGroup:
 class Trace:
     """What one model did for the request."""
 
-    __slots__ = ("_span_id", "group", "id", "model_name", "model_version", "parent", "request_id", "stamps", "tensors")
+    __slots__ = (
+        "_span_id",
+        "group",
+        "id",
+        "model_name",
+        "model_version",
+        "parent",
+        "request_id",
+        "stamps",
+        "tensors",
+    )
 
     def __init__(self, group: TraceGroup, id: int, parent: Trace | None) -> None:
         self.group = group
@@ -113,7 +140,8 @@ class Trace:
 
     @property
     def context(self) -> str:
-        """What the model may hand on to other services: W3C's headers as JSON; empty when no contexts are handed on."""
+        """What the model may hand on to other services: W3C's headers as JSON; empty when no
+        contexts are handed on."""
         group = self.group
         if not group.trace_id:
             return ""
@@ -160,7 +188,15 @@ class Trace:
         if self.group.level & TENSORS:
             now_ns = monotonic_ns()
             self.tensors += [
-                TensorRecord(activity, tensor.name, tensor.datatype, list(tensor.shape), bytes(tensor.data), now_ns) for tensor in tensors
+                TensorRecord(
+                    activity,
+                    tensor.name,
+                    tensor.datatype,
+                    list(tensor.shape),
+                    bytes(tensor.data),
+                    now_ns,
+                )
+                for tensor in tensors
             ]
 
 

@@ -1,7 +1,9 @@
-"""What crosses the process boundary to a worker and back: requests, responses, tensors, as msgpack structs.
+"""What crosses the process boundary to a worker and back: requests, responses, tensors, as msgpack
+structs.
 
-Small tensors travel inline; large ones as a `SlotRef` into shared memory (naiad.shm.arena), which the receiving side
-replaces by a view before anyone else sees the struct. No pickle, no code, no names of memory: only numbers.
+Small tensors travel inline; large ones as a `SlotRef` into shared memory (naiad.shm.arena), which
+the receiving side replaces by a view before anyone else sees the struct. No pickle, no code, no
+names of memory: only numbers.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ class CallRequest(msgspec.Struct, array_like=True):
     callers: list[int] = []
     """Handles of the caller's own requests that this call serves, as far as they are known."""
     is_repeatable: bool = False
-    """Made by the thread that executes, which waits for it, and of a form that the called model's worker could be given directly."""
+    """Made by the thread that executes, which waits for it, and of a form that the called model's
+    worker could be given directly."""
 
 
 class DirectAnswer(msgspec.Struct, array_like=True):
@@ -98,7 +101,8 @@ class DirectCall(msgspec.Struct, array_like=True):
 
 
 class MetricOperation(msgspec.Struct, array_like=True):
-    """`kind` is one of create_family, create_metric, delete_family, delete_metric, increment, set, observe, merge, value."""
+    """`kind` is one of create_family, create_metric, delete_family, delete_metric, increment, set,
+    observe, merge, value."""
 
     kind: str
     handle: int = 0
@@ -109,7 +113,8 @@ class MetricOperation(msgspec.Struct, array_like=True):
     buckets: list[float] | None = None
     value: float = 0.0
     counts: list[int] = []
-    """merge: what a histogram's buckets gained, the last one +Inf; `value` is what its sum gained."""
+    """merge: what a histogram's buckets gained, the last one +Inf; `value` is what its sum
+    gained."""
 
 
 class ControlOperation(msgspec.Struct, array_like=True):

@@ -1,6 +1,8 @@
-"""A folder for what is kept between two lives of the server (copies of repositories, Python environments): ours alone.
+"""A folder for what is kept between two lives of the server (copies of repositories, Python
+environments): ours alone.
 
-Rule: a cache that somebody else could have written to is not used, because what is in it is run. Files are replaced, never changed.
+Rule: a cache that somebody else could have written to is not used, because what is in it is run.
+      Files are replaced, never changed.
 """
 
 from __future__ import annotations
@@ -42,14 +44,20 @@ def is_trusted_file(path: Path, size: int) -> bool:
         status = path.lstat()
     except OSError:
         return False
-    is_private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022
+    is_private = (
+        stat.S_ISREG(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not stat.S_IMODE(status.st_mode) & 0o022
+    )
     return is_private and status.st_size == size
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Servers that share a cache change it one after the other. Blocks."""
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(
+        folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -60,7 +68,9 @@ def locked(folder: Path) -> Iterator[None]:
 def write_file(path: Path, content: bytes) -> None:
     """As a whole or not at all."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(
+        new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()

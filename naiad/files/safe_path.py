@@ -1,4 +1,5 @@
-"""A file that a config names must lie in its folder: by its name, because links out of it are how repositories keep large files."""
+"""A file that a config names must lie in its folder: by its name, because links out of it are how
+repositories keep large files."""
 
 from __future__ import annotations
 

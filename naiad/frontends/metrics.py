@@ -1,6 +1,7 @@
 """GET /metrics, on a port of its own: Triton's answers, which know no 404.
 
-In:  a request head from the HTTP/1.1 transport. Out: the metrics page; an empty page for other paths; 405 for other methods.
+In:  a request head from the HTTP/1.1 transport. Out: the metrics page; an empty page for other
+     paths; 405 for other methods.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class MetricsFrontend:
 
     def _handle(self, exchange: Exchange) -> None:
         reply = answer(exchange.head.method, exchange.head.path, self._render)
-        exchange.respond(reply.status, f"Content-Type: {reply.content_type}\r\n".encode("ascii"), reply.body)
+        exchange.respond(
+            reply.status, f"Content-Type: {reply.content_type}\r\n".encode("ascii"), reply.body
+        )
 
 
 def answer(method: str, path: bytes, render: Callable[[], bytes]) -> MetricsAnswer:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from naiad.inference import InferenceCore
 
 
-def infer_in_trace(core: InferenceCore, request: InferRequest, group: TraceGroup | None) -> ResponseStream:
+def infer_in_trace(
+    core: InferenceCore, request: InferRequest, group: TraceGroup | None
+) -> ResponseStream:
     """Raises NaiadError as the core does; a request that it refuses leaves no trace."""
     if group is None:
         return core.infer(request)
@@ -29,7 +31,8 @@ def infer_in_trace(core: InferenceCore, request: InferRequest, group: TraceGroup
 
 
 def traced(group: TraceGroup, consumer: Consumer, protocol: str) -> Consumer:
-    """`protocol`: HTTP or GRPC. Encoding counts as sending: it happens while the answer is written."""
+    """`protocol`: HTTP or GRPC. Encoding counts as sending: it happens while the answer is
+    written."""
 
     def take(response: InferResponse | None, is_final: bool) -> None:
         group.stamp(f"{protocol}_SEND_START")

@@ -1,10 +1,12 @@
-"""Keeps the event loop turning while one request at a time comes and goes, instead of letting it sleep between the two.
+"""Keeps the event loop turning while one request at a time comes and goes, instead of letting it
+sleep between the two.
 
-Waking a sleeping process costs tens of microseconds, on a virtual machine more, and what it wakes with is a cold cache: a client that
-waits for each answer before it sends the next request pays that twice per request. In:  when batches leave for workers and when they
-come back. Out: turns of the loop, for at most the window after the last event.
-Rule: never under load (what is awake anyway needs no help), never where the last wait was longer than the window, never without a CPU
-to spare.
+Waking a sleeping process costs tens of microseconds, on a virtual machine more, and what it wakes
+with is a cold cache: a client that waits for each answer before it sends the next request pays that
+twice per request. In:  when batches leave for workers and when they come back. Out: turns of the
+loop, for at most the window after the last event.
+Rule: never under load (what is awake anyway needs no help), never where the last wait was longer
+      than the window, never without a CPU to spare.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Who waits for whom: a BLS call that would wait for ever is refused at once, with the names along the circle.
+"""Who waits for whom: a BLS call that would wait for ever is refused at once, with the names along
+the circle.
 
-An instance is stuck when it has no room for another batch and each of its batches waits for a call that is stuck; a call is stuck
-when the instance that works on it is, or, while it queues, all instances of the model are. That is the largest such set, found by
-starting with all that can be reached and taking out who can still move. Looked at only when a model calls another one.
+An instance is stuck when it has no room for another batch and each of its batches waits for a call
+that is stuck; a call is stuck when the instance that works on it is, or, while it queues, all
+instances of the model are. That is the largest such set, found by starting with all that can be
+reached and taking out who can still move. Looked at only when a model calls another one.
 """
 
 from __future__ import annotations
@@ -36,8 +38,11 @@ class Waiter(Protocol):
     @property
     def may_borrow(self) -> bool: ...
 
-    def lend(self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
-        """None when it cannot be spared now. The socket is the borrower's end, and the caller's to close."""
+    def lend(
+        self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]
+    ) -> tuple[Lease, socket.socket] | None:
+        """None when it cannot be spared now. The socket is the borrower's end, and the caller's to
+        close."""
         ...
 
     def executes(self, request: InferRequest) -> bool: ...
@@ -59,7 +64,9 @@ class Target(msgspec.Struct, eq=False):
         return self.request.stream is not None and self.request.stream.is_closed
 
     def executor(self) -> Waiter | None:
-        return next((instance for instance in self.instances if instance.executes(self.request)), None)
+        return next(
+            (instance for instance in self.instances if instance.executes(self.request)), None
+        )
 
 
 class OutgoingCall:
@@ -115,7 +122,9 @@ def _is_stuck(instance: Waiter, stuck: set[Waiter]) -> bool:
     if instance.is_free or not instance.is_serving:
         return False
     batches = instance.waits()
-    return bool(batches) and all(any(_stuck_target(call, stuck) for call in calls) for calls in batches)
+    return bool(batches) and all(
+        any(_stuck_target(call, stuck) for call in calls) for calls in batches
+    )
 
 
 def _stuck_target(call: OutgoingCall, stuck: set[Waiter]) -> Target | None:
@@ -123,7 +132,11 @@ def _stuck_target(call: OutgoingCall, stuck: set[Waiter]) -> Target | None:
         if target.is_over or not target.instances:
             continue
         executor = target.executor()
-        if executor in stuck if executor is not None else all(instance in stuck for instance in target.instances):
+        if (
+            executor in stuck
+            if executor is not None
+            else all(instance in stuck for instance in target.instances)
+        ):
             return target
     return None
 
@@ -139,5 +152,13 @@ def _circle(call: OutgoingCall, target: Target, stuck: set[Waiter]) -> list[str]
         if found.model_name == names[0]:
             break
         instance = found.executor() or found.instances[0]
-        found = next((next_ for calls in instance.waits() for c in calls if (next_ := _stuck_target(c, stuck)) is not None), None)
+        found = next(
+            (
+                next_
+                for calls in instance.waits()
+                for c in calls
+                if (next_ := _stuck_target(c, stuck)) is not None
+            ),
+            None,
+        )
     return names

@@ -1,7 +1,9 @@
-"""What a worker asks of the server: BLS calls, custom metrics, model control. One `Calls` per life of a worker process.
+"""What a worker asks of the server: BLS calls, custom metrics, model control. One `Calls` per life
+of a worker process.
 
 The three services are passed in as plain callables, because they live in layers above.
-Invariant: when the worker ends, its calls are cancelled and its metrics dropped; no answer is sent to a closed channel.
+Invariant: when the worker ends, its calls are cancelled and its metrics dropped; no answer is sent
+           to a closed channel.
 """
 
 from __future__ import annotations
@@ -17,13 +19,32 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import SlotRef, Tensor
 from naiad.core.trace import Trace
-from naiad.core.work import SEQUENCE_END, SEQUENCE_START, CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
+from naiad.core.work import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    CallRequest,
+    ControlOperation,
+    MetricOperation,
+    WorkError,
+    WorkResponse,
+)
 from naiad.errors import Code, NaiadError, unsupported
 from naiad.instances.busy_poll import BusyPoll
 from naiad.instances.call_graph import OutgoingCall, Target, Waiter
 from naiad.instances.channel import Channel
 from naiad.instances.lease import LEND_AFTER, MAX_LEND_AFTER, WORTHWHILE, Lease
-from naiad.ipc.messages import Answer, Borrow, CallEvent, CallFlow, CancelCall, Control, DirectCalls, Metric, StartCall, ToServer
+from naiad.ipc.messages import (
+    Answer,
+    Borrow,
+    CallEvent,
+    CallFlow,
+    CancelCall,
+    Control,
+    DirectCalls,
+    Metric,
+    StartCall,
+    ToServer,
+)
 
 MAX_REMEMBERED_LEASES = 256
 """Of which calls may still be told."""
@@ -40,7 +61,8 @@ class Services(msgspec.Struct, frozen=True):
     """(instance whose model asks, operation); raises NaiadError."""
     busy_poll: BusyPoll | None = None
     find: Callable[[str, str], Any] | None = None
-    """(model, version) -> what serves now; raises NaiadError. For ensembles (naiad.scheduling.ensemble.relay)."""
+    """(model, version) -> what serves now; raises NaiadError. For ensembles
+    (naiad.scheduling.ensemble.relay)."""
 
 
 class Calls:
@@ -52,7 +74,8 @@ class Calls:
         find_trace: Callable[[int], Trace | None] = lambda id: None,
         instance: Waiter | None = None,
     ) -> None:
-        """`find_trace`: of a request that the worker works on, by its number. `instance`: None while the model is only configured."""
+        """`find_trace`: of a request that the worker works on, by its number. `instance`: None
+        while the model is only configured."""
         self._channel = channel
         self._instance = instance
         self._outgoing: dict[int, tuple[list[int], OutgoingCall]] = {}
@@ -70,7 +93,9 @@ class Calls:
         self._streams: dict[int, ResponseStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, message: StartCall | CancelCall | CallFlow | Metric | Control | DirectCalls) -> None:
+    def take(
+        self, message: StartCall | CancelCall | CallFlow | Metric | Control | DirectCalls
+    ) -> None:
         match message:
             case StartCall():
                 self._start(message.call)
@@ -95,7 +120,8 @@ class Calls:
                 task.add_done_callback(self._tasks.discard)
 
     def waiting(self) -> Iterable[tuple[list[int], OutgoingCall]]:
-        """Calls without an answer, each with the handles of the requests that it is made for (none when that is not known)."""
+        """Calls without an answer, each with the handles of the requests that it is made for (none
+        when that is not known)."""
         return self._outgoing.values()
 
     @property
@@ -136,7 +162,9 @@ class Calls:
             trace = self._find_trace(work.trace_id)
             request.trace = None if trace is None else trace.child()
         try:
-            if not call.is_decoupled and self._services.is_decoupled(request.model_name, request.model_version):
+            if not call.is_decoupled and self._services.is_decoupled(
+                request.model_name, request.model_version
+            ):
                 raise unsupported(
                     f"Model {call.model_name} is using the decoupled. The current BLS request call doesn't support models using the "
                     "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
@@ -152,7 +180,8 @@ class Calls:
         stream.deliver_to(partial(self._deliver, work.handle))
 
     def _resolve(self, inputs: list[Tensor]) -> None:
-        """What the calling model was lent itself it may still hold and write to: the called one gets a copy of that."""
+        """What the calling model was lent itself it may still hold and write to: the called one
+        gets a copy of that."""
         refs: list[Any] = [tensor.data for tensor in inputs]
         self._channel.link.resolve(inputs)
         for tensor, ref in zip(inputs, refs, strict=True):
@@ -179,11 +208,13 @@ class Calls:
         if is_final and number in self._repeatable:
             self._repeatable.discard(number)
             if outgoing is not None and answer is not None and answer.error is None:
-                self._borrow(number, outgoing[1].targets)  # before the answer, so that its next call finds it
+                # before the answer, so that its next call finds it
+                self._borrow(number, outgoing[1].targets)
         self._channel.send(CallEvent(number, answer, is_final))
 
     def _borrow(self, number: int, targets: list[Target]) -> None:
-        """The next call of this form may go past the server, when the model has made enough of them."""
+        """The next call of this form may go past the server, when the model has made enough of
+        them."""
         borrower = self._instance
         if len(targets) != 1 or borrower is None or not borrower.may_borrow:
             return
@@ -193,7 +224,9 @@ class Calls:
         if count < self._lend_after.get(name, LEND_AFTER):
             return
         for instance in target.instances:
-            lent = instance.lend(target.request.batch_size, lambda: borrower.is_free, self._on_returned)
+            lent = instance.lend(
+                target.request.batch_size, lambda: borrower.is_free, self._on_returned
+            )
             if lent is None:
                 continue
             lease, sock = lent
@@ -240,8 +273,13 @@ class Calls:
 
 
 def _refusal(model_name: str, error: NaiadError) -> WorkResponse:
-    """Of a call that did not reach the model. Models match on Triton's words, and it makes INTERNAL of every such error."""
+    """Of a call that did not reach the model. Models match on Triton's words, and it makes INTERNAL
+    of every such error."""
     words = error.message
     if words.startswith("Request for unknown model"):
         words = f"Failed for execute the inference request. Model '{model_name}' is not ready."
-    return WorkResponse(error=WorkError(Code.INTERNAL.name, f"Model {model_name} - Error when running inference: {words}"))
+    return WorkResponse(
+        error=WorkError(
+            Code.INTERNAL.name, f"Model {model_name} - Error when running inference: {words}"
+        )
+    )

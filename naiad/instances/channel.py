@@ -1,7 +1,8 @@
 """The server's end of a worker's channel, on the event loop: never blocks, never trusts.
 
-uvloop's transports carry no descriptors, so this reads and writes the raw socket itself. Whatever the worker sends that it must not
-(bad bytes, bad references) closes the channel, which the supervisor treats as the worker's death.
+uvloop's transports carry no descriptors, so this reads and writes the raw socket itself. Whatever
+the worker sends that it must not (bad bytes, bad references) closes the channel, which the
+supervisor treats as the worker's death.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Channel(Generic[M]):
         loop.add_reader(sock, self._on_readable)
 
     def send(self, message: Message, more_fds: list[int] | None = None) -> None:
-        """Large tensors must have been placed (`link.place`). Messages to a closed channel are dropped: its requests have been failed."""
+        """Large tensors must have been placed (`link.place`). Messages to a closed channel are
+        dropped: its requests have been failed."""
         if self.is_closed:
             return
         fds = self.link.pack(message, self._out)
@@ -67,7 +69,8 @@ class Channel(Generic[M]):
             self._queue(bytes(self._out[sent:]), [])
 
     def _queue(self, data: bytes, fds: list[int]) -> None:
-        """Descriptors that have to wait are duplicated: their owner may close them meanwhile. Others are not: there may be none left."""
+        """Descriptors that have to wait are duplicated: their owner may close them meanwhile.
+        Others are not: there may be none left."""
         was_waiting = bool(self._waiting)
         groups = split_rights(fds)
         pieces = [(data[at : at + 1], rights) for at, rights in enumerate(groups)]
@@ -78,7 +81,9 @@ class Channel(Generic[M]):
                 return
             if rest:
                 try:
-                    self._waiting.append((rest, [] if len(rest) < len(piece) else _duplicated(rights)))
+                    self._waiting.append(
+                        (rest, [] if len(rest) < len(piece) else _duplicated(rights))
+                    )
                 except OSError as error:
                     self.close(f"write failed: {error.strerror}")
                     return
@@ -134,7 +139,9 @@ class Channel(Generic[M]):
             self.close("closed by the worker")
             return False
         try:
-            for message in self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()):
+            for message in self.link.feed(
+                memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()
+            ):
                 self._on_message(message)
                 if self.is_closed:
                     break
@@ -157,7 +164,9 @@ class Channel(Generic[M]):
 
 
 def _duplicated(rights: Rights) -> Rights:
-    return [(level, kind, array.array("i", [os.dup(fd) for fd in fds])) for level, kind, fds in rights]
+    return [
+        (level, kind, array.array("i", [os.dup(fd) for fd in fds])) for level, kind, fds in rights
+    ]
 
 
 def _close_all(rights: Rights) -> None:

@@ -1,4 +1,5 @@
-"""Which GPUs this machine lends to models, found without loading any GPU library into the server."""
+"""Which GPUs this machine lends to models, found without loading any GPU library into the
+server."""
 
 from __future__ import annotations
 
@@ -8,12 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def gpu_ids(environ: Mapping[str, str] = os.environ, device_dir: Path = Path("/dev")) -> tuple[int, ...]:
-    """Numbers as instance_group's `gpus` counts them: 0 is the first one that CUDA_VISIBLE_DEVICES leaves visible."""
+def gpu_ids(
+    environ: Mapping[str, str] = os.environ, device_dir: Path = Path("/dev")
+) -> tuple[int, ...]:
+    """Numbers as instance_group's `gpus` counts them: 0 is the first one that CUDA_VISIBLE_DEVICES
+    leaves visible."""
     if environ.get("TRITON_SERVER_CPU_ONLY"):
         return ()
     try:
-        present = [entry.name for entry in device_dir.iterdir() if re.fullmatch(r"nvidia\d+", entry.name)]
+        present = [
+            entry.name for entry in device_dir.iterdir() if re.fullmatch(r"nvidia\d+", entry.name)
+        ]
     except OSError:
         return ()
     visible = environ.get("CUDA_VISIBLE_DEVICES")

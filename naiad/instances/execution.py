@@ -1,6 +1,8 @@
-"""An instance's way out: batches of a scheduler -> messages to its worker; cancelling, flow control, the limit on execution time.
+"""An instance's way out: batches of a scheduler -> messages to its worker; cancelling, flow
+control, the limit on execution time.
 
-In:  lists of requests, by `Instance.execute`. Out: `Execute`; each request is open (naiad.instances.open_work) until its final response.
+In:  lists of requests, by `Instance.execute`. Out: `Execute`; each request is open
+     (naiad.instances.open_work) until its final response.
 Hot: one pass over the requests of a batch, no call per request but those that it needs.
 """
 
@@ -73,7 +75,9 @@ class Execution:
                     break
             flags = 0
             if request.sequence_start or request.sequence_end:
-                flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
+                flags = (SEQUENCE_START if request.sequence_start else 0) | (
+                    SEQUENCE_END if request.sequence_end else 0
+                )
             item = WorkRequest(
                 handle,
                 request.id,
@@ -108,15 +112,20 @@ class Execution:
         if self._permit is not None:
             self._permit.take()
         if self._plan.execution_timeout_ns:
-            batch.deadline = self._clock.call_at(now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout)
+            batch.deadline = self._clock.call_at(
+                now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout
+            )
         if no_memory is not None:
             self._give_up(number, work, no_memory)
             return
         try:
             channel.send(Execute(number, work))
         except (TypeError, ValueError, OverflowError) as error:
-            # A value that no message can carry: decoders refuse those, so this is a defect of theirs, and only these requests pay.
-            self._give_up(number, work, internal(f"the batch could not be sent to its worker: {error}"))
+            # A value that no message can carry: decoders refuse those, so this is a defect of
+            # theirs, and only these requests pay.
+            self._give_up(
+                number, work, internal(f"the batch could not be sent to its worker: {error}")
+            )
 
     def keep_batches(self, count: int) -> None:
         """The worker has no more than that now."""
@@ -162,7 +171,9 @@ class Execution:
 
     def _on_execution_timeout(self) -> None:
         instance, limit_s = self._instance, self._plan.execution_timeout_ns / 1e9
-        log.error(f"instance '{instance.name}' has executed for longer than its limit of {limit_s:g} s: killed")
+        log.error(
+            f"instance '{instance.name}' has executed for longer than its limit of {limit_s:g} s: killed"
+        )
         if instance.process is not None:
             instance.process.kill_now()
 

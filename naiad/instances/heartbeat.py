@@ -1,6 +1,8 @@
-"""Whether an instance is fit to serve: an idle work loop is asked whether it still turns, and a model with a hook whether it is ready.
+"""Whether an instance is fit to serve: an idle work loop is asked whether it still turns, and a
+model with a hook whether it is ready.
 
-Rule: a busy instance is never asked. Busy is not dead; a limit on execution time is opt-in (naiad.instances.execution).
+Rule: a busy instance is never asked. Busy is not dead; a limit on execution time is opt-in
+      (naiad.instances.execution).
 """
 
 from __future__ import annotations
@@ -55,7 +57,11 @@ class Heartbeat:
             if not instance.lease.is_recalled or not instance.lease.is_at_rest():
                 return
             # Nobody can be waiting for it, and still it has not come back: it may have stopped.
-        if self._ping_sent_ns and now_ns - self._ping_sent_ns > UNRESPONSIVE_NS and self._is_responsive:
+        if (
+            self._ping_sent_ns
+            and now_ns - self._ping_sent_ns > UNRESPONSIVE_NS
+            and self._is_responsive
+        ):
             log.error(f"worker of '{instance.name}' does not answer: not ready until it does")
             self._is_responsive = False
             instance.tell_state()
@@ -80,12 +86,19 @@ class Heartbeat:
         """Asks the model's own `is_ready` now, unless it is busy: then what is known has to do."""
         instance = self._instance
         is_busy = instance.num_batches or instance.lease is not None
-        if not self.has_ready_hook or not instance.is_serving or is_busy or instance.process is None:
+        if (
+            not self.has_ready_hook
+            or not instance.is_serving
+            or is_busy
+            or instance.process is None
+        ):
             answer(instance.is_healthy)
             return
         self._ready_askers.append(answer)
         if self._ready_deadline is None:
-            self._ready_deadline = self._clock.call_at(self._clock.now_ns() + READY_HOOK_NS, lambda: self.settle(False))
+            self._ready_deadline = self._clock.call_at(
+                self._clock.now_ns() + READY_HOOK_NS, lambda: self.settle(False)
+            )
         self._ping += 1
         self._ping_sent_ns = self._clock.now_ns()
         instance.process.channel.send(Ping(self._ping))

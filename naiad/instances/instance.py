@@ -1,9 +1,12 @@
-"""A copy of a model: its life, in one worker process after the other. It starts, comes back when it dies, ever later, and stops.
+"""A copy of a model: its life, in one worker process after the other. It starts, comes back when it
+dies, ever later, and stops.
 
 In:  batches from a scheduler. Out: responses, by message; `on_free` when it can take another batch.
-What it does while it lives is done by its parts, which look at it for what they have in common: `Execution` sends batches, `Answers`
-hands out what comes back, `Lending` lends it to a model that calls it, `Heartbeat` knows whether it is well.
-Invariant: every request that was handed over gets exactly one final response, from the model or, when its process ends, from here.
+     What it does while it lives is done by its parts, which look at it for what they have in
+     common: `Execution` sends batches, `Answers` hands out what comes back, `Lending` lends it to a
+     model that calls it, `Heartbeat` knows whether it is well.
+Invariant: every request that was handed over gets exactly one final response, from the model or,
+           when its process ends, from here.
 """
 
 from __future__ import annotations
@@ -119,7 +122,11 @@ class Instance:
 
     @property
     def is_free(self) -> bool:
-        if self.state is not State.READY or self.num_batches >= self.max_batches or self.lease is not None:
+        if (
+            self.state is not State.READY
+            or self.num_batches >= self.max_batches
+            or self.lease is not None
+        ):
             return False
         return self._permit is None or self._permit.may_run()
 
@@ -152,7 +159,8 @@ class Instance:
     # Life.
 
     async def load(self, process: WorkerProcess | None = None) -> None:
-        """Raises when the model cannot be loaded; nothing is left behind then. `process` is one that has configured the model."""
+        """Raises when the model cannot be loaded; nothing is left behind then. `process` is one
+        that has configured the model."""
         self.state = State.STARTING
         try:
             await self._start(process)
@@ -180,7 +188,8 @@ class Instance:
         self.on_free(self)
 
     async def stop(self, timeout_s: float) -> None:
-        """The scheduler has drained it: finalize, then gone. Requests that are still open are failed."""
+        """The scheduler has drained it: finalize, then gone. Requests that are still open are
+        failed."""
         self.state = State.STOPPED
         if self._permit is not None:
             self._permit.close()
@@ -203,7 +212,9 @@ class Instance:
             self.calls = None
         if was_ready:
             self.state = State.DOWN
-        error = internal(f"Failed to process the request(s) for model instance '{self.name}', message: its worker process ended")
+        error = internal(
+            f"Failed to process the request(s) for model instance '{self.name}', message: its worker process ended"
+        )
         self._lending.end()
         self._heartbeat.settle(False)
         self._execution.fail_open(error)
@@ -217,7 +228,8 @@ class Instance:
         self.on_state(self)
 
     async def _restart(self, ended: WorkerProcess) -> None:
-        """Until it serves again. Each attempt waits longer; a crash loop is tried only now and then."""
+        """Until it serves again. Each attempt waits longer; a crash loop is tried only now and
+        then."""
         reason = describe_status(await asyncio.shield(ended.exited)) if ended.pid else "ended"
         while self.state is State.DOWN:
             delay_s = self._restarts.next_delay_s(self._clock.now_ns())
@@ -264,7 +276,8 @@ class Instance:
         return self._heartbeat.has_ready_hook
 
     def heartbeat(self, now_ns: int) -> None:
-        """Asks an idle work loop whether it still turns. A busy one is not asked: busy is not dead."""
+        """Asks an idle work loop whether it still turns. A busy one is not asked: busy is not
+        dead."""
         self._heartbeat.beat(now_ns)
 
     def ask_ready(self, answer: Callable[[bool], None]) -> None:
@@ -280,11 +293,14 @@ class Instance:
     def may_borrow(self) -> bool:
         return self._lending.may_borrow
 
-    def lend(self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
+    def lend(
+        self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]
+    ) -> tuple[Lease, socket.socket] | None:
         return self._lending.lend(batch_size, is_at_rest, on_over)
 
     def recall(self, *, is_wanted: bool = False) -> None:
-        """From now on no call goes past the server. It is free again when its worker has said so."""
+        """From now on no call goes past the server. It is free again when its worker has said
+        so."""
         if self.lease is not None:
             self.lease.recall(is_wanted=is_wanted)
 
@@ -298,12 +314,17 @@ class Instance:
         return (self.lease is not None and self.lease.request is request) or self._work.has(request)
 
     def waits(self) -> list[list[OutgoingCall]]:
-        """A call from a thread of the model's own is taken to be what its only batch waits for, unless the model is decoupled."""
+        """A call from a thread of the model's own is taken to be what its only batch waits for,
+        unless the model is decoupled."""
         calls = list(self.calls.waiting()) if self.calls is not None else []
         batches = self._work.batches
         may_guess = len(batches) == 1 and not self._plan.is_decoupled
         waits = [
-            [call for handles, call in calls if (not handles and may_guess) or not batch_handles.isdisjoint(handles)]
+            [
+                call
+                for handles, call in calls
+                if (not handles and may_guess) or not batch_handles.isdisjoint(handles)
+            ]
             for batch_handles in (frozenset(batch.handles) for batch in batches.values())
         ]
         if self.lease is not None:

@@ -1,4 +1,5 @@
-"""What an instance is made from: what it has in common with the others of its model, and its place in the rate limiter."""
+"""What an instance is made from: what it has in common with the others of its model, and its place
+in the rate limiter."""
 
 from __future__ import annotations
 

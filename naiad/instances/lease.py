@@ -1,10 +1,14 @@
-"""An instance that is lent to the model that keeps calling it: the calls go from worker to worker, and the server is spared both ways.
+"""An instance that is lent to the model that keeps calling it: the calls go from worker to worker,
+and the server is spared both ways.
 
-The server lends (`Calls`) when a model has made blocking calls of one form often enough and nobody else waits for the instance, and
-recalls it the moment somebody does. While it is lent, the instance counts as busy. From the recall on no call can be sent this way; the
-lender's worker finishes what had been sent, and says so. Until then those who want it wait, as they would for any busy instance: a worker
-that was stopped in the midst of a call is no different. A model with a limit on execution time is never lent, so the limit holds there.
-Invariant: what lends does not borrow, and what borrows does not lend, so no circle of calls is hidden from the server.
+The server lends (`Calls`) when a model has made blocking calls of one form often enough and nobody
+else waits for the instance, and recalls it the moment somebody does. While it is lent, the instance
+counts as busy. From the recall on no call can be sent this way; the lender's worker finishes what
+had been sent, and says so. Until then those who want it wait, as they would for any busy instance:
+a worker that was stopped in the midst of a call is no different. A model with a limit on execution
+time is never lent, so the limit holds there.
+Invariant: what lends does not borrow, and what borrows does not lend, so no circle of calls is
+           hidden from the server.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from naiad.core.work import DirectCall
 from naiad.errors import Code
 
 LEND_AFTER = 8
-"""Calls of one model to another before an instance is lent; doubled each time it had to be recalled soon."""
+"""Calls of one model to another before an instance is lent; doubled each time it had to be recalled
+soon."""
 MAX_LEND_AFTER = 4096
 IDLE_HEARTBEATS = 5
 """After which what is not used is recalled: an instance that is not lent is looked after better."""
@@ -67,8 +72,9 @@ class Lease:
         is_at_rest: Callable[[], bool],
         on_over: Callable[[Lease], None],
     ) -> None:
-        """`sock` is the lender's end, shared with its worker. Of the borrower: `is_at_rest` when it executes nothing, so that no call can
-        be under way; `on_over` when the lender has the instance back."""
+        """`sock` is the lender's end, shared with its worker. Of the borrower: `is_at_rest` when it
+        executes nothing, so that no call can be under way; `on_over` when the lender has the
+        instance back."""
         self.id = next(_ids)
         self.lender = lender
         self.statistics = statistics
@@ -113,7 +119,9 @@ class Lease:
         statistics.record_execution(self.batch_size, times)
         statistics.record_first_response(start_ns, end_ns)
         if call.error_code:
-            statistics.record_failure(start_ns, end_ns, failure_reason(Code[call.error_code], is_from_backend=True))
+            statistics.record_failure(
+                start_ns, end_ns, failure_reason(Code[call.error_code], is_from_backend=True)
+            )
         else:
             statistics.record_compute(1, times)
             statistics.record_success(self.batch_size, start_ns, start_ns, start_ns, end_ns)

@@ -1,6 +1,8 @@
-"""An instance's part in leases (naiad.instances.lease): when it may lend itself, when it may borrow, and how it gets itself back.
+"""An instance's part in leases (naiad.instances.lease): when it may lend itself, when it may
+borrow, and how it gets itself back.
 
-Only an idle instance is lent, and only one of which nothing is asked that the server alone can do: limits, permits, readiness hooks.
+Only an idle instance is lent, and only one of which nothing is asked that the server alone can do:
+limits, permits, readiness hooks.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ if TYPE_CHECKING:
 
 
 class Lending:
-    def __init__(self, instance: Instance, plan: InstancePlan, work: OpenWork, statistics: ModelStatistics, *, has_permit: bool) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        plan: InstancePlan,
+        work: OpenWork,
+        statistics: ModelStatistics,
+        *,
+        has_permit: bool,
+    ) -> None:
         self._instance = instance
         self._plan = plan
         self._work = work
@@ -31,7 +41,12 @@ class Lending:
     def may_borrow(self) -> bool:
         """What is lent itself does not borrow."""
         instance = self._instance
-        return instance.lease is None and instance.max_batches == 1 and not self._plan.is_decoupled and instance.is_serving
+        return (
+            instance.lease is None
+            and instance.max_batches == 1
+            and not self._plan.is_decoupled
+            and instance.is_serving
+        )
 
     @property
     def _may_lend(self) -> bool:
@@ -40,13 +55,20 @@ class Lending:
             return False
         if instance.num_batches or self._work.requests:
             return False
-        if instance.max_batches != 1 or self._has_permit or self._plan.is_decoupled or self._plan.execution_timeout_ns:
+        if (
+            instance.max_batches != 1
+            or self._has_permit
+            or self._plan.is_decoupled
+            or self._plan.execution_timeout_ns
+        ):
             return False
         if instance.has_ready_hook or not instance.is_latest:
             return False  # the hook is asked whenever it is idle
         return instance.calls is not None and not instance.calls.has_borrowed
 
-    def lend(self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]) -> tuple[Lease, socket.socket] | None:
+    def lend(
+        self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]
+    ) -> tuple[Lease, socket.socket] | None:
         instance = self._instance
         if not self._may_lend or instance.process is None:
             return None

@@ -1,7 +1,8 @@
-"""What an instance has handed to its worker and not had back: batches, and requests until their final response.
+"""What an instance has handed to its worker and not had back: batches, and requests until their
+final response.
 
-One per instance. Who sends (naiad.instances.execution) and who hands out the answers (naiad.instances.responses) keep its containers at hand:
-they are emptied, never replaced.
+One per instance. Who sends (naiad.instances.execution) and who hands out the answers
+(naiad.instances.responses) keep its containers at hand: they are emptied, never replaced.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from naiad.core.statistics import BatchTimes
 from naiad.core.trace import Trace
 
 OnExecuted: TypeAlias = Callable[[list[InferRequest], list[InferRequest]], None]
-"""Called with (requests, those of them that the model wants to see again) when `execute` has returned, before any answer of the batch
-is delivered. Not called when the worker ended first: then `on_state` is."""
+"""Called with (requests, those of them that the model wants to see again) when `execute` has
+returned, before any answer of the batch is delivered. Not called when the worker ended first: then
+`on_state` is."""
 
 
 class Batch(msgspec.Struct, eq=False):
@@ -45,7 +47,8 @@ class OpenWork:
         self.requests: dict[int, OpenRequest] = {}
         """By handle, until their final response."""
         self.abandoned: set[int] = set()
-        """Handles of open requests whose caller is gone: they end when the model ends them, and nothing waits for that."""
+        """Handles of open requests whose caller is gone: they end when the model ends them, and
+        nothing waits for that."""
 
     @property
     def inflight(self) -> int:

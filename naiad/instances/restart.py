@@ -1,4 +1,5 @@
-"""When a dead worker is started again: at once the first time, then ever later; in a crash loop only now and then.
+"""When a dead worker is started again: at once the first time, then ever later; in a crash loop
+only now and then.
 
 Pure: times come in, delays go out.
 """

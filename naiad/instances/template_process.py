@@ -1,4 +1,5 @@
-"""The server's handle on a template process: started on first use, asked to fork, replaced when it has died.
+"""The server's handle on a template process: started on first use, asked to fork, replaced when it
+has died.
 
 In:  a socket for a new worker. Out: a forked worker that speaks on it, and later how it ended.
 """
@@ -36,7 +37,9 @@ OWN_INTERPRETER = Launch([sys.executable, "-m", "naiad.worker.template"])
 
 
 class TemplateProcess:
-    def __init__(self, loop: asyncio.AbstractEventLoop, backend: str, launch: Launch = OWN_INTERPRETER) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, backend: str, launch: Launch = OWN_INTERPRETER
+    ) -> None:
         self._loop = loop
         self.backend = backend
         self._numbers = iter(range(1, 1 << 62))
@@ -45,9 +48,10 @@ class TemplateProcess:
         self._ready: asyncio.Future[None] = loop.create_future()
         ours, theirs = socket.socketpair()
         try:
-            # A process group of its own: Ctrl-C and signals to the server's group are for the server alone. Not a session: Linux shares
-            # the CPUs out among sessions first (autogroups), and workers that weigh as much as all of the server's clients on the same
-            # machine would be handed their requests one by one.
+            # A process group of its own: Ctrl-C and signals to the server's group are for the
+            # server alone. Not a session: Linux shares the CPUs out among sessions first
+            # (autogroups), and workers that weigh as much as all of the server's clients on the
+            # same machine would be handed their requests one by one.
             self._process = subprocess.Popen(
                 [*launch.command, backend, str(theirs.fileno()), str(os.getpid())],
                 env=launch.environment,
@@ -57,11 +61,18 @@ class TemplateProcess:
             )
         except OSError as error:
             ours.close()
-            raise internal(f"failed to start the template process of backend '{backend}': {error.strerror}") from error
+            raise internal(
+                f"failed to start the template process of backend '{backend}': {error.strerror}"
+            ) from error
         finally:
             theirs.close()
         self._channel: Channel[FromTemplate] = Channel(
-            loop, ours, msgspec.msgpack.Decoder(FromTemplate), Arena(), self._on_message, self._on_close
+            loop,
+            ours,
+            msgspec.msgpack.Decoder(FromTemplate),
+            Arena(),
+            self._on_message,
+            self._on_close,
         )
 
     @property
@@ -69,7 +80,8 @@ class TemplateProcess:
         return not self._channel.is_closed
 
     async def fork(self, title: str, sock: socket.socket, on_exit: OnExit) -> None:
-        """`sock` is the worker's end: taken over. `on_exit` is called with the wait status, once, at the latest when the template dies."""
+        """`sock` is the worker's end: taken over. `on_exit` is called with the wait status, once,
+        at the latest when the template dies."""
         try:
             await asyncio.shield(self._ready)
         except BaseException:
@@ -85,7 +97,9 @@ class TemplateProcess:
             case TemplateReady():
                 self._ready.set_result(None)
             case TemplateFailed():
-                log.error(f"the template process of backend '{self.backend}' failed:\n{message.message}")
+                log.error(
+                    f"the template process of backend '{self.backend}' failed:\n{message.message}"
+                )
                 last = message.message.rstrip().rpartition("\n")[2]
                 self._fail_start(f"unable to load backend '{self.backend}': {last}")
             case Forked():
@@ -118,7 +132,8 @@ class TemplateProcess:
 
 
 class Templates:
-    """One template per backend, for the life of the server; or, on an interpreter of its own, for the life of a model."""
+    """One template per backend, for the life of the server; or, on an interpreter of its own, for
+    the life of a model."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, launch: Launch = OWN_INTERPRETER) -> None:
         self._loop = loop

@@ -1,6 +1,7 @@
 """Warm-up: samples that an instance executes before it is ready, each time its worker is started.
 
-A sample of batch size N is N requests of one item each in one batch, as under Triton, and counts in the statistics.
+A sample of batch size N is N requests of one item each in one batch, as under Triton, and counts in
+the statistics.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ class _Outcome:
             self.done.set_result(None)
 
 
-async def run_sample(sample: WarmupSample, model_name: str, now_ns: int, execute: Callable[[list[InferRequest]], None]) -> None:
+async def run_sample(
+    sample: WarmupSample,
+    model_name: str,
+    now_ns: int,
+    execute: Callable[[list[InferRequest]], None],
+) -> None:
     """Raises NaiadError when any of its requests fails."""
     for _ in range(sample.count):
         outcome = _Outcome(sample.batch_size)
@@ -47,7 +53,15 @@ async def run_sample(sample: WarmupSample, model_name: str, now_ns: int, execute
         for _ in range(sample.batch_size):
             stream = ResponseStream()
             stream.deliver_to(outcome.take)
-            requests.append(InferRequest(model_name, list(sample.inputs), start_ns=now_ns, queue_start_ns=now_ns, stream=stream))
+            requests.append(
+                InferRequest(
+                    model_name,
+                    list(sample.inputs),
+                    start_ns=now_ns,
+                    queue_start_ns=now_ns,
+                    stream=stream,
+                )
+            )
         execute(requests)
         await outcome.done
         if outcome.errors:

@@ -1,6 +1,7 @@
 """One life of a worker process, from the fork to its end, as the server sees it.
 
-It ends exactly once (`on_end`), whatever came first: the end of its channel, its pidfd, or a message that it must not send.
+It ends exactly once (`on_end`), whatever came first: the end of its channel, its pidfd, or a
+message that it must not send.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from naiad.core.work import LoadArguments
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
 from naiad.instances.template_process import TemplateProcess
-from naiad.ipc.messages import Configure, Configured, Failed, Load, Loaded, Message, Started, ToServer, Unload
+from naiad.ipc.messages import (
+    Configure,
+    Configured,
+    Failed,
+    Load,
+    Loaded,
+    Message,
+    Started,
+    ToServer,
+    Unload,
+)
 from naiad.shm.arena import Arena
 
 REAP_LIMIT_S = 2.0
@@ -53,14 +64,17 @@ class WorkerProcess:
         self.exited: asyncio.Future[int] = loop.create_future()
         """The wait status, from the process that reaps it; later than the end of the channel."""
         ours, self._theirs = socket.socketpair()
-        self.channel: Channel[ToServer] = Channel(loop, ours, _DECODER, arena, self._take, self._on_close)
+        self.channel: Channel[ToServer] = Channel(
+            loop, ours, _DECODER, arena, self._take, self._on_close
+        )
 
     @property
     def has_ended(self) -> bool:
         return self.channel.is_closed
 
     async def start(self, template: TemplateProcess) -> None:
-        """Nothing is left of it when it raises, or is cancelled: a worker that finds its channel closed ends."""
+        """Nothing is left of it when it raises, or is cancelled: a worker that finds its channel
+        closed ends."""
         self._answer = self._loop.create_future()
         try:
             await template.fork(self.name, self._theirs, self._on_exit)
@@ -81,7 +95,8 @@ class WorkerProcess:
         return answer
 
     async def unload(self, timeout_s: float) -> None:
-        """Lets the model finalize; kills it when that takes too long, or when it cannot because somebody has stopped it."""
+        """Lets the model finalize; kills it when that takes too long, or when it cannot because
+        somebody has stopped it."""
         self.channel.send(Unload())
         first_s = min(timeout_s, STOPPED_LIMIT_S)
         if await self._exits_within(first_s):
@@ -91,7 +106,9 @@ class WorkerProcess:
         elif await self._exits_within(timeout_s - first_s):
             return
         else:
-            log.warning(f"worker of '{self.name}' did not finalize within {timeout_s:g} s and is killed")
+            log.warning(
+                f"worker of '{self.name}' did not finalize within {timeout_s:g} s and is killed"
+            )
         await self.kill()
 
     async def _exits_within(self, limit_s: float) -> bool:
@@ -101,7 +118,9 @@ class WorkerProcess:
     def _is_stopped(self) -> bool:
         """By SIGSTOP or a terminal; one that a debugger holds is not."""
         try:
-            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+            return (
+                Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+            )
         except (OSError, IndexError):
             return False
 
@@ -146,7 +165,8 @@ class WorkerProcess:
             self._answer.set_result(result)
 
     def _on_pidfd(self) -> None:
-        """Gone, while a child of the model's own may still hold the channel open: take what it had sent, then close."""
+        """Gone, while a child of the model's own may still hold the channel open: take what it had
+        sent, then close."""
         self.channel.drain()
         self._close("the process is gone")
 
@@ -170,8 +190,14 @@ class WorkerProcess:
             self._pidfd = None
         if self._answer is not None and not self._answer.done():
             # How it ended is known when its parent has reaped it, a moment later.
-            self.exited.add_done_callback(lambda done: self._settle(internal(f"its worker process {describe_status(done.result())}")))
-            self._loop.call_later(REAP_LIMIT_S, self._settle, internal(f"its worker process ended ({reason})"))
+            self.exited.add_done_callback(
+                lambda done: self._settle(
+                    internal(f"its worker process {describe_status(done.result())}")
+                )
+            )
+            self._loop.call_later(
+                REAP_LIMIT_S, self._settle, internal(f"its worker process ended ({reason})")
+            )
         self.on_end()
 
     def _signal(self, number: signal.Signals) -> None:

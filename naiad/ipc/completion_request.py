@@ -1,4 +1,5 @@
-"""What `naiad check --write` asks the completion process, and what it answers: JSON on its standard input and output."""
+"""What `naiad check --write` asks the completion process, and what it answers: JSON on its standard
+input and output."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from naiad.core.work import LoadArguments
 
 
 class Example(msgspec.Struct, frozen=True):
-    """`NAME=SHAPE[:DATATYPE]`, with the batch dimension; NAME may be left out for a model with one input."""
+    """`NAME=SHAPE[:DATATYPE]`, with the batch dimension; NAME may be left out for a model with one
+    input."""
 
     name: str
     shape: list[int]

@@ -1,7 +1,9 @@
-"""One end of a channel: turns messages into bytes and descriptors and back, and moves large tensors through shared memory.
+"""One end of a channel: turns messages into bytes and descriptors and back, and moves large tensors
+through shared memory.
 
-Free of I/O decisions: `pack` gives what to send, `feed` takes what was received. Both ends use it, so both follow the same rules:
-`Slots` and `Released` are handled here and seen by nobody else; every tensor that leaves here holds memory, never a `SlotRef`.
+Free of I/O decisions: `pack` gives what to send, `feed` takes what was received. Both ends use it,
+so both follow the same rules: `Slots` and `Released` are handled here and seen by nobody else;
+every tensor that leaves here holds memory, never a `SlotRef`.
 """
 
 from __future__ import annotations
@@ -47,24 +49,31 @@ class Link(Generic[M]):
     # Out.
 
     def place(self, tensors: list[Tensor]) -> None:
-        """Replaces large tensors in the list by references into shared memory, copying only what is not already there.
+        """Replaces large tensors in the list by references into shared memory, copying only what is
+        not already there.
 
         Raises NaiadError when none can be had; the list is of no use then.
         """
         try:
             for at, tensor in enumerate(tensors):
                 data = tensor.data
-                if len(data) > INLINE_MAX_BYTES or (isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES):
+                if len(data) > INLINE_MAX_BYTES or (
+                    isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES
+                ):
                     view = (data if isinstance(data, memoryview) else memoryview(data)).cast("B")
-                    # Read-only memory has more than one reader, and the peer may write to what it gets.
-                    ref = self._copy(view) if view.readonly else self._share(view) or self._copy(view)
+                    # Read-only memory has more than one reader, and the peer may write to what it
+                    # gets.
+                    ref = (
+                        self._copy(view) if view.readonly else self._share(view) or self._copy(view)
+                    )
                     tensors[at] = _with_ref(tensor, ref)
         except NaiadError:
             self.unplace(tensors)
             raise
 
     def unplace(self, tensors: list[Tensor]) -> None:
-        """The message that was to refer to them is not sent: memory that was lent for it comes back, and the references are gone."""
+        """The message that was to refer to them is not sent: memory that was lent for it comes
+        back, and the references are gone."""
         for at, tensor in enumerate(tensors):
             ref: Any = tensor.data
             if isinstance(ref, SlotRef):
@@ -73,7 +82,8 @@ class Link(Generic[M]):
                     self._take_released(Released([ref.slot]))
 
     def copy_if_kept(self, tensors: list[Tensor]) -> None:
-        """Memory that is handed back must not be in anybody's hands here: a model may keep an input and write to it later.
+        """Memory that is handed back must not be in anybody's hands here: a model may keep an input
+        and write to it later.
 
         Raises NaiadError as `place` does.
         """
@@ -96,7 +106,9 @@ class Link(Generic[M]):
         try:
             keep = self.arena.allocate(view.nbytes)
         except OSError as error:
-            raise unavailable(f"no shared memory for large tensors can be had: {error}", RETRY_AFTER_S) from error
+            raise unavailable(
+                f"no shared memory for large tensors can be had: {error}", RETRY_AFTER_S
+            ) from error
         keep[:] = view
         found = self.arena.find(keep)
         assert found is not None
@@ -118,7 +130,8 @@ class Link(Generic[M]):
                 self._dropped.append(id)
 
     def pack(self, message: Message, buffer: bytearray) -> list[int]:
-        """Writes the message and what must go with it into `buffer`; returns descriptors to pass along (still ours)."""
+        """Writes the message and what must go with it into `buffer`; returns descriptors to pass
+        along (still ours)."""
         fds: list[int] = []
         end = 0
         foreign = self._foreign
@@ -131,7 +144,9 @@ class Link(Generic[M]):
             new, self._new = self._new, []
             dropped, self._dropped = self._dropped, []
             fds = [fd for _, _, fd in new]
-            end = self._append(Slots([id for id, _, _ in new], [size for _, size, _ in new], dropped), buffer, end)
+            end = self._append(
+                Slots([id for id, _, _ in new], [size for _, size, _ in new], dropped), buffer, end
+            )
         end = self._append(message, buffer, end)
         # After the message: it may hand back, as its answer, memory whose lease ends here.
         released = self.lent.take_released()
@@ -148,7 +163,8 @@ class Link(Generic[M]):
     # In.
 
     def feed(self, data: memoryview, fds: Iterable[int] = ()) -> Iterator[M]:
-        """Complete messages, in order; each must be handled before the next is asked for. Raises BrokenLinkError."""
+        """Complete messages, in order; each must be handled before the next is asked for. Raises
+        BrokenLinkError."""
         self._fds.extend(fds)
         if self._incoming:
             self._incoming += data
@@ -172,7 +188,8 @@ class Link(Generic[M]):
         except (msgspec.DecodeError, ValueError) as error:
             raise BrokenLinkError(str(error)) from error
         if (at == 0) if self._incoming else (at == end):
-            data.release()  # nothing is left over, or still incomplete: what came is already in place
+            # nothing is left over, or still incomplete: what came is already in place
+            data.release()
             return
         rest = bytes(data[at:])
         data.release()
@@ -219,7 +236,8 @@ class Link(Generic[M]):
         return self._fds.popleft()
 
     def close(self) -> None:
-        """The peer is gone: what it had been lent is ours again, what it lent us lives on in our views only."""
+        """The peer is gone: what it had been lent is ours again, what it lent us lives on in our
+        views only."""
         for id, leases in self._leases.items():
             if leases:
                 self.arena.release(id, leases)

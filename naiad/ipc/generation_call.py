@@ -1,7 +1,10 @@
-"""How the server's own endpoints call a language model, whatever its backend (llm, vllm, tensorrtllm): one struct in, events out.
+"""How the server's own endpoints call a language model, whatever its backend (llm, vllm,
+tensorrtllm): one struct in, events out.
 
-In:  a GenerationCall, packed by `generation_request` into an ordinary InferRequest for InferenceCore.infer.
-Out: responses with one tensor each, read by `read_event`: what every completion of the request gained since the event before.
+In:  a GenerationCall, packed by `generation_request` into an ordinary InferRequest for
+     InferenceCore.infer.
+Out: responses with one tensor each, read by `read_event`: what every completion of the request
+     gained since the event before.
 Rule: nothing here imports torch; tokenizing, templates and grammars are the worker's.
 """
 
@@ -98,17 +101,29 @@ _EVENT_ENCODER = msgspec.msgpack.Encoder()
 _EVENT_DECODER = msgspec.msgpack.Decoder(GenerationEvent)
 
 
-def generation_request(spec: ModelSpec, call: GenerationCall, id: str = "", model_version: str = "") -> InferRequest:
+def generation_request(
+    spec: ModelSpec, call: GenerationCall, id: str = "", model_version: str = ""
+) -> InferRequest:
     """Inputs that the model's config requires are there but empty: the call says it all."""
-    inputs = [_blank(tensor, spec.max_batch_size > 0) for tensor in spec.inputs.values() if not tensor.is_optional]
+    inputs = [
+        _blank(tensor, spec.max_batch_size > 0)
+        for tensor in spec.inputs.values()
+        if not tensor.is_optional
+    ]
     parameters: dict[str, ParameterValue] = {CALL_PARAMETER: _CALL_ENCODER.encode(call).decode()}
-    return InferRequest(spec.name, inputs, model_version, id, parameters=parameters, priority=max(call.priority, 0))
+    return InferRequest(
+        spec.name, inputs, model_version, id, parameters=parameters, priority=max(call.priority, 0)
+    )
 
 
 def _blank(tensor: TensorSpec, is_batched: bool) -> Tensor:
     shape = [1] * is_batched + [1 if dim == -1 else dim for dim in tensor.dims]
     count = prod(shape)
-    data = encode_byte_strings([b""] * count) if tensor.datatype == "BYTES" else bytes(count * DATATYPES[tensor.datatype].byte_size)
+    data = (
+        encode_byte_strings([b""] * count)
+        if tensor.datatype == "BYTES"
+        else bytes(count * DATATYPES[tensor.datatype].byte_size)
+    )
     return Tensor(tensor.name, tensor.datatype, shape, data)
 
 

@@ -1,6 +1,7 @@
 """Every message between the server and a worker, and between the server and a template process.
 
-Each is a tagged msgpack array: a length of 4 bytes, then the struct. Descriptors ride beside `Slots`, `Started` and `Fork`.
+Each is a tagged msgpack array: a length of 4 bytes, then the struct. Descriptors ride beside
+`Slots`, `Started` and `Fork`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Message(msgspec.Struct, array_like=True, tag_field="t"):
 
 
 class Slots(Message, tag=1):
-    """New shared memory of the sender, one descriptor each, in this order; and slots that are no more."""
+    """New shared memory of the sender, one descriptor each, in this order; and slots that are no
+    more."""
 
     ids: list[int]
     sizes: list[int]
@@ -67,7 +69,8 @@ class Cancel(Message, tag=13):
 
 
 class Flow(Message, tag=18):
-    """Who reads the responses to a request cannot keep up, or can again: sending more waits meanwhile."""
+    """Who reads the responses to a request cannot keep up, or can again: sending more waits
+    meanwhile."""
 
     handle: int
     is_paused: bool
@@ -98,7 +101,8 @@ class Unload(Message, tag=17):
 
 
 class Lend(Message, tag=19):
-    """Requests also come on the descriptor beside this, until its end; that is answered by `Returned`."""
+    """Requests also come on the descriptor beside this, until its end; that is answered by
+    `Returned`."""
 
     lease: int
 
@@ -115,7 +119,8 @@ class Borrow(Message, tag=20):
 
 
 class Started(Message, tag=30):
-    """The first message of a worker, with its own pidfd: no other process can have taken the number."""
+    """The first message of a worker, with its own pidfd: no other process can have taken the
+    number."""
 
     pid: int
 
@@ -189,7 +194,8 @@ class LogLine(Message, tag=40):
 
 
 class Returned(Message, tag=44):
-    """The worker has read every request of this lease: the lease was recalled, or the borrower is gone."""
+    """The worker has read every request of this lease: the lease was recalled, or the borrower is
+    gone."""
 
     lease: int
 
@@ -206,7 +212,21 @@ class Pong(Message, tag=41):
     """What the model's own `is_ready` says."""
 
 
-ToWorker: TypeAlias = Slots | Released | Configure | Load | Execute | Cancel | Flow | CallEvent | Answer | Ping | Unload | Lend | Borrow
+ToWorker: TypeAlias = (
+    Slots
+    | Released
+    | Configure
+    | Load
+    | Execute
+    | Cancel
+    | Flow
+    | CallEvent
+    | Answer
+    | Ping
+    | Unload
+    | Lend
+    | Borrow
+)
 ToServer: TypeAlias = (
     Slots
     | Released

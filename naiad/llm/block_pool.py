@@ -1,9 +1,11 @@
 """Which KV blocks are free, shared or remembered for their content. No tensors here, only numbers.
 
-In:  the scheduler asks for blocks, gives them back, and names the content of full ones by a chained hash.
+In:  the scheduler asks for blocks, gives them back, and names the content of full ones by a chained
+     hash.
 Out: block numbers; block 0 is never given out, padded rows write there.
-Invariant: a block is in `_free` exactly when nobody holds it. A free block keeps its content, and can be found by its hash,
-until it is given out again; the one that was freed longest ago goes first.
+Invariant: a block is in `_free` exactly when nobody holds it. A free block keeps its content, and
+           can be found by its hash, until it is given out again; the one that was freed longest ago
+           goes first.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ def root_hash(salt: str) -> bytes:
 
 
 def chain_hash(parent: bytes, tokens: Run[int]) -> bytes:
-    """Names a full block by everything up to its end. Cryptographic: a guessed collision would leak another's prompt."""
+    """Names a full block by everything up to its end. Cryptographic: a guessed collision would leak
+    another's prompt."""
     return blake2b(parent + array("i", tokens).tobytes(), digest_size=16).digest()
 
 
@@ -75,7 +78,8 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: Run[int]) -> None:
-        """The end of a sequence is freed first: a shorter prefix is more likely to be asked for again."""
+        """The end of a sequence is freed first: a shorter prefix is more likely to be asked for
+        again."""
         for block in reversed(blocks):
             self._num_holders[block] -= 1
             if self._num_holders[block] == 0:
@@ -84,7 +88,8 @@ class BlockPool:
                     self._free.move_to_end(block, last=False)
 
     def remember(self, block: int, block_hash: bytes) -> None:
-        """The block now holds this content. A second block with the same content stays anonymous."""
+        """The block now holds this content. A second block with the same content stays
+        anonymous."""
         if block_hash not in self._block_of and self._hash_of[block] is None:
             self._block_of[block_hash] = block
             self._hash_of[block] = block_hash

@@ -1,8 +1,10 @@
 """The engine: requests in, tokens out, one step at a time. Runs without the server, on one thread.
 
-In:  submit(GenerationRequest), cancel(id). Out: step() returns what every completion gained since the last call.
-Rule: what a request does wrong is its own error, raised by submit; what the device does wrong fails the requests that were on it.
-With asynchronous steps a step's tokens are read while the next one runs, so `step` returns the tokens of the launch before.
+In:  submit(GenerationRequest), cancel(id). Out: step() returns what every completion gained since
+     the last call.
+Rule: what a request does wrong is its own error, raised by submit; what the device does wrong fails
+      the requests that were on it. With asynchronous steps a step's tokens are read while the next
+      one runs, so `step` returns the tokens of the launch before.
 """
 
 from __future__ import annotations
@@ -57,13 +59,17 @@ class Engine:
         self._num_submitted = 0
 
     def submit(self, request: GenerationRequest) -> None:
-        """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too many wait already."""
+        """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too
+        many wait already."""
         if request.id in self._sequences:
             raise invalid_arg(f"a request with id '{request.id}' is under way already")
         request.parameters.check(self.builder.vocab_size)
         request.parameters.check_room(self.settings.max_waiting_requests)
         if len(self.scheduler.waiting) + request.parameters.n > self.settings.max_waiting_requests:
-            raise unavailable(f"{len(self.scheduler.waiting)} requests wait already, the limit is {self.settings.max_waiting_requests}", 1)
+            raise unavailable(
+                f"{len(self.scheduler.waiting)} requests wait already, the limit is {self.settings.max_waiting_requests}",
+                1,
+            )
         sequences = self.builder.build(request, self._num_submitted, self._random)
         now_ns = self._clock_ns()
         for sequence in sequences:
@@ -76,7 +82,9 @@ class Engine:
         """Its blocks are free at once. Unknown ids are ignored: the request may just have ended."""
         for sequence in self._sequences.get(request_id, ()):
             if sequence.status is not Status.FINISHED:
-                self._finish(sequence, TokenOutput(request_id, sequence.index, []), FinishReason.CANCELLED)
+                self._finish(
+                    sequence, TokenOutput(request_id, sequence.index, []), FinishReason.CANCELLED
+                )
 
     @property
     def has_work(self) -> bool:
@@ -88,7 +96,8 @@ class Engine:
         return bool(self._in_flight) and self._depth > 0 and not self.scheduler.num_host_bound
 
     def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
-        """`on_launched` is called before the thread waits for the device: what need not be done before a launch is best done there."""
+        """`on_launched` is called before the thread waits for the device: what need not be done
+        before a launch is best done there."""
         if self.scheduler.num_host_bound:
             self._catch_up(0)
         plan = self.scheduler.schedule()
@@ -154,10 +163,17 @@ class Engine:
                     self._append(sequence, tokens[index], logprobs.get(index), now_ns)
                 index += 1
 
-    def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, now_ns: int) -> None:
+    def _append(
+        self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, now_ns: int
+    ) -> None:
         sequence.tokens.append(token)
         self.statistics.record_token(sequence, now_ns)
-        output = TokenOutput(sequence.request.id, sequence.index, [token], num_prompt_tokens=sequence.num_prompt_tokens)
+        output = TokenOutput(
+            sequence.request.id,
+            sequence.index,
+            [token],
+            num_prompt_tokens=sequence.num_prompt_tokens,
+        )
         output.num_cached_tokens = sequence.num_cached_tokens
         if logprobs is not None:
             output.logprobs = [logprobs]
@@ -194,8 +210,18 @@ class Engine:
             self._finish(sequence, output, FinishReason.STOP)
         return is_finished
 
-    def _finish(self, sequence: Sequence, output: TokenOutput, reason: FinishReason, stop: int | str | None = None) -> None:
-        if sequence.text is not None and sequence.text.matched_stop is None and reason in (FinishReason.STOP, FinishReason.LENGTH):
+    def _finish(
+        self,
+        sequence: Sequence,
+        output: TokenOutput,
+        reason: FinishReason,
+        stop: int | str | None = None,
+    ) -> None:
+        if (
+            sequence.text is not None
+            and sequence.text.matched_stop is None
+            and reason in (FinishReason.STOP, FinishReason.LENGTH)
+        ):
             output.text += sequence.text.finish()
             if sequence.text.matched_stop is not None:
                 reason, stop = FinishReason.STOP, sequence.text.matched_stop
@@ -210,10 +236,15 @@ class Engine:
 
     def _fail(self, sequence: Sequence, error: NaiadError) -> None:
         if sequence.status is not Status.FINISHED:
-            self._finish(sequence, TokenOutput(sequence.request.id, sequence.index, [], error=error), FinishReason.ERROR)
+            self._finish(
+                sequence,
+                TokenOutput(sequence.request.id, sequence.index, [], error=error),
+                FinishReason.ERROR,
+            )
 
     def _shrink(self, plan: StepPlan, error: Exception) -> None:
-        """Out of memory: the same rows again, in smaller steps. What the failed step was to write cannot be trusted."""
+        """Out of memory: the same rows again, in smaller steps. What the failed step was to write
+        cannot be trusted."""
         self._catch_up(0)
         self.scheduler.pool.forget_all()
         torch.cuda.empty_cache()
@@ -223,7 +254,10 @@ class Engine:
             if row.sequence.status is not Status.RUNNING:
                 continue
             if budget // 2 < MIN_BATCHED_TOKENS:
-                self._fail(row.sequence, unavailable(f"the device has too little memory for this request: {error}", 5))
+                self._fail(
+                    row.sequence,
+                    unavailable(f"the device has too little memory for this request: {error}", 5),
+                )
             else:
                 self.scheduler.preempt(row.sequence)
         self.scheduler.max_num_batched_tokens = max(MIN_BATCHED_TOKENS, budget // 2)

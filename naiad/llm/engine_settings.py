@@ -1,4 +1,5 @@
-"""What an engine may use of its machine, and how much it takes on at once. Declared here, once; read by load, runner and scheduler."""
+"""What an engine may use of its machine, and how much it takes on at once. Declared here, once;
+read by load, runner and scheduler."""
 
 from __future__ import annotations
 
@@ -11,14 +12,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda, cuda:N."""
     dtype: str = "auto"
-    """auto, float32, bfloat16, float16. auto: the checkpoint's on a GPU; float32 on a CPU, with matrices kept in float16 unless the
-    checkpoint has them in float32."""
+    """auto, float32, bfloat16, float16. auto: the checkpoint's on a GPU; float32 on a CPU, with
+    matrices kept in float16 unless the checkpoint has them in float32."""
     load_format: str = "auto"
-    """auto: the checkpoint's weights; dummy: random ones of its shape, for measurements. Then config.json is enough."""
+    """auto: the checkpoint's weights; dummy: random ones of its shape, for measurements. Then
+    config.json is enough."""
     max_num_seqs: int = 256
     """Sequences that run at the same time."""
     max_num_batched_tokens: int | None = None
-    """Tokens of one step; longer prompts are computed in chunks. None: 8192 on a GPU, 1024 on a CPU."""
+    """Tokens of one step; longer prompts are computed in chunks. None: 8192 on a GPU, 1024 on a
+    CPU."""
     max_model_len: int | None = None
     """Prompt and output together. None: what the model was made for."""
     block_size: int = 16
@@ -48,12 +51,21 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         if self.dtype not in ("auto", "float32", "bfloat16", "float16"):
-            raise invalid_arg(f"dtype is '{self.dtype}', expected auto, float32, bfloat16 or float16")
+            raise invalid_arg(
+                f"dtype is '{self.dtype}', expected auto, float32, bfloat16 or float16"
+            )
         if self.load_format not in ("auto", "dummy"):
             raise invalid_arg(f"load_format is '{self.load_format}', expected auto or dummy")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise invalid_arg(f"block_size is {self.block_size}, expected a power of two")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_kv_blocks", "kv_cache_bytes", "max_waiting_requests"):
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "num_kv_blocks",
+            "kv_cache_bytes",
+            "max_waiting_requests",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise invalid_arg(f"{name} is {value}, expected at least 1")

@@ -1,4 +1,5 @@
-"""What the engine counts, for whoever shows metrics: totals since the start, and three latency histograms. Plain numbers, one writer."""
+"""What the engine counts, for whoever shows metrics: totals since the start, and three latency
+histograms. Plain numbers, one writer."""
 
 from __future__ import annotations
 
@@ -9,8 +10,49 @@ from naiad.llm.sequence import Sequence
 FIRST_TOKEN_BUCKETS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
 )  # fmt: skip
-INTER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0)
-REQUEST_BUCKETS_S = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)
+INTER_TOKEN_BUCKETS_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    20.0,
+)
+REQUEST_BUCKETS_S = (
+    0.1,
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+    960.0,
+)
 
 
 class EngineStatistics:
@@ -41,10 +83,23 @@ class EngineStatistics:
 class EngineLoad:
     """A reading of the moment, for gauges."""
 
-    __slots__ = ("kv_cache_usage", "num_preemptions", "num_running", "num_waiting", "prefix_hits", "prefix_queries")
+    __slots__ = (
+        "kv_cache_usage",
+        "num_preemptions",
+        "num_running",
+        "num_waiting",
+        "prefix_hits",
+        "prefix_queries",
+    )
 
     def __init__(
-        self, num_running: int, num_waiting: int, kv_cache_usage: float, prefix_queries: int, prefix_hits: int, num_preemptions: int
+        self,
+        num_running: int,
+        num_waiting: int,
+        kv_cache_usage: float,
+        prefix_queries: int,
+        prefix_hits: int,
+        num_preemptions: int,
     ) -> None:
         self.num_running = num_running
         self.num_waiting = num_waiting

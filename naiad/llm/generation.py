@@ -1,7 +1,9 @@
-"""What goes into the engine and what comes out: a request, and per step what each of its completions gained.
+"""What goes into the engine and what comes out: a request, and per step what each of its
+completions gained.
 
 In:  GenerationRequest, given to Engine.submit. Out: TokenOutput, taken from Engine.step.
-Invariant: each completion of an accepted request gets exactly one TokenOutput with a finish_reason, and nothing after it.
+Invariant: each completion of an accepted request gets exactly one TokenOutput with a finish_reason,
+           and nothing after it.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from naiad.llm.parameters import SamplingParameters
 
 
 class Grammar(Protocol):
-    """What a structured-output library must offer. One object per completion; the engine owns the calls, in order."""
+    """What a structured-output library must offer. One object per completion; the engine owns the
+    calls, in order."""
 
     def fill_bitmask(self, bitmask: NDArray[np.int32]) -> None:
         """Writes which tokens may come next, bit t%32 of word t//32, 1 for allowed."""
 
     def accept(self, token: int) -> bool:
-        """False when the token does not fit: the request fails, since the mask should have kept it out."""
+        """False when the token does not fit: the request fails, since the mask should have kept it
+        out."""
 
     def is_finished(self) -> bool:
         """True when nothing but the end may follow: the completion stops."""
@@ -34,7 +38,8 @@ class Grammar(Protocol):
 
 
 class EbnfGrammar(msgspec.Struct, frozen=True):
-    """For engines with a matcher inside. Made by naiad.llm.grammar, which writes nothing that such a matcher cannot read."""
+    """For engines with a matcher inside. Made by naiad.llm.grammar, which writes nothing that such
+    a matcher cannot read."""
 
     text: str
 
@@ -63,7 +68,8 @@ class GenerationRequest(msgspec.Struct, eq=False, kw_only=True):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """Natural logarithms of the model's own distribution, before temperature, penalties and masks."""
+    """Natural logarithms of the model's own distribution, before temperature, penalties and
+    masks."""
 
     token: int
     logprob: float

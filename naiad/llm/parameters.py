@@ -1,7 +1,10 @@
-"""How one request wants its tokens chosen and when it wants to stop; checked once, before the engine sees the request.
+"""How one request wants its tokens chosen and when it wants to stop; checked once, before the
+engine sees the request.
 
-In:  what a client asked for, already in our names. Out: read by the sampler's slot table and by the stop checks.
-Rule: a bad value is this request's INVALID_ARG, with the parameter's name, what came and what was expected.
+In:  what a client asked for, already in our names. Out: read by the sampler's slot table and by the
+     stop checks.
+Rule: a bad value is this request's INVALID_ARG, with the parameter's name, what came and what was
+      expected.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     """None: as many as the context holds. A value beyond the context is cut to it."""
     min_tokens: int = 0
-    """End-of-sequence and stop tokens are impossible, and stop strings ignored, before that many tokens."""
+    """End-of-sequence and stop tokens are impossible, and stop strings ignored, before that many
+    tokens."""
     temperature: float = 1.0
     """0 is greedy."""
     top_k: int = 0
@@ -30,7 +34,8 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
-    """Over prompt and output, as transformers does it; the other two over the output, as OpenAI does it."""
+    """Over prompt and output, as transformers does it; the other two over the output, as OpenAI
+    does it."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
@@ -38,7 +43,8 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Fixes the random stream: a function of seed, completion index and position only."""
     n: int = 1
     logprobs: int | None = None
-    """Number of alternatives with each chosen token's log-probability; 0 is the chosen token alone."""
+    """Number of alternatives with each chosen token's log-probability; 0 is the chosen token
+    alone."""
     stop: list[str] = []
     stop_token_ids: list[int] = []
     bad_words: list[str] = []
@@ -54,13 +60,19 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     def check_room(self, max_waiting: int) -> None:
         """More completions than may ever wait would be sent away again and again."""
         if self.n > max_waiting:
-            raise invalid_arg(f"n is {self.n}, expected at most {max_waiting}, as many as may wait here")
+            raise invalid_arg(
+                f"n is {self.n}, expected at most {max_waiting}, as many as may wait here"
+            )
 
     def _check_lengths(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise invalid_arg(f"max_tokens is {self.max_tokens}, expected at least 1")
-        if self.min_tokens < 0 or (self.max_tokens is not None and self.min_tokens > self.max_tokens):
-            raise invalid_arg(f"min_tokens is {self.min_tokens}, expected 0 to max_tokens ({self.max_tokens})")
+        if self.min_tokens < 0 or (
+            self.max_tokens is not None and self.min_tokens > self.max_tokens
+        ):
+            raise invalid_arg(
+                f"min_tokens is {self.min_tokens}, expected 0 to max_tokens ({self.max_tokens})"
+            )
         if not 1 <= self.n <= MAX_COMPLETIONS:
             raise invalid_arg(f"n is {self.n}, expected 1 to {MAX_COMPLETIONS}")
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
@@ -80,9 +92,13 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_tokens(self, vocab_size: int) -> None:
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise invalid_arg(f"logit_bias has {len(self.logit_bias)} entries, expected at most {MAX_LOGIT_BIAS}")
+            raise invalid_arg(
+                f"logit_bias has {len(self.logit_bias)} entries, expected at most {MAX_LOGIT_BIAS}"
+            )
         if len(self.stop_token_ids) > MAX_STOP_TOKENS:
-            raise invalid_arg(f"stop_token_ids has {len(self.stop_token_ids)} entries, expected at most {MAX_STOP_TOKENS}")
+            raise invalid_arg(
+                f"stop_token_ids has {len(self.stop_token_ids)} entries, expected at most {MAX_STOP_TOKENS}"
+            )
         for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
             for token in ids:
                 if not 0 <= token < vocab_size:

@@ -1,7 +1,9 @@
 """One completion on its way: its tokens, what of it is computed, the blocks and the slot it holds.
 
-In:  made by Engine.submit, one per completion. Out: advanced by the scheduler (computed, blocks) and by postprocessing (tokens).
-Invariant: length = tokens known to the host + tokens sampled but still on the device (num_pending, 0 or 1 between steps).
+In:  made by Engine.submit, one per completion. Out: advanced by the scheduler (computed, blocks)
+     and by postprocessing (tokens).
+Invariant: length = tokens known to the host + tokens sampled but still on the device (num_pending,
+           0 or 1 between steps).
 """
 
 from __future__ import annotations
@@ -54,7 +56,15 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, request: GenerationRequest, index: int, prompt: list[int], max_length: int, seed: int, order: int) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        index: int,
+        prompt: list[int],
+        max_length: int,
+        seed: int,
+        order: int,
+    ) -> None:
         parameters = request.parameters
         self.request = request
         self.index = index
@@ -69,7 +79,8 @@ class Sequence:
         self.logit_bias: dict[int, float] = parameters.logit_bias
         """With the bad words of one token among it."""
         self.bad_words: list[list[int]] = []
-        """Only those of several tokens: the host must look at each token to know what may not follow."""
+        """Only those of several tokens: the host must look at each token to know what may not
+        follow."""
         self.grammar: Grammar | None = None
         self.text: CompletionText | None = None
         self.status = Status.WAITING
@@ -91,7 +102,8 @@ class Sequence:
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens still to be computed; 0 when the last token is on the device and no other may follow it."""
+        """Tokens still to be computed; 0 when the last token is on the device and no other may
+        follow it."""
         length = len(self.tokens) + self.num_pending
         return 0 if length >= self.max_length else length - self.num_computed
 

@@ -1,4 +1,5 @@
-"""A GenerationRequest -> its sequences, one per completion: tokenized, checked against the model, with stops and seeds worked out.
+"""A GenerationRequest -> its sequences, one per completion: tokenized, checked against the model,
+with stops and seeds worked out.
 
 Rule: everything that can be wrong with a request is found here, before the scheduler knows of it.
 """
@@ -19,27 +20,43 @@ from naiad.llm.text.tokenizer import Tokenizer
 
 
 class SequenceBuilder:
-    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: list[int], max_model_len: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        vocab_size: int,
+        eos_token_ids: list[int],
+        max_model_len: int,
+    ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.eos_token_ids = eos_token_ids
         self.max_model_len = max_model_len
 
-    def build(self, request: GenerationRequest, order: int, source: random.Random) -> list[Sequence]:
+    def build(
+        self, request: GenerationRequest, order: int, source: random.Random
+    ) -> list[Sequence]:
         parameters = request.parameters
         parameters.check(self.vocab_size)
         grammar = _grammar(request)
         prompt = self._tokenize(request)
         max_length = self._max_length(len(prompt), parameters.max_tokens)
-        stop_token_ids = frozenset(parameters.stop_token_ids) | frozenset(() if parameters.ignore_eos else self.eos_token_ids)
+        stop_token_ids = frozenset(parameters.stop_token_ids) | frozenset(
+            () if parameters.ignore_eos else self.eos_token_ids
+        )
         words = self._split_bad_words(parameters.bad_words)
-        logit_bias = parameters.logit_bias | {word[0]: -math.inf for word in words if len(word) == 1}
+        logit_bias = parameters.logit_bias | {
+            word[0]: -math.inf for word in words if len(word) == 1
+        }
         if len(logit_bias) > MAX_LOGIT_BIAS:
-            raise invalid_arg(f"logit_bias and bad_words have {len(logit_bias)} entries, expected at most {MAX_LOGIT_BIAS}")
+            raise invalid_arg(
+                f"logit_bias and bad_words have {len(logit_bias)} entries, expected at most {MAX_LOGIT_BIAS}"
+            )
         seed = source.getrandbits(63) if parameters.seed is None else parameters.seed
         sequences = []
         for index in range(parameters.n):
-            sequence = Sequence(request, index, prompt, max_length, (seed + index) & ((1 << 64) - 1), order + index)
+            sequence = Sequence(
+                request, index, prompt, max_length, (seed + index) & ((1 << 64) - 1), order + index
+            )
             sequence.stop_token_ids = stop_token_ids
             sequence.bad_words = [word for word in words if len(word) > 1]
             sequence.logit_bias = logit_bias
@@ -60,7 +77,9 @@ class SequenceBuilder:
             raise invalid_arg("the prompt is empty, expected at least one token")
         worst = max(prompt, key=lambda token: token if token >= 0 else math.inf)
         if not 0 <= worst < self.vocab_size:
-            raise invalid_arg(f"the prompt holds token {worst}, expected 0 to {self.vocab_size - 1}")
+            raise invalid_arg(
+                f"the prompt holds token {worst}, expected 0 to {self.vocab_size - 1}"
+            )
         return prompt
 
     def _max_length(self, num_prompt: int, max_tokens: int | None) -> int:
@@ -68,10 +87,15 @@ class SequenceBuilder:
             raise invalid_arg(
                 f"the prompt has {num_prompt} tokens, the model's context is {self.max_model_len} for prompt and output together"
             )
-        return self.max_model_len if max_tokens is None else min(self.max_model_len, num_prompt + max_tokens)
+        return (
+            self.max_model_len
+            if max_tokens is None
+            else min(self.max_model_len, num_prompt + max_tokens)
+        )
 
     def _split_bad_words(self, words: list[str]) -> list[list[int]]:
-        """Each word as it stands at a text's beginning and after a space: tokenizers write those differently."""
+        """Each word as it stands at a text's beginning and after a space: tokenizers write those
+        differently."""
         if not words:
             return []
         if self.tokenizer is None:
@@ -91,12 +115,18 @@ class SequenceBuilder:
                 raise invalid_arg("stop strings need the model's tokenizer and should_detokenize")
             return None
         detokenizer = build_detokenizer(self.tokenizer, prompt, parameters.skip_special_tokens)
-        return CompletionText(detokenizer, StopStrings(parameters.stop, parameters.include_stop_str_in_output))
+        return CompletionText(
+            detokenizer, StopStrings(parameters.stop, parameters.include_stop_str_in_output)
+        )
 
 
 def _grammar(request: GenerationRequest) -> Grammar | None:
     if isinstance(request.grammar, EbnfGrammar):
-        raise invalid_arg("the native engine takes no text of a grammar, expected one that is compiled")
+        raise invalid_arg(
+            "the native engine takes no text of a grammar, expected one that is compiled"
+        )
     if request.grammar is not None and request.parameters.min_tokens:
-        raise invalid_arg("min_tokens cannot be kept beside a grammar, which ends the answer itself")
+        raise invalid_arg(
+            "min_tokens cannot be kept beside a grammar, which ends the answer itself"
+        )
     return request.grammar

@@ -1,11 +1,14 @@
-"""What the next step computes: every running sequence catches up its uncomputed tokens, within one token budget.
+"""What the next step computes: every running sequence catches up its uncomputed tokens, within one
+token budget.
 
-There are no prefill and decode phases: a sequence that generates has one uncomputed token, a new one has its prompt, and a long prompt is
-cut where the budget ends. One-token rows come first and are never held up by prompts. When blocks run out, the sequence of lowest
-rank gives all of its blocks back and is computed again later.
+There are no prefill and decode phases: a sequence that generates has one uncomputed token, a new
+one has its prompt, and a long prompt is cut where the budget ends. One-token rows come first and
+are never held up by prompts. When blocks run out, the sequence of lowest rank gives all of its
+blocks back and is computed again later.
 
 In:  sequences from Engine.submit. Out: a StepPlan for the runner.
-Rule: only this file moves a sequence between waiting and running, and only this file holds blocks and slots.
+Rule: only this file moves a sequence between waiting and running, and only this file holds blocks
+      and slots.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ class ScheduledRow(msgspec.Struct, eq=False):
 
 class StepPlan(msgspec.Struct, eq=False):
     rows: list[ScheduledRow] = msgspec.field(default_factory=list)
-    """One-token rows first; a prompt may be cut to one token too, and is then still among the others."""
+    """One-token rows first; a prompt may be cut to one token too, and is then still among the
+    others."""
     num_single: int = 0
     num_tokens: int = 0
     admitted: list[Sequence] = msgspec.field(default_factory=list)
@@ -38,7 +42,13 @@ class StepPlan(msgspec.Struct, eq=False):
 
 
 class TokenScheduler:
-    def __init__(self, pool: BlockPool, max_num_seqs: int, max_num_batched_tokens: int, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        enable_prefix_caching: bool = True,
+    ) -> None:
         self.pool = pool
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_prefix_caching = enable_prefix_caching
@@ -55,7 +65,8 @@ class TokenScheduler:
         self.waiting.push(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Gives back all it holds. Safe with a step in flight: later steps run after it on the same device stream."""
+        """Gives back all it holds. Safe with a step in flight: later steps run after it on the same
+        device stream."""
         if sequence.status is Status.RUNNING:
             self.running.remove(sequence)
             self._release(sequence)
@@ -79,7 +90,8 @@ class TokenScheduler:
         return self._commit(singles, prompts, admitted)
 
     def preempt(self, sequence: Sequence) -> None:
-        """A token of it may still be on the device: it is appended when it arrives, and computed again with the rest."""
+        """A token of it may still be on the device: it is appended when it arrives, and computed
+        again with the rest."""
         self.running.remove(sequence)
         self._release(sequence)
         sequence.status = Status.WAITING
@@ -96,7 +108,9 @@ class TokenScheduler:
                 budget -= 1
         return budget
 
-    def _plan_prompts(self, singles: list[Sequence], prompts: list[tuple[Sequence, int]], budget: int) -> int:
+    def _plan_prompts(
+        self, singles: list[Sequence], prompts: list[tuple[Sequence, int]], budget: int
+    ) -> int:
         index = 0
         while index < len(self.running) and budget > 0:
             sequence = self.running[index]
@@ -107,7 +121,13 @@ class TokenScheduler:
                 budget -= count
         return budget
 
-    def _make_room(self, sequence: Sequence, count: int, singles: list[Sequence], prompts: list[tuple[Sequence, int]]) -> bool:
+    def _make_room(
+        self,
+        sequence: Sequence,
+        count: int,
+        singles: list[Sequence],
+        prompts: list[tuple[Sequence, int]],
+    ) -> bool:
         """Blocks for `count` more tokens. False when the sequence itself had to give way."""
         pool = self.pool
         need = -(-(sequence.num_computed + count) // pool.block_size) - len(sequence.blocks)
@@ -124,7 +144,13 @@ class TokenScheduler:
         sequence.blocks += pool.allocate(need)
         return True
 
-    def _admit(self, singles: list[Sequence], prompts: list[tuple[Sequence, int]], admitted: list[Sequence], budget: int) -> None:
+    def _admit(
+        self,
+        singles: list[Sequence],
+        prompts: list[tuple[Sequence, int]],
+        admitted: list[Sequence],
+        budget: int,
+    ) -> None:
         while budget > 0 and self._free_slots:
             sequence = self.waiting.peek()
             if sequence is None or sequence.num_pending > 0:
@@ -133,7 +159,8 @@ class TokenScheduler:
             num_cached = len(matched) * self.pool.block_size
             count = min(len(sequence.tokens) - num_cached, budget)
             need = -(-(num_cached + count) // self.pool.block_size) - len(matched)
-            # Each running sequence soon wants another block; without this reserve an admission is the next step's preemption.
+            # Each running sequence soon wants another block; without this reserve an admission is
+            # the next step's preemption.
             if self.pool.num_free_without(matched) < need + len(self.running):
                 return
             self.waiting.pop()
@@ -144,14 +171,17 @@ class TokenScheduler:
                 singles.append(sequence)
             else:
                 prompts.append((sequence, count))
-            # Known to others in the same step already: each layer stores all keys and values before any row attends.
+            # Known to others in the same step already: each layer stores all keys and values before
+            # any row attends.
             self._remember(sequence, num_cached + count)
 
     def _match_prefix(self, sequence: Sequence) -> list[int]:
         """Never the whole sequence: its last token must be computed to have logits."""
         if not self.enable_prefix_caching:
             return []
-        return self.pool.match(sequence.hash_full_blocks(len(sequence.tokens) - 1, self.pool.block_size))
+        return self.pool.match(
+            sequence.hash_full_blocks(len(sequence.tokens) - 1, self.pool.block_size)
+        )
 
     def _start(self, sequence: Sequence, matched: list[int], need: int) -> None:
         self.pool.acquire(matched)
@@ -166,7 +196,9 @@ class TokenScheduler:
         sequence.status = Status.RUNNING
         insort(self.running, sequence, key=lambda other: other.rank)
 
-    def _commit(self, singles: list[Sequence], prompts: list[tuple[Sequence, int]], admitted: list[Sequence]) -> StepPlan:
+    def _commit(
+        self, singles: list[Sequence], prompts: list[tuple[Sequence, int]], admitted: list[Sequence]
+    ) -> StepPlan:
         plan = StepPlan(admitted=admitted, num_single=len(singles))
         for sequence in singles:
             self._advance(plan, sequence, 1)
@@ -189,7 +221,9 @@ class TokenScheduler:
         """Full blocks whose tokens the host knows become findable."""
         if not self.enable_prefix_caching:
             return
-        hashes = sequence.hash_full_blocks(min(num_computed, len(sequence.tokens)), self.pool.block_size)
+        hashes = sequence.hash_full_blocks(
+            min(num_computed, len(sequence.tokens)), self.pool.block_size
+        )
         for index in range(sequence.num_remembered, len(hashes)):
             self.pool.remember(sequence.blocks[index], hashes[index])
         sequence.num_remembered = max(sequence.num_remembered, len(hashes))

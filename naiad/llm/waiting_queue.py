@@ -1,4 +1,5 @@
-"""Sequences that hold nothing yet, in order of rank. Cancelled ones are dropped when they come up."""
+"""Sequences that hold nothing yet, in order of rank. Cancelled ones are dropped when they come
+up."""
 
 from __future__ import annotations
 

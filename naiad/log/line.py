@@ -37,18 +37,33 @@ def head(severity: str, time_ns: int, pid: int, file: str, line: int, log_format
     return f"{letter}{t.tm_mon:02}{t.tm_mday:02} {t.tm_hour:02}:{t.tm_min:02}:{t.tm_sec:02}.{ns // 1000:06} {pid} {file}:{line}] "
 
 
-def json_line(severity: str, time_ns: int, pid: int, file: str, line: int, message: str, request_id: str) -> str:
+def json_line(
+    severity: str, time_ns: int, pid: int, file: str, line: int, message: str, request_id: str
+) -> str:
     seconds, ns = divmod(time_ns, 1_000_000_000)
     stamp = f"{_iso_seconds(time.gmtime(seconds))}.{ns // 1000:06}Z"
     try:
-        text = _encoder.encode(LogLine(stamp, severity, pid, _base_name(file), line, message, request_id or msgspec.UNSET)).decode()
+        text = _encoder.encode(
+            LogLine(
+                stamp, severity, pid, _base_name(file), line, message, request_id or msgspec.UNSET
+            )
+        ).decode()
         return _LATE_CONTROL.sub(_escape_character, text) + "\n"
     except UnicodeEncodeError:  # lone surrogates, as in file names that are not UTF-8
-        return json_line(severity, time_ns, pid, _printable(file), line, _printable(message), _printable(request_id))
+        return json_line(
+            severity,
+            time_ns,
+            pid,
+            _printable(file),
+            line,
+            _printable(message),
+            _printable(request_id),
+        )
 
 
 def quote(message: str) -> str:
-    """A JSON string as Triton's logs write it: upper-case hex, other languages' letters as they are."""
+    """A JSON string as Triton's logs write it: upper-case hex, other languages' letters as they
+    are."""
     return f'"{escape(message)}"'
 
 

@@ -1,7 +1,9 @@
-"""The thread that writes log lines, so that a stalled terminal, a slow disk or a closed pipe never holds up the server.
+"""The thread that writes log lines, so that a stalled terminal, a slow disk or a closed pipe never
+holds up the server.
 
 In:  finished lines and the descriptor each goes to. Out: write(2).
-Rule: `put` returns at once whatever the state of the descriptors; what does not fit the budget is dropped and counted.
+Rule: `put` returns at once whatever the state of the descriptors; what does not fit the budget is
+      dropped and counted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ STALL_LIMIT_MS = 5000
 
 
 class LogWriter:
-    def __init__(self, describe_loss: Callable[[int], bytes], max_queued_bytes: int = MAX_QUEUED_BYTES) -> None:
+    def __init__(
+        self, describe_loss: Callable[[int], bytes], max_queued_bytes: int = MAX_QUEUED_BYTES
+    ) -> None:
         self._describe_loss = describe_loss
         self._max_queued_bytes = max_queued_bytes
         self._lock = threading.Lock()
@@ -52,7 +56,8 @@ class LogWriter:
         return done.wait(timeout_s)
 
     def _start(self) -> None:
-        """On the first line; and again in a forked child, where no thread but the caller's lives on and the lock may be held."""
+        """On the first line; and again in a forked child, where no thread but the caller's lives on
+        and the lock may be held."""
         if self._pid != 0:
             self._lock = threading.Lock()
             self._reset()
@@ -95,7 +100,8 @@ class LogWriter:
             self._write(target, self._describe_loss(lost))
 
     def _write(self, descriptor: int, data: bytes) -> None:
-        """A reader that is gone, a full disk, a closed descriptor: the text is lost, and the next one is tried again."""
+        """A reader that is gone, a full disk, a closed descriptor: the text is lost, and the next
+        one is tried again."""
         view = memoryview(data)
         try:
             while view:

@@ -1,8 +1,11 @@
-"""Metrics that models create through pb_utils.MetricFamily: a registry addressed by numbers, because operations come as messages.
+"""Metrics that models create through pb_utils.MetricFamily: a registry addressed by numbers,
+because operations come as messages.
 
-In:  MetricOperation with the name of its owner, one life of a worker. Out: a handle or a value, as float; blocks of the metrics page.
-Rules: families of the same name and kind are one family, metrics of the same labels are one metric, and each lives until the last
-handle to it is deleted or its owner is gone. An owner sees only its own handles.
+In:  MetricOperation with the name of its owner, one life of a worker. Out: a handle or a value, as
+     float; blocks of the metrics page.
+Rules: families of the same name and kind are one family, metrics of the same labels are one metric,
+       and each lives until the last handle to it is deleted or its owner is gone. An owner sees
+       only its own handles.
 """
 
 from __future__ import annotations
@@ -49,16 +52,23 @@ class CustomMetrics:
         self._numbers = count(1)
 
     def reserve(self, kinds: dict[str, str]) -> None:
-        """Kinds of the families that the server itself shows, by name; a model may add to one of the same kind. Once, at start."""
+        """Kinds of the families that the server itself shows, by name; a model may add to one of
+        the same kind. Once, at start."""
         self._reserved = kinds
 
     def apply(self, owner: str, operation: MetricOperation) -> float:
         """Raises NaiadError in Triton's words."""
         match operation.kind:
             case "create_family":
-                return float(self.create_family(owner, operation.name, operation.description, operation.metric_kind))
+                return float(
+                    self.create_family(
+                        owner, operation.name, operation.description, operation.metric_kind
+                    )
+                )
             case "create_metric":
-                return float(self.create_metric(owner, operation.handle, operation.labels, operation.buckets))
+                return float(
+                    self.create_metric(owner, operation.handle, operation.labels, operation.buckets)
+                )
             case "increment":
                 self.increment(owner, operation.handle, operation.value)
             case "set":
@@ -90,7 +100,13 @@ class CustomMetrics:
         self._family_handles[handle] = FamilyHandle(owner, family)
         return handle
 
-    def create_metric(self, owner: str, family_handle: int, labels: dict[str, str], buckets: Collection[float] | None) -> int:
+    def create_metric(
+        self,
+        owner: str,
+        family_handle: int,
+        labels: dict[str, str],
+        buckets: Collection[float] | None,
+    ) -> int:
         parent = self._family_handle(owner, family_handle)
         family = parent.family
         check_labels(labels, family.kind)
@@ -98,7 +114,9 @@ class CustomMetrics:
         text = label_text(labels)
         metric = family.metrics.get(text)
         if metric is None:
-            metric = family.metrics[text] = Metric(text, Histogram(bounds) if family.kind == HISTOGRAM else None)
+            metric = family.metrics[text] = Metric(
+                text, Histogram(bounds) if family.kind == HISTOGRAM else None
+            )
         metric.num_handles += 1
         handle = next(self._numbers)
         self._metric_handles[handle] = MetricHandle(owner, family_handle, metric)
@@ -111,7 +129,9 @@ class CustomMetrics:
             raise _does_not_support(kind, "Increment")
         # NaN passes neither comparison: a counter that became NaN would stay so.
         if kind == COUNTER and not value >= 0:
-            raise invalid_arg("TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values.")
+            raise invalid_arg(
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+            )
         metric.value += value
 
     def set(self, owner: str, handle: int, value: float) -> None:
@@ -127,13 +147,18 @@ class CustomMetrics:
         metric.histogram.observe(value)
 
     def merge(self, owner: str, handle: int, counts: list[int], total: float) -> None:
-        """What the worker has observed since the last time, for histograms of more values than messages should carry."""
+        """What the worker has observed since the last time, for histograms of more values than
+        messages should carry."""
         metric, kind = self._metric(owner, handle)
         if metric.histogram is None:
             raise _does_not_support(kind, "Merge")
         if len(counts) != len(metric.histogram.counts):
-            raise invalid_arg(f"{len(counts)} counts for a histogram of {len(metric.histogram.counts)} buckets")
-        metric.histogram.counts = [old + new for old, new in zip(metric.histogram.counts, counts, strict=True)]
+            raise invalid_arg(
+                f"{len(counts)} counts for a histogram of {len(metric.histogram.counts)} buckets"
+            )
+        metric.histogram.counts = [
+            old + new for old, new in zip(metric.histogram.counts, counts, strict=True)
+        ]
         metric.histogram.total += total
 
     def value(self, owner: str, handle: int) -> float:
@@ -162,13 +187,20 @@ class CustomMetrics:
 
     def drop_owner(self, owner: str) -> None:
         """Its worker is gone, and with it every handle that it had."""
-        for handle in [handle for handle, entry in self._family_handles.items() if entry.owner == owner]:
+        for handle in [
+            handle for handle, entry in self._family_handles.items() if entry.owner == owner
+        ]:
             self.delete_family(owner, handle)
 
     def values(self, name: str) -> dict[str, float]:
-        """Of the counters or gauges of a family, by the text of their labels; none when there is no such family."""
+        """Of the counters or gauges of a family, by the text of their labels; none when there is no
+        such family."""
         family = self._families.get(name)
-        return {} if family is None else {text: metric.value for text, metric in family.metrics.items()}
+        return (
+            {}
+            if family is None
+            else {text: metric.value for text, metric in family.metrics.items()}
+        )
 
     def blocks(self) -> list[Block]:
         return [family.block() for family in self._families.values()]

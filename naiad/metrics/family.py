@@ -1,6 +1,8 @@
-"""A metric family of a model and its metrics: what is counted, and what names, labels and buckets are allowed.
+"""A metric family of a model and its metrics: what is counted, and what names, labels and buckets
+are allowed.
 
-Errors are Triton's words (prometheus-cpp's, mostly); models see them behind `Failed to create metric: ` and the like.
+Errors are Triton's words (prometheus-cpp's, mostly); models see them behind `Failed to create
+metric: ` and the like.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from itertools import pairwise
 
 from naiad.core.statistics import Histogram
 from naiad.errors import invalid_arg
-from naiad.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, LABEL_NAME, METRIC_NAME, Block, number
+from naiad.metrics.exposition import (
+    COUNTER,
+    GAUGE,
+    HISTOGRAM,
+    LABEL_NAME,
+    METRIC_NAME,
+    Block,
+    number,
+)
 
 
 class Metric:
@@ -43,7 +53,9 @@ class Family:
                 block.add(metric.labels, metric.value)
             else:
                 bounds = [number(bound) for bound in metric.histogram.bounds]
-                block.add_histogram(metric.labels, bounds, metric.histogram.counts, metric.histogram.total)
+                block.add_histogram(
+                    metric.labels, bounds, metric.histogram.counts, metric.histogram.total
+                )
         return block
 
 
@@ -56,8 +68,13 @@ def check_family(name: str, kind: str) -> None:
 
 def check_labels(labels: Iterable[str], kind: str) -> None:
     for name in labels:
-        # `le` would stand twice in a histogram's lines; Triton lets it and shows a page that no scraper reads.
-        if LABEL_NAME.fullmatch(name) is None or name.startswith("__") or (kind == HISTOGRAM and name == "le"):
+        # `le` would stand twice in a histogram's lines; Triton lets it and shows a page that no
+        # scraper reads.
+        if (
+            LABEL_NAME.fullmatch(name) is None
+            or name.startswith("__")
+            or (kind == HISTOGRAM and name == "le")
+        ):
             raise invalid_arg("Invalid label name")
 
 
@@ -69,6 +86,8 @@ def checked_bounds(kind: str, buckets: Collection[float] | None) -> tuple[float,
     if buckets is None:
         raise invalid_arg("Bucket boundaries not found in Metric args.")
     bounds = tuple(buckets)
-    if any(math.isnan(bound) for bound in bounds) or any(low >= high for low, high in pairwise(bounds)):
+    if any(math.isnan(bound) for bound in bounds) or any(
+        low >= high for low, high in pairwise(bounds)
+    ):
         raise invalid_arg("Bucket Boundaries must be strictly sorted")
     return bounds[:-1] if bounds and bounds[-1] == math.inf else bounds  # +Inf is there anyway

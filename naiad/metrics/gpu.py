@@ -1,7 +1,8 @@
 """Readings of the GPUs through NVML, where the `gpu` extra is installed and a driver answers.
 
-Rule: a machine without GPUs, without the library or with a driver that fails is normal: there are no readings then, and no error.
-Calls may block inside the driver: only naiad.metrics.host's thread makes them.
+Rule: a machine without GPUs, without the library or with a driver that fails is normal: there are
+      no readings then, and no error. Calls may block inside the driver: only naiad.metrics.host's
+      thread makes them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Gpus:
         except pynvml.NVMLError:
             pass
         self._nvml = pynvml
-        self._start_energy_mj = {uuid: self._energy_mj(handle) for uuid, handle in self._handles.items()}
+        self._start_energy_mj = {
+            uuid: self._energy_mj(handle) for uuid, handle in self._handles.items()
+        }
 
     def close(self) -> None:
         if self._nvml is not None:

@@ -1,4 +1,5 @@
-"""How full the memory of a GPU is, by its number in instance groups: 0 is the first one that CUDA_VISIBLE_DEVICES leaves visible.
+"""How full the memory of a GPU is, by its number in instance groups: 0 is the first one that
+CUDA_VISIBLE_DEVICES leaves visible.
 
 Blocks inside the driver: never on the event loop.
 """
@@ -19,7 +20,8 @@ class GpuMemory(msgspec.Struct, frozen=True):
 
 
 def read_gpu_memory(device: int, environ: Mapping[str, str] = os.environ) -> GpuMemory | None:
-    """None where it cannot be known: no such GPU, no driver, or the `gpu` extra is not installed."""
+    """None where it cannot be known: no such GPU, no driver, or the `gpu` extra is not
+    installed."""
     gpus = Gpus()
     gpus.open()
     try:
@@ -36,7 +38,8 @@ def read_gpu_memory(device: int, environ: Mapping[str, str] = os.environ) -> Gpu
 
 
 def visible_gpus(uuids: Sequence[str], visible: str | None) -> list[str]:
-    """`visible`: CUDA_VISIBLE_DEVICES. Numbers, or UUIDs as far as they are unique; CUDA stops reading at what it cannot use."""
+    """`visible`: CUDA_VISIBLE_DEVICES. Numbers, or UUIDs as far as they are unique; CUDA stops
+    reading at what it cannot use."""
     if visible is None:
         return list(uuids)
     found: list[str] = []
@@ -44,7 +47,9 @@ def visible_gpus(uuids: Sequence[str], visible: str | None) -> list[str]:
         if entry.isdigit():
             matching = list(uuids[int(entry) : int(entry) + 1])
         else:
-            matching = [uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)]
+            matching = [
+                uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)
+            ]
         if len(matching) != 1 or matching[0] in found:
             break
         found += matching

@@ -1,4 +1,5 @@
-"""Readings of the machine, taken every --metrics-interval-ms by a thread of their own, so that a slow driver delays nobody.
+"""Readings of the machine, taken every --metrics-interval-ms by a thread of their own, so that a
+slow driver delays nobody.
 
 In:  psutil and NVML. Out: `latest`, replaced as a whole, read at scrape time.
 """
@@ -37,7 +38,9 @@ class HostSampler:
 
     def start(self) -> None:
         if self._has_cpu or self._gpus is not None:
-            self._thread = threading.Thread(target=self._run, name="naiad-host-metrics", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name="naiad-host-metrics", daemon=True
+            )
             self._thread.start()
 
     def stop(self, wait_s: float = 1.0) -> None:
@@ -53,9 +56,13 @@ class HostSampler:
         while True:
             try:
                 self.latest = self._read()
-            except Exception as failure:  # /proc hidden, a container without permissions: the page goes without
+            except (
+                Exception
+            ) as failure:  # /proc hidden, a container without permissions: the page goes without
                 if not has_failed:
-                    log.warning(f"cannot read the host's metrics: {type(failure).__name__}: {failure}")
+                    log.warning(
+                        f"cannot read the host's metrics: {type(failure).__name__}: {failure}"
+                    )
                 has_failed = True
             self.has_read.set()
             if self._stopped.wait(self._interval_s):
@@ -71,7 +78,9 @@ class HostSampler:
 
         memory = psutil.virtual_memory()
         utilization = psutil.cpu_percent(interval=None) / 100
-        return HostReading(min(max(utilization, 0.0), 1.0), memory.total, memory.total - memory.available, gpus)
+        return HostReading(
+            min(max(utilization, 0.0), 1.0), memory.total, memory.total - memory.available, gpus
+        )
 
 
 _GPU_ROWS = [
@@ -80,7 +89,12 @@ _GPU_ROWS = [
     ("nv_gpu_memory_used_bytes", GAUGE, "GPU used memory, in bytes", "memory_used_bytes"),
     ("nv_gpu_power_usage", GAUGE, "GPU power usage in watts", "power_usage_w"),
     ("nv_gpu_power_limit", GAUGE, "GPU power management limit in watts", "power_limit_w"),
-    ("nv_energy_consumption", COUNTER, "GPU energy consumption in joules since the Triton Server started", "energy_j"),
+    (
+        "nv_energy_consumption",
+        COUNTER,
+        "GPU energy consumption in joules since the Triton Server started",
+        "energy_j",
+    ),
 ]
 _CPU_ROWS = [
     ("nv_cpu_utilization", GAUGE, "CPU utilization rate [0.0 - 1.0]", "cpu_utilization"),

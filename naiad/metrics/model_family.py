@@ -1,6 +1,8 @@
-"""The table of metrics that every model has: name, help and where the value is found in its statistics.
+"""The table of metrics that every model has: name, help and where the value is found in its
+statistics.
 
-Names, help texts and order of the nv_ rows are Triton's, word for word; dashboards and analyzers match on them.
+Names, help texts and order of the nv_ rows are Triton's, word for word; dashboards and analyzers
+match on them.
 """
 
 from __future__ import annotations
@@ -37,12 +39,25 @@ _INPUT = "Cumulative compute input duration in microseconds (does not include ca
 _INFER = "Cumulative compute inference duration in microseconds (does not include cached requests)"
 _OUTPUT = "Cumulative inference compute output duration in microseconds (does not include cached requests)"
 
-SUCCESS = Row("nv_inference_request_success", "Number of successful inference requests, all batch sizes", attrgetter("success.count"))
-FAILURE_NAME, FAILURE_HELP = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
+SUCCESS = Row(
+    "nv_inference_request_success",
+    "Number of successful inference requests, all batch sizes",
+    attrgetter("success.count"),
+)
+FAILURE_NAME, FAILURE_HELP = (
+    "nv_inference_request_failure",
+    "Number of failed inference requests, all batch sizes",
+)
 COUNTS = [
-    Row("nv_inference_count", "Number of inferences performed (does not include cached requests)", attrgetter("inference_count")),
     Row(
-        "nv_inference_exec_count", "Number of model executions performed (does not include cached requests)", attrgetter("execution_count")
+        "nv_inference_count",
+        "Number of inferences performed (does not include cached requests)",
+        attrgetter("inference_count"),
+    ),
+    Row(
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        attrgetter("execution_count"),
     ),
 ]
 LATENCIES = [
@@ -52,18 +67,32 @@ LATENCIES = [
     Row("nv_inference_compute_infer_duration_us", _INFER, _us("compute_infer")),
     Row("nv_inference_compute_output_duration_us", _OUTPUT, _us("compute_output")),
 ]
-CACHE_HITS = Row("nv_cache_num_hits_per_model", "Number of cache hits per model", attrgetter("cache_hit.count"))
-CACHE_HIT_LATENCY = Row("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds", _us("cache_hit"))
-CACHE_MISSES = Row("nv_cache_num_misses_per_model", "Number of cache misses per model", attrgetter("cache_miss.count"))
+CACHE_HITS = Row(
+    "nv_cache_num_hits_per_model", "Number of cache hits per model", attrgetter("cache_hit.count")
+)
+CACHE_HIT_LATENCY = Row(
+    "nv_cache_hit_duration_per_model",
+    "Total cache hit duration per model, in microseconds",
+    _us("cache_hit"),
+)
+CACHE_MISSES = Row(
+    "nv_cache_num_misses_per_model",
+    "Number of cache misses per model",
+    attrgetter("cache_miss.count"),
+)
 CACHE_MISS_LATENCY = Row(
-    "nv_cache_miss_duration_per_model", "Total cache miss (insert+lookup) duration per model, in microseconds", _us("cache_miss")
+    "nv_cache_miss_duration_per_model",
+    "Total cache miss (insert+lookup) duration per model, in microseconds",
+    _us("cache_miss"),
 )
 PENDING = Row(
     "nv_inference_pending_request_count",
     "Instantaneous number of pending requests awaiting execution per-model.",
     attrgetter("pending_request_count"),
 )
-LOAD_DURATION = Row("nv_model_load_duration_secs", "Model load time in seconds", attrgetter("load_duration_s"))
+LOAD_DURATION = Row(
+    "nv_model_load_duration_secs", "Model load time in seconds", attrgetter("load_duration_s")
+)
 
 FIRST_RESPONSE = SeriesRow(
     "nv_inference_first_response_histogram_ms",
@@ -81,12 +110,38 @@ SUMMARIES = [
 
 # Ours, shown always.
 SECONDS = [
-    SeriesRow("naiad_request_duration_seconds", "Time from the arrival of a request to its answer", "request_histogram"),
-    SeriesRow("naiad_queue_duration_seconds", "Time that a request waited for an instance", "queue_histogram"),
-    SeriesRow("naiad_compute_input_duration_seconds", "Time to bring the inputs of a request to the model", "compute_input_histogram"),
-    SeriesRow("naiad_compute_infer_duration_seconds", "Time that the model took for the batch of a request", "compute_infer_histogram"),
-    SeriesRow("naiad_compute_output_duration_seconds", "Time to bring the outputs of a request back", "compute_output_histogram"),
+    SeriesRow(
+        "naiad_request_duration_seconds",
+        "Time from the arrival of a request to its answer",
+        "request_histogram",
+    ),
+    SeriesRow(
+        "naiad_queue_duration_seconds",
+        "Time that a request waited for an instance",
+        "queue_histogram",
+    ),
+    SeriesRow(
+        "naiad_compute_input_duration_seconds",
+        "Time to bring the inputs of a request to the model",
+        "compute_input_histogram",
+    ),
+    SeriesRow(
+        "naiad_compute_infer_duration_seconds",
+        "Time that the model took for the batch of a request",
+        "compute_infer_histogram",
+    ),
+    SeriesRow(
+        "naiad_compute_output_duration_seconds",
+        "Time to bring the outputs of a request back",
+        "compute_output_histogram",
+    ),
 ]
-BATCH_SIZE = SeriesRow("naiad_batch_size", "Sizes of the batches that were executed", "batch_size_histogram")
-RESTARTS = Row("naiad_worker_restarts_total", "Workers of a model that died and were started again", attrgetter("worker_restarts"))
+BATCH_SIZE = SeriesRow(
+    "naiad_batch_size", "Sizes of the batches that were executed", "batch_size_histogram"
+)
+RESTARTS = Row(
+    "naiad_worker_restarts_total",
+    "Workers of a model that died and were started again",
+    attrgetter("worker_restarts"),
+)
 WORKERS_NAME, WORKERS_HELP = "naiad_workers_ready", "Workers of a model that take requests"

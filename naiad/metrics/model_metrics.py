@@ -1,6 +1,7 @@
 """The metrics of the loaded models: Triton's, and our histograms in seconds beside them.
 
-In:  the statistics of every version that serves, read at scrape time: what is unloaded is gone from the next page.
+In:  the statistics of every version that serves, read at scrape time: what is unloaded is gone from
+     the next page.
 Out: blocks for the metrics page.
 """
 
@@ -12,7 +13,16 @@ import msgspec
 
 from naiad.core.statistics import LATENCY_BUCKETS_S, Histogram, ModelStatistics
 from naiad.metrics import model_family as family
-from naiad.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, LABEL_NAME, SUMMARY, Block, label_text, number
+from naiad.metrics.exposition import (
+    COUNTER,
+    GAUGE,
+    HISTOGRAM,
+    LABEL_NAME,
+    SUMMARY,
+    Block,
+    label_text,
+    number,
+)
 from naiad.metrics.model_family import Row, SeriesRow
 from naiad.metrics.summary import SlidingSummary, SummaryStatistics
 from naiad.settings import LatencyMetrics
@@ -34,7 +44,9 @@ class ModelSeries(msgspec.Struct):
     """The repository of a model, with --model-namespacing."""
 
     def labels(self) -> dict[str, str]:
-        labels = {f"_{key}": value for key, value in self.tags.items() if LABEL_NAME.fullmatch(f"_{key}")}
+        labels = {
+            f"_{key}": value for key, value in self.tags.items() if LABEL_NAME.fullmatch(f"_{key}")
+        }
         if self.gpu_uuid:
             labels["gpu_uuid"] = self.gpu_uuid
         if self.namespace:
@@ -55,7 +67,12 @@ class ModelBlocks:
         rows = [*family.COUNTS, *(family.LATENCIES if latency else ())]
         cache_rows = [family.CACHE_HITS, family.CACHE_MISSES]
         if latency:
-            cache_rows = [family.CACHE_HITS, family.CACHE_HIT_LATENCY, family.CACHE_MISSES, family.CACHE_MISS_LATENCY]
+            cache_rows = [
+                family.CACHE_HITS,
+                family.CACHE_HIT_LATENCY,
+                family.CACHE_MISSES,
+                family.CACHE_MISS_LATENCY,
+            ]
         blocks = [self._values(COUNTER, family.SUCCESS), self._failures()]
         blocks += [self._values(COUNTER, row) for row in rows]
         blocks += [self._values(COUNTER, row, cached_only=True) for row in cache_rows]
@@ -65,10 +82,16 @@ class ModelBlocks:
         workers = Block(family.WORKERS_NAME, GAUGE, family.WORKERS_HELP)
         for model, labels in self._models:
             workers.add(labels, model.num_workers_ready)
-        return [self._values(GAUGE, family.PENDING), self._values(GAUGE, family.LOAD_DURATION), workers]
+        return [
+            self._values(GAUGE, family.PENDING),
+            self._values(GAUGE, family.LOAD_DURATION),
+            workers,
+        ]
 
     def histograms(self) -> list[Block]:
-        blocks = [self._plain_histogram(family.FIRST_RESPONSE)] if self._latency.has_histograms else []
+        blocks = (
+            [self._plain_histogram(family.FIRST_RESPONSE)] if self._latency.has_histograms else []
+        )
         for row in family.SECONDS:
             block = Block(row.name, HISTOGRAM, row.help)
             for model, labels in self._models:
@@ -78,7 +101,9 @@ class ModelBlocks:
         return [*blocks, self._plain_histogram(family.BATCH_SIZE)]
 
     def summaries(self) -> list[Block]:
-        return [self._summary(row) for row in family.SUMMARIES] if self._latency.has_summaries else []
+        return (
+            [self._summary(row) for row in family.SUMMARIES] if self._latency.has_summaries else []
+        )
 
     def _values(self, kind: str, row: Row, *, cached_only: bool = False) -> Block:
         block = Block(row.name, kind, row.help)
@@ -99,7 +124,12 @@ class ModelBlocks:
         block = Block(row.name, HISTOGRAM, row.help)
         for model, labels in self._models:
             histogram: Histogram = getattr(model.statistics, row.field)
-            block.add_histogram(labels, [number(bound) for bound in histogram.bounds], histogram.counts, histogram.total)
+            block.add_histogram(
+                labels,
+                [number(bound) for bound in histogram.bounds],
+                histogram.counts,
+                histogram.total,
+            )
         return block
 
     def _summary(self, row: SeriesRow) -> Block:

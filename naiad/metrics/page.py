@@ -29,7 +29,8 @@ class MetricsPage:
         connections: Callable[[], Mapping[str, int]] = dict,
         cache: Callable[[], CacheReading | None] = lambda: None,
     ) -> None:
-        """`connections`: open connections by protocol, e.g. {"http": 3, "grpc": 1}. `cache`: None where responses are not kept here."""
+        """`connections`: open connections by protocol, e.g. {"http": 3, "grpc": 1}. `cache`: None
+        where responses are not kept here."""
         self._models = models
         self._custom = custom
         self._connections = connections
@@ -37,7 +38,9 @@ class MetricsPage:
         self._latency = latency_metrics(settings.metrics_config)
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
         self.sampler = HostSampler(
-            has_cpu=settings.allow_cpu_metrics, has_gpu=settings.allow_gpu_metrics, interval_s=settings.metrics_interval_ms / 1000
+            has_cpu=settings.allow_cpu_metrics,
+            has_gpu=settings.allow_gpu_metrics,
+            interval_s=settings.metrics_interval_ms / 1000,
         )
         custom.reserve({block.name: block.kind for block in self._own_blocks([], HostReading())})
 
@@ -48,7 +51,9 @@ class MetricsPage:
         self.sampler.stop()
 
     def render(self) -> bytes:
-        blocks = {block.name: block for block in self._own_blocks(self._models(), self.sampler.latest)}
+        blocks = {
+            block.name: block for block in self._own_blocks(self._models(), self.sampler.latest)
+        }
         for block in self._custom.blocks():
             blocks.setdefault(block.name, block)
             if blocks[block.name] is not block:
@@ -70,9 +75,17 @@ class MetricsPage:
 
     def _pinned_memory(self) -> list[Block]:
         """There is no such pool here; Triton without a GPU shows these figures."""
-        total = Block("nv_pinned_memory_pool_total_bytes", GAUGE, "Pinned memory pool total memory size, in bytes")
+        total = Block(
+            "nv_pinned_memory_pool_total_bytes",
+            GAUGE,
+            "Pinned memory pool total memory size, in bytes",
+        )
         total.add("", self._pinned_bytes)
-        used = Block("nv_pinned_memory_pool_used_bytes", GAUGE, "Pinned memory pool used memory size, in bytes")
+        used = Block(
+            "nv_pinned_memory_pool_used_bytes",
+            GAUGE,
+            "Pinned memory pool used memory size, in bytes",
+        )
         used.add("", 0)
         return [total, used]
 
@@ -80,7 +93,9 @@ class MetricsPage:
         connections = Block("naiad_connections", GAUGE, "Open connections of clients")
         for protocol, count in self._connections().items():
             connections.add(label_text({"protocol": protocol}), count)
-        dropped = Block("naiad_log_messages_dropped_total", COUNTER, "Log messages that could not be written")
+        dropped = Block(
+            "naiad_log_messages_dropped_total", COUNTER, "Log messages that could not be written"
+        )
         dropped.add("", log.num_dropped())
         info = Block("naiad_info", GAUGE, "Always 1; the version of the server is a label")
         info.add(label_text({"version": __version__}), 1)

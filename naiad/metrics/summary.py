@@ -1,7 +1,9 @@
 """Triton's opt-in latency summaries: quantiles over the last minute.
 
-In:  durations of answered requests. Out: for each phase a count, a sum and quantiles within 1 % of the true value.
-Rule: memory is bounded by the spread of the values, not by their number; nothing here runs unless summary_latencies is on.
+In:  durations of answered requests. Out: for each phase a count, a sum and quantiles within 1 % of
+     the true value.
+Rule: memory is bounded by the spread of the values, not by their number; nothing here runs unless
+      summary_latencies is on.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class SlidingSummary:
 
     def _forget_old(self, now_ns: int) -> None:
         number = now_ns // SLICE_NS
-        for passed in range(self._slice_number + 1, min(number, self._slice_number + NUM_SLICES) + 1):
+        for passed in range(
+            self._slice_number + 1, min(number, self._slice_number + NUM_SLICES) + 1
+        ):
             self._slices[passed % NUM_SLICES] = {}
         if number > self._slice_number:
             if number - self._slice_number > NUM_SLICES:
@@ -78,16 +82,27 @@ class SummaryStatistics(ModelStatistics):
         self.compute_infer_summary_us = SlidingSummary()
         self.compute_output_summary_us = SlidingSummary()
 
-    def record_success(self, batch_size: int, start_ns: int, queue_start_ns: int, compute_start_ns: int, end_ns: int) -> None:
+    def record_success(
+        self,
+        batch_size: int,
+        start_ns: int,
+        queue_start_ns: int,
+        compute_start_ns: int,
+        end_ns: int,
+    ) -> None:
         super().record_success(batch_size, start_ns, queue_start_ns, compute_start_ns, end_ns)
         self.request_summary_us.observe((end_ns - start_ns) // 1000, end_ns)
         self.queue_summary_us.observe((compute_start_ns - queue_start_ns) // 1000, end_ns)
 
-    def record_answers(self, requests: Sequence[Answered], compute_start_ns: int, end_ns: int) -> None:
+    def record_answers(
+        self, requests: Sequence[Answered], compute_start_ns: int, end_ns: int
+    ) -> None:
         super().record_answers(requests, compute_start_ns, end_ns)
         for request in requests:
             self.request_summary_us.observe((end_ns - request.start_ns) // 1000, end_ns)
-            self.queue_summary_us.observe((compute_start_ns - request.queue_start_ns) // 1000, end_ns)
+            self.queue_summary_us.observe(
+                (compute_start_ns - request.queue_start_ns) // 1000, end_ns
+            )
 
     def record_unqueued(self, requests: Sequence[Answered], end_ns: int) -> None:
         super().record_unqueued(requests, end_ns)
@@ -99,11 +114,21 @@ class SummaryStatistics(ModelStatistics):
         super().record_compute(num_requests, times)
         now_ns = times.compute_end_ns
         for _ in range(num_requests):
-            self.compute_input_summary_us.observe((times.compute_input_end_ns - times.compute_start_ns) // 1000, now_ns)
-            self.compute_infer_summary_us.observe((times.compute_output_start_ns - times.compute_input_end_ns) // 1000, now_ns)
-            self.compute_output_summary_us.observe((now_ns - times.compute_output_start_ns) // 1000, now_ns)
+            self.compute_input_summary_us.observe(
+                (times.compute_input_end_ns - times.compute_start_ns) // 1000, now_ns
+            )
+            self.compute_infer_summary_us.observe(
+                (times.compute_output_start_ns - times.compute_input_end_ns) // 1000, now_ns
+            )
+            self.compute_output_summary_us.observe(
+                (now_ns - times.compute_output_start_ns) // 1000, now_ns
+            )
 
 
 def build_statistics(name: str, version: int, latency: LatencyMetrics) -> ModelStatistics:
     """For each version of a model that is loaded."""
-    return SummaryStatistics(name, version) if latency.has_summaries else ModelStatistics(name, version)
+    return (
+        SummaryStatistics(name, version)
+        if latency.has_summaries
+        else ModelStatistics(name, version)
+    )

@@ -1,6 +1,8 @@
-"""From options to something that can be run: asks the server about the model, reads the data, builds every request once.
+"""From options to something that can be run: asks the server about the model, reads the data,
+builds every request once.
 
-Out: Target. Rule: all that can be wrong with options, data or the model is said here, before the first request of the load.
+Out: Target. Rule: all that can be wrong with options, data or the model is said here, before the
+     first request of the load.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ from naiad.perf.channels.control_http import HttpControl
 from naiad.perf.channels.grpc_head import request_block
 from naiad.perf.channels.grpc_infer import GrpcInferEncoder
 from naiad.perf.channels.http_infer import GenerateEncoder, HttpInferEncoder
-from naiad.perf.channels.infer_request import InferRequest, InputTensor, batched_requests, request_of
+from naiad.perf.channels.infer_request import (
+    InferRequest,
+    InputTensor,
+    batched_requests,
+    request_of,
+)
 from naiad.perf.data import data_file, generated_data, triton_llm
 from naiad.perf.data.dataset import Dataset, check_batch_size, check_shape_names
 from naiad.perf.data.model_facts import ModelFacts
@@ -64,7 +71,11 @@ def server_address(options: PerfOptions) -> Address:
     address = parse_address(options.url, 8001 if options.is_grpc else 8000) if options.url else None
     if address is None:
         address = Address("localhost", 8001 if options.is_grpc else 8000)
-    return msgspec.structs.replace(address, is_tls=True) if options.is_grpc and options.ssl_grpc_use_ssl else address
+    return (
+        msgspec.structs.replace(address, is_tls=True)
+        if options.is_grpc and options.ssl_grpc_use_ssl
+        else address
+    )
 
 
 def tls_files(options: PerfOptions, address: Address) -> TlsFiles | None:
@@ -72,7 +83,9 @@ def tls_files(options: PerfOptions, address: Address) -> TlsFiles | None:
         return None
     if options.is_grpc:
         return TlsFiles(
-            options.ssl_grpc_root_certifications_file, options.ssl_grpc_certificate_chain_file, options.ssl_grpc_private_key_file
+            options.ssl_grpc_root_certifications_file,
+            options.ssl_grpc_certificate_chain_file,
+            options.ssl_grpc_private_key_file,
         )
     return TlsFiles(
         options.ssl_https_ca_certificates_file,
@@ -87,8 +100,12 @@ def make_control(options: PerfOptions) -> Control:
     address = server_address(options)
     files = tls_files(options, address)
     if options.is_grpc:
-        return GrpcControl(address, None if files is None else tls_context(files, ["h2"]), options.header)
-    return HttpControl(address, None if files is None else tls_context(files, ["http/1.1"]), options.header)
+        return GrpcControl(
+            address, None if files is None else tls_context(files, ["h2"]), options.header
+        )
+    return HttpControl(
+        address, None if files is None else tls_context(files, ["http/1.1"]), options.header
+    )
 
 
 def load_options(options: PerfOptions, *, has_details: bool) -> LoadOptions:
@@ -98,7 +115,11 @@ def load_options(options: PerfOptions, *, has_details: bool) -> LoadOptions:
         options.serial_sequences,
         has_details or bool(options.profile_export_file),
         bool(options.request_rate_range or options.request_intervals or options.replay),
-        None if periodic is None else PeriodicSteps(int(periodic.start), int(periodic.end), int(periodic.step), options.request_period),
+        None
+        if periodic is None
+        else PeriodicSteps(
+            int(periodic.start), int(periodic.end), int(periodic.step), options.request_period
+        ),
     )
 
 
@@ -107,7 +128,9 @@ async def prepare_triton(options: PerfOptions) -> Target:
     control = make_control(options)
     target: Target | None = None
     try:
-        facts = await read_model_facts(control, options.model, options.model_version, options.bls_composing_models)
+        facts = await read_model_facts(
+            control, options.model, options.model_version, options.bls_composing_models
+        )
         target = _triton_target(options, control, facts)
         if target.regions is not None:
             await target.regions.register(control)
@@ -136,12 +159,16 @@ def _triton_target(options: PerfOptions, control: Control, facts: ModelFacts) ->
     has_export = bool(options.profile_export_file)
     regions = SharedRegions(options.shared_memory) if options.shared_memory != "none" else None
     if facts.is_sequence:
-        requests = [request_of([step] * options.batch_size, facts, parameters) for step in dataset.steps]
+        requests = [
+            request_of([step] * options.batch_size, facts, parameters) for step in dataset.steps
+        ]
     else:
         requests = batched_requests(dataset, facts, options.batch_size, parameters)
     expected = _expected(dataset, facts, options.batch_size)
     if regions is not None:
-        requests = regions.place(requests, facts, options.batch_size, options.output_shared_memory_size)
+        requests = regions.place(
+            requests, facts, options.batch_size, options.output_shared_memory_size
+        )
     return Target(
         _traffic(options, facts, dataset, requests, should_keep_body=has_export or bool(expected)),
         load_options(options, has_details=options.is_llm),
@@ -167,23 +194,33 @@ def _check_fit(options: PerfOptions, facts: ModelFacts) -> None:
     check_batch_size(facts, options.batch_size)
     check_shape_names(facts, dict(options.shape))
     if facts.is_decoupled and not options.streaming:
-        raise OptionError(f"model '{facts.name}' is decoupled: it can only be measured with --streaming")
+        raise OptionError(
+            f"model '{facts.name}' is decoupled: it can only be measured with --streaming"
+        )
     if options.streaming and options.shared_memory != "none" and not options.is_grpc:
         raise OptionError("--shared-memory cannot be used with generate_stream: use -i grpc")
     if facts.is_sequence and options.streaming and not options.is_grpc:
-        raise OptionError(f"model '{facts.name}' takes sequences, which generate_stream does not carry: use -i grpc")
+        raise OptionError(
+            f"model '{facts.name}' takes sequences, which generate_stream does not carry: use -i grpc"
+        )
     if options.replay and facts.is_sequence:
         raise OptionError("--replay is for language models, not for sequence models")
 
 
 def _dataset(options: PerfOptions, facts: ModelFacts, prompts: PromptChoice | None) -> Dataset:
     if prompts is not None:
-        return triton_llm.prompt_dataset(facts, prompts.prompts, prompts.extra, is_streaming=options.streaming)
+        return triton_llm.prompt_dataset(
+            facts, prompts.prompts, prompts.extra, is_streaming=options.streaming
+        )
     shapes = dict(options.shape)
     given = options.input_data or ("random",)
     if given[0] in ("zero", "random"):
         return generated_data.generate(
-            facts, shapes, is_zero=given[0] == "zero", string_data=options.string_data, string_length=options.string_length
+            facts,
+            shapes,
+            is_zero=given[0] == "zero",
+            string_data=options.string_data,
+            string_length=options.string_length,
         )
     paths = [Path(text) for text in given]
     if paths[0].is_dir():
@@ -191,7 +228,9 @@ def _dataset(options: PerfOptions, facts: ModelFacts, prompts: PromptChoice | No
     return data_file.read_json_files(paths, facts, shapes)
 
 
-def _expected(dataset: Dataset, facts: ModelFacts, batch_size: int) -> list[tuple[InputTensor, ...]]:
+def _expected(
+    dataset: Dataset, facts: ModelFacts, batch_size: int
+) -> list[tuple[InputTensor, ...]]:
     """Of validation_data: the outputs of each prepared request."""
     if not dataset.expected:
         return []
@@ -202,21 +241,49 @@ def _expected(dataset: Dataset, facts: ModelFacts, batch_size: int) -> list[tupl
     return [request.inputs for request in batched_requests(steps, as_inputs, batch_size, {})]
 
 
-def _traffic(options: PerfOptions, facts: ModelFacts, dataset: Dataset, requests: list[InferRequest], *, should_keep_body: bool) -> Traffic:
+def _traffic(
+    options: PerfOptions,
+    facts: ModelFacts,
+    dataset: Dataset,
+    requests: list[InferRequest],
+    *,
+    should_keep_body: bool,
+) -> Traffic:
     address = server_address(options)
     tls = tls_files(options, address)
-    encoding = "" if options.grpc_compression_algorithm == "none" else options.grpc_compression_algorithm
+    encoding = (
+        "" if options.grpc_compression_algorithm == "none" else options.grpc_compression_algorithm
+    )
     if options.is_grpc:
         protocol = "stream" if options.streaming else "grpc"
-        grpc = GrpcInferEncoder(facts.name, facts.version, encoding=encoding, is_stream=options.streaming)
+        grpc = GrpcInferEncoder(
+            facts.name, facts.version, encoding=encoding, is_stream=options.streaming
+        )
         method = "ModelStreamInfer" if options.streaming else "ModelInfer"
         block = request_block(address, method, encoding=encoding, metadata=options.header)
-        sequence = _sequence(options, dataset, [grpc.message(request) for request in requests]) if facts.is_sequence else None
+        sequence = (
+            _sequence(options, dataset, [grpc.message(request) for request in requests])
+            if facts.is_sequence
+            else None
+        )
         prepared = [] if sequence is not None else [grpc.encode(request) for request in requests]
-        return Traffic(protocol, address, tls, block, encoding, prepared, sequence, facts.is_decoupled, should_keep_body, grpc.head_bytes)
+        return Traffic(
+            protocol,
+            address,
+            tls,
+            block,
+            encoding,
+            prepared,
+            sequence,
+            facts.is_decoupled,
+            should_keep_body,
+            grpc.head_bytes,
+        )
     if options.streaming:
         generate = GenerateEncoder(address, facts.name, facts.version, options.header)
-        return Traffic("sse", address, tls, prepared=[generate.encode(request) for request in requests])
+        return Traffic(
+            "sse", address, tls, prepared=[generate.encode(request) for request in requests]
+        )
     http = HttpInferEncoder(
         address,
         facts.name,
@@ -225,13 +292,26 @@ def _traffic(options: PerfOptions, facts: ModelFacts, dataset: Dataset, requests
         is_json_input=options.input_tensor_format == "json",
         is_json_output=options.output_tensor_format == "json",
     )
-    sequence = _sequence(options, dataset, [http.encode_sequence(request) for request in requests]) if facts.is_sequence else None
+    sequence = (
+        _sequence(options, dataset, [http.encode_sequence(request) for request in requests])
+        if facts.is_sequence
+        else None
+    )
     prepared = [] if sequence is not None else [http.encode(request) for request in requests]
-    return Traffic("http", address, tls, prepared=prepared, sequence=sequence, should_keep_body=should_keep_body)
+    return Traffic(
+        "http",
+        address,
+        tls,
+        prepared=prepared,
+        sequence=sequence,
+        should_keep_body=should_keep_body,
+    )
 
 
 def _sequence(options: PerfOptions, dataset: Dataset, parts: list[Any]) -> SequenceTraffic:
     base_length = options.sequence_length or (0 if dataset.is_given else DEFAULT_SEQUENCE_LENGTH)
     ids = options.sequence_id_range
     lengths = [len(stream) for stream in dataset.streams]
-    return SequenceTraffic(parts, lengths, base_length, options.sequence_length_variation, ids.start, ids.end)
+    return SequenceTraffic(
+        parts, lengths, base_length, options.sequence_length_variation, ids.start, ids.end
+    )

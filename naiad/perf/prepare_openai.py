@@ -1,4 +1,5 @@
-"""Preparing a run against an OpenAI-style server: no metadata to ask for, prompts or payloads as JSON over HTTP."""
+"""Preparing a run against an OpenAI-style server: no metadata to ask for, prompts or payloads as
+JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +28,13 @@ async def prepare_openai(options: PerfOptions) -> Target:
     prompts = None if _payload_files(options) else choose_prompts(options)
     payloads = _payloads(options, prompts)
     prepared = [
-        request_bytes(address, "POST", path, json.dumps(document, ensure_ascii=False).encode(), headers=options.header)
+        request_bytes(
+            address,
+            "POST",
+            path,
+            json.dumps(document, ensure_ascii=False).encode(),
+            headers=options.header,
+        )
         for document in payloads
     ]
     is_llm = options.is_llm
@@ -35,7 +42,13 @@ async def prepare_openai(options: PerfOptions) -> Target:
     counting = prompts.counting if prompts is not None else TokenCounting()
     protocol = "sse" if options.streaming else "http"
     return Target(
-        Traffic(protocol, address, tls_files(options, address), prepared=prepared, should_keep_body=is_llm or has_export),
+        Traffic(
+            protocol,
+            address,
+            tls_files(options, address),
+            prepared=prepared,
+            should_keep_body=is_llm or has_export,
+        ),
         load_options(options, has_details=is_llm),
         WindowPlan(1, False, is_llm, options.percentile, dict(options.goodput), counting),
         ModelFacts(options.model, has_statistics=False),
@@ -52,7 +65,13 @@ def _payload_files(options: PerfOptions) -> list[Path]:
 def _payloads(options: PerfOptions, prompts: PromptChoice | None) -> list[dict[str, Any]]:
     if prompts is not None:
         return [
-            payload(options.endpoint, options.model, prompt, is_streaming=options.streaming, extra=prompts.extra)
+            payload(
+                options.endpoint,
+                options.model,
+                prompt,
+                is_streaming=options.streaming,
+                extra=prompts.extra,
+            )
             for prompt in prompts.prompts
         ]
     found: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
 """One run of `naiad perf`: prepare, measure level after level, report.
 
-Rule: whatever happens to the server, what was measured is reported, and the exit code is perf_analyzer's:
-0 fine, 2 not stable, 99 the server could not be used.
+Rule: whatever happens to the server, what was measured is reported, and the exit code is
+      perf_analyzer's: 0 fine, 2 not stable, 99 the server could not be used.
 """
 
 from __future__ import annotations
@@ -57,14 +57,21 @@ class RunResult(msgspec.Struct):
 
 async def prepare(options: PerfOptions) -> Target:
     """Raises OptionError, ControlError, ConnectError."""
-    return await (prepare_openai(options) if options.service_kind == "openai" else prepare_triton(options))
+    return await (
+        prepare_openai(options) if options.service_kind == "openai" else prepare_triton(options)
+    )
 
 
-async def measure_all(options: PerfOptions, target: Target, watcher: Watcher, on_result: Any = None) -> RunResult:
-    """Every level that the options ask for. An interrupt ends the level in progress; the others stay."""
+async def measure_all(
+    options: PerfOptions, target: Target, watcher: Watcher, on_result: Any = None
+) -> RunResult:
+    """Every level that the options ask for. An interrupt ends the level in progress; the others
+    stay."""
     driver = _driver(options, target)
     poller = _poller(options)
-    statistics = StatisticsReader(target.control, target.facts) if target.control is not None else None
+    statistics = (
+        StatisticsReader(target.control, target.facts) if target.control is not None else None
+    )
     measurer = Measurer(driver, target.plan, pace(options), watcher, statistics, poller)
     run = RunResult(options, target, [])
     if poller is not None:
@@ -157,7 +164,9 @@ async def run_one(options: PerfOptions) -> tuple[int, RunResult | None]:
     finished: list[LevelResult] = []
     try:
         print(text_report.settings_text(options, target.facts))
-        watcher = PerfProgress(line, is_verbose=options.verbose, latency_name=_latency_name(options))
+        watcher = PerfProgress(
+            line, is_verbose=options.verbose, latency_name=_latency_name(options)
+        )
 
         def on_result(result: LevelResult) -> None:
             finished.append(result)
@@ -183,19 +192,29 @@ def _latency_name(options: PerfOptions) -> str:
 
 
 def write_reports(result: RunResult) -> None:
-    """The last table on stdout, and the files that were asked for. Raises OptionError for a path that cannot be written."""
+    """The last table on stdout, and the files that were asked for. Raises OptionError for a path
+    that cannot be written."""
     options = result.options
     if result.levels:
         print(text_report.last_table(result.levels, options), end="", flush=True)
     if options.latency_report_file:
-        write_file(options.latency_report_file, csv_text(result.levels, options, result.target.facts))
+        write_file(
+            options.latency_report_file, csv_text(result.levels, options, result.target.facts)
+        )
     if options.profile_export_file:
         try:
             write_profile(
-                Path(options.profile_export_file), result.levels, result.target, options.service_kind, options.endpoint, __version__
+                Path(options.profile_export_file),
+                result.levels,
+                result.target,
+                options.service_kind,
+                options.endpoint,
+                __version__,
             )
         except OSError as error:
-            raise OptionError(f"{options.profile_export_file} cannot be written: {error.strerror}") from None
+            raise OptionError(
+                f"{options.profile_export_file} cannot be written: {error.strerror}"
+            ) from None
 
 
 def write_file(path: str, text: str) -> None:

@@ -1,4 +1,5 @@
-"""`naiad perf` from options to exit code: the run itself, what it is compared with, and the files about all of them."""
+"""`naiad perf` from options to exit code: the run itself, what it is compared with, and the files
+about all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def run(options: PerfOptions) -> int:
     for name in ("latency_report_file", "profile_export_file", "json", "html"):
         if getattr(options, name):
             check_file(f"--{name.replace('_', '-')}", getattr(options, name))
-    # All is read and checked first: a mistake in the last word must not cost the measurements before it.
+    # All is read and checked first: a mistake in the last word must not cost the measurements
+    # before it.
     rivals = [_rival(options, text) for text in options.compare]
     runs: list[SavedRun] = []
     codes: list[int] = []
@@ -65,5 +67,9 @@ def _distinct(runs: list[SavedRun]) -> list[SavedRun]:
     found: list[SavedRun] = []
     for run in runs:
         seen[run.label] = seen.get(run.label, 0) + 1
-        found.append(run if seen[run.label] == 1 else msgspec.structs.replace(run, label=f"{run.label} ({seen[run.label]})"))
+        found.append(
+            run
+            if seen[run.label] == 1
+            else msgspec.structs.replace(run, label=f"{run.label} ({seen[run.label]})")
+        )
     return found

@@ -1,6 +1,7 @@
 """Compressed bodies: gzip and deflate, both ways, with a bound on what a small body may become.
 
-Negotiation follows Triton: of identity, gzip and deflate the one with the highest weight, the first named of equals.
+Negotiation follows Triton: of identity, gzip and deflate the one with the highest weight, the first
+named of equals.
 """
 
 from __future__ import annotations
@@ -49,11 +50,15 @@ def decompress(body: Buffer, encoding: str, max_bytes: int) -> bytes:
     try:
         data = stream.decompress(body, max_bytes + 1)
     except zlib.error:
-        raise invalid_arg(f"failed to decompress the request body: it is no valid {encoding} data") from None
+        raise invalid_arg(
+            f"failed to decompress the request body: it is no valid {encoding} data"
+        ) from None
     if len(data) > max_bytes:
         raise too_large(max_bytes)
     if not stream.eof:
-        raise invalid_arg(f"failed to decompress the request body: the {encoding} data is incomplete")
+        raise invalid_arg(
+            f"failed to decompress the request body: the {encoding} data is incomplete"
+        )
     return data
 
 

@@ -1,7 +1,8 @@
 """Repository agents: what a config wants done with a model's files before any code of it runs.
 
-One agent is known, Triton's `checksum`: each of its parameters `MD5:<path>` (or `SHA256:<path>`) holds what that file of the model must
-hash to. A config that names an agent which is not there is not loaded: what it would have checked is not checked.
+One agent is known, Triton's `checksum`: each of its parameters `MD5:<path>` (or `SHA256:<path>`)
+holds what that file of the model must hash to. A config that names an agent which is not there is
+not loaded: what it would have checked is not checked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ async def run_agents(config: ModelConfig, model_dir: Path) -> None:
     """Raises NaiadError when the model must not be loaded."""
     for agent in config.model_repository_agents.agents:
         if agent.name != "checksum":
-            raise invalid_arg(f"unable to find repository agent '{agent.name}' of model '{config.name}': this server has 'checksum'")
+            raise invalid_arg(
+                f"unable to find repository agent '{agent.name}' of model '{config.name}': this server has 'checksum'"
+            )
         await asyncio.to_thread(_check, agent, model_dir)
 
 
@@ -30,11 +33,15 @@ def _check(agent: ModelRepositoryAgents.Agent, model_dir: Path) -> None:
         algorithm, colon, file_name = name.partition(":")
         path = path_inside(model_dir, file_name)
         if algorithm not in ALGORITHMS or not colon or path is None or not file_name:
-            raise invalid_arg(f"checksum: parameter '{name}' is not MD5:<path of a file of the model> or SHA256:<path>")
+            raise invalid_arg(
+                f"checksum: parameter '{name}' is not MD5:<path of a file of the model> or SHA256:<path>"
+            )
         try:
             with path.open("rb") as file:
                 got = hashlib.file_digest(file, algorithm.lower()).hexdigest()
         except OSError as error:
             raise invalid_arg(f"checksum: failed to read {file_name}: {error.strerror}") from error
         if got != expected.strip().lower():
-            raise invalid_arg(f"Mismatched {algorithm} hash for file {file_name}, expecting: {expected}, got: {got}")
+            raise invalid_arg(
+                f"Mismatched {algorithm} hash for file {file_name}, expecting: {expected}, got: {got}"
+            )

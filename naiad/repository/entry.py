@@ -1,4 +1,5 @@
-"""What is known about one model: its versions, their states, the copies that serve, and what they were made from."""
+"""What is known about one model: its versions, their states, the copies that serve, and what they
+were made from."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Entry:
         self.is_explicit = False
         """Asked for by its own name, not only as a part of an ensemble."""
         self.returns_with_parts = False
-        """An ensemble that could not be, or had to go, because of a part: it is loaded when the part is."""
+        """An ensemble that could not be, or had to go, because of a part: it is loaded when the
+        part is."""
         self.is_between_copies = False
         """The old one had to go before the new one comes: it is worth asking again."""
         self.failure = ""
@@ -50,19 +52,29 @@ class Entry:
     def set_models(self, models: dict[int, Model]) -> None:
         self.models = models
         self.latest = models[max(models)] if models else None
-        self.origins = {version: origin for version, origin in self.origins.items() if version in models}
+        self.origins = {
+            version: origin for version, origin in self.origins.items() if version in models
+        }
 
     def status(self, version: int) -> VersionStatus:
         return self.statuses.setdefault(version, VersionStatus())
 
     def failure_text(self) -> str:
         """Why there is nothing that serves, in Triton's words."""
-        failed = {version: status for version, status in sorted(self.statuses.items()) if status.state is State.UNAVAILABLE}
-        words = "".join(f"version {version} is at UNAVAILABLE state: {status.reason};" for version, status in failed.items())
+        failed = {
+            version: status
+            for version, status in sorted(self.statuses.items())
+            if status.state is State.UNAVAILABLE
+        }
+        words = "".join(
+            f"version {version} is at UNAVAILABLE state: {status.reason};"
+            for version, status in failed.items()
+        )
         return words or self.failure
 
     def shown_status(self, version: int) -> tuple[str, str]:
-        """(state, reason) as the index shows them: a loaded version whose workers all crash in a loop is not available."""
+        """(state, reason) as the index shows them: a loaded version whose workers all crash in a
+        loop is not available."""
         status, model = self.statuses[version], self.models.get(version)
         if status.state is State.READY and model is not None and model.breakdown:
             return State.UNAVAILABLE.value, model.breakdown
@@ -72,6 +84,12 @@ class Entry:
     def is_ready(self) -> bool:
         return (
             self.latest is not None
-            and all(status.state in (State.READY, State.UNAVAILABLE) for status in self.statuses.values())
-            and all(self.statuses[version].state is State.READY and model.is_healthy for version, model in self.models.items())
+            and all(
+                status.state in (State.READY, State.UNAVAILABLE)
+                for status in self.statuses.values()
+            )
+            and all(
+                self.statuses[version].state is State.READY and model.is_healthy
+                for version, model in self.models.items()
+            )
         )

@@ -1,7 +1,8 @@
-"""The repository index: a row for each version of each model that is there or serves, and the table that is printed at start.
+"""The repository index: a row for each version of each model that is there or serves, and the table
+that is printed at start.
 
-In:  entries, and what the repositories hold now. Out: rows, as Triton shows them.
-A model that was never loaded has only its name; one whose directory is gone is shown as long as it serves.
+In:  entries, and what the repositories hold now. Out: rows, as Triton shows them. A model that was
+     never loaded has only its name; one whose directory is gone is shown as long as it serves.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def build_index(entries: Entries, sources: ModelSources, *, ready_only: bool) ->
 
 
 def _models(entries: Entries, sources: ModelSources) -> Iterator[tuple[str, Entry | None, bool]]:
-    """(name, entry, whether it is in several repositories), repository by repository with namespacing, else by name."""
+    """(name, entry, whether it is in several repositories), repository by repository with
+    namespacing, else by name."""
     places = sources.names()
     shown: set[str] = set()
     for store in sources.stores if sources.is_namespacing else ():
@@ -39,10 +41,16 @@ def _models(entries: Entries, sources: ModelSources) -> Iterator[tuple[str, Entr
             key = model_key(store.location, name)
             shown.add(key)
             yield name, entries.by_key.get(key), False
-    unshown = {entry.key: entry.name for entry in entries if entry.models and entry.key not in shown}
+    unshown = {
+        entry.key: entry.name for entry in entries if entry.models and entry.key not in shown
+    }
     rest = unshown if sources.is_namespacing else {name: name for name in places} | unshown
     for key, name in sorted(rest.items()):
-        yield name, entries.by_key.get(key), len(places.get(name, ())) > 1 and not sources.is_namespacing
+        yield (
+            name,
+            entries.by_key.get(key),
+            len(places.get(name, ())) > 1 and not sources.is_namespacing,
+        )
 
 
 def _versions(entry: Entry, ready_only: bool) -> Iterator[ModelIndex]:
@@ -57,7 +65,15 @@ def status_rows(entries: Entries) -> list[Row]:
     rows: list[Row] = []
     for entry in sorted(entries, key=lambda entry: (entry.name, entry.namespace)):
         if not entry.statuses:
-            rows.append((entry.name, "-", f"Not loaded: {entry.failure or 'No model version was found'}"))
+            rows.append(
+                (entry.name, "-", f"Not loaded: {entry.failure or 'No model version was found'}")
+            )
         for version, status in sorted(entry.statuses.items()):
-            rows.append((entry.name, str(version), f"{status.state}: {status.reason}" if status.reason else status.state.value))
+            rows.append(
+                (
+                    entry.name,
+                    str(version),
+                    f"{status.state}: {status.reason}" if status.reason else status.state.value,
+                )
+            )
     return rows

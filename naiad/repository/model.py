@@ -51,9 +51,11 @@ class Model:
         self.templates: Templates | None = None
         """What its workers are forked from, when that is not the server's."""
         self.signatures: dict[str, bytes] = {}
-        """By the name of an instance: what makes it interchangeable with another (naiad.repository.load.resize)."""
+        """By the name of an instance: what makes it interchangeable with another
+        (naiad.repository.load.resize)."""
         self.is_serving = True
-        """Takes requests: at least one instance has a live worker. An ensemble's steps say so themselves."""
+        """Takes requests: at least one instance has a live worker. An ensemble's steps say so
+        themselves."""
         for instance in instances:
             instance.observers.append(self._on_state)
 
@@ -70,18 +72,23 @@ class Model:
 
     @property
     def is_healthy(self) -> bool:
-        """Truthful readiness: at least one instance answers its heartbeat and says that it is ready."""
+        """Truthful readiness: at least one instance answers its heartbeat and says that it is
+        ready."""
         return any(instance.is_healthy for instance in self.instances) or not self.instances
 
     @property
     def breakdown(self) -> str:
-        """Why it cannot serve although it is loaded: every instance crashes in a loop. Empty otherwise."""
-        if not self.instances or not all(instance.is_broken and not instance.is_serving for instance in self.instances):
+        """Why it cannot serve although it is loaded: every instance crashes in a loop. Empty
+        otherwise."""
+        if not self.instances or not all(
+            instance.is_broken and not instance.is_serving for instance in self.instances
+        ):
             return ""
         return f"Internal: worker of '{self.instances[0].name}' crashes in a loop: it {self.instances[0].last_end}"
 
     def ask_ready(self, answer: Callable[[bool], None]) -> None:
-        """`answer` gets what the first instance says whose model has an opinion; at once where none has."""
+        """`answer` gets what the first instance says whose model has an opinion; at once where none
+        has."""
         for instance in self.instances:
             if instance.has_ready_hook and instance.is_serving:
                 instance.ask_ready(answer)
@@ -103,13 +110,15 @@ class Model:
         """Those that serve beside this one have changed."""
         if self.spec.versions != versions:
             for instance in self.instances:
-                # A call of the latest version may have to go elsewhere now, also one that has been made before and is answered later.
+                # A call of the latest version may have to go elsewhere now, also one that has been
+                # made before and is answered later.
                 instance.is_latest = self.spec.version == max(versions)
                 instance.recall()
             self.spec = msgspec.structs.replace(self.spec, versions=versions)
 
     def set_instances(self, instances: list[Instance], config: ModelConfig) -> None:
-        """`instance_group` has changed, and nothing else has. Those that are left out are the caller's to retire."""
+        """`instance_group` has changed, and nothing else has. Those that are left out are the
+        caller's to retire."""
         for instance in instances:
             if instance not in self.instances:
                 instance.observers.append(self._on_state)
@@ -129,7 +138,8 @@ class Model:
         await instance.stop(timeout_s)
 
     def take_over(self, old: Model) -> None:
-        """From a copy that serves until now: sequences that it has begun stay with it until their end."""
+        """From a copy that serves until now: sequences that it has begun stay with it until their
+        end."""
         if isinstance(old.scheduler, SequenceKeeper) and isinstance(self.scheduler, SequenceKeeper):
             self.scheduler = Handover(self.scheduler, old.scheduler)
 
@@ -151,7 +161,9 @@ class Model:
             callback()
 
 
-def build_spec(config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:
+def build_spec(
+    config: ModelConfig, version: int, versions: list[int], model_dir: Path
+) -> ModelSpec:
     is_batched = config.max_batch_size > 0
 
     def tensor(io: object, labels: list[str]) -> TensorSpec:

@@ -1,6 +1,8 @@
-"""Where a model comes from: its directory in one of the repositories, or the config and files of a load request.
+"""Where a model comes from: its directory in one of the repositories, or the config and files of a
+load request.
 
-In:  a model name. Out: a ModelSource with a config that was read, ready to be loaded. The disk is read anew each time.
+In:  a model name. Out: a ModelSource with a config that was read, ready to be loaded. The disk is
+     read anew each time.
 Rule: everything here may block (disks, remote stores), so operations call it in a thread.
 """
 
@@ -14,7 +16,11 @@ import msgspec
 from naiad import log
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.config.autocomplete import apply_auto_complete, fill_defaults, fill_instance_groups
+from naiad.repository.config.autocomplete import (
+    apply_auto_complete,
+    fill_defaults,
+    fill_instance_groups,
+)
 from naiad.repository.config.config import ConfigOptions, ModelConfigFile, read_model_config
 from naiad.repository.config.file_override import OverrideFolder, write_override_files
 from naiad.repository.config.validate import require_valid
@@ -24,7 +30,9 @@ from naiad.repository.store import Store
 from naiad.repository.watch.fingerprint import Fingerprint, fingerprint, merged
 from naiad.repository.watch.recent_change import YoungFiles
 
-CONFIGURING_BACKENDS = frozenset({"python", "onnxruntime", "openvino", "pytorch", "llm", "vllm", "tensorrtllm"})
+CONFIGURING_BACKENDS = frozenset(
+    {"python", "onnxruntime", "openvino", "pytorch", "llm", "vllm", "tensorrtllm"}
+)
 """Backends that can complete a config from the model."""
 DUPLICATE = "model appears in two or more repositories"
 
@@ -61,7 +69,9 @@ class ModelSource(msgspec.Struct, eq=False):
 
 
 class ModelSources:
-    def __init__(self, stores: list[Store], options: ConfigOptions, *, is_namespacing: bool = False) -> None:
+    def __init__(
+        self, stores: list[Store], options: ConfigOptions, *, is_namespacing: bool = False
+    ) -> None:
         self.stores = stores
         self.is_namespacing = is_namespacing
         self._options = options
@@ -86,7 +96,8 @@ class ModelSources:
         return [store for store in self.stores if store.has(name)]
 
     def refresh(self, names: Collection[str] | None = None) -> bool:
-        """Remote repositories bring their copies up to date. False when one can neither be reached nor has a copy; the log says so."""
+        """Remote repositories bring their copies up to date. False when one can neither be reached
+        nor has a copy; the log says so."""
         is_complete = True
         for store in self.stores:
             try:
@@ -101,7 +112,8 @@ class ModelSources:
             store.close()
 
     def look(self) -> dict[str, Fingerprint]:
-        """The key of every model -> what its files look like now. Raises when a repository cannot be read at all."""
+        """The key of every model -> what its files look like now. Raises when a repository cannot
+        be read at all."""
         found: dict[str, Fingerprint] = {}
         for store in self.stores:
             for name in store.names():
@@ -113,21 +125,37 @@ class ModelSources:
         return found
 
     def key(self, name: str, store: Store | None) -> str:
-        return model_key(store.location, name) if self.is_namespacing and store is not None else name
+        return (
+            model_key(store.location, name) if self.is_namespacing and store is not None else name
+        )
 
     # One of them.
 
     def override(self, name: str, parameters: dict[str, str | bytes]) -> Override:
         """`parameters` of a load request: `config`, `file:<path>`. Raises NaiadError."""
-        files = {key.removeprefix("file:"): value for key, value in parameters.items() if key.startswith("file:")}
+        files = {
+            key.removeprefix("file:"): value
+            for key, value in parameters.items()
+            if key.startswith("file:")
+        }
         if files and "config" not in parameters:
-            log.error(f"Poll failed for model directory '{name}': Load parameter 'config' must be specified for model file override")
+            log.error(
+                f"Poll failed for model directory '{name}': Load parameter 'config' must be specified for model file override"
+            )
             raise internal(f"failed to load '{name}', failed to poll from model repository")
-        return Override(parameters.get("config"), write_override_files(name, files) if files else None)
+        return Override(
+            parameters.get("config"), write_override_files(name, files) if files else None
+        )
 
     def read(self, name: str, store: Store | None, override: Override) -> ModelSource:
         """Raises NaiadError."""
-        directory = override.folder.directory if override.folder is not None else store.directory(name) if store is not None else None
+        directory = (
+            override.folder.directory
+            if override.folder is not None
+            else store.directory(name)
+            if store is not None
+            else None
+        )
         if directory is None:
             raise internal(f"failed to load '{name}', no version is available")
         # Before the files are read: what changes meanwhile is then seen as a change.
@@ -136,15 +164,28 @@ class ModelSources:
         for warning in file.directory.warnings + file.notes:
             log.warning(warning.sentence())
         completing = CONFIGURING_BACKENDS | self._options.other_backends
-        should_configure = self._options.is_auto_complete_enabled and file.config.backend in completing
+        should_configure = (
+            self._options.is_auto_complete_enabled and file.config.backend in completing
+        )
         if not should_configure:
             require_valid(file, self._options)
         versions = select_versions(file.versions, file.config.version_policy)
         if not versions:
-            error = invalid_arg(f"at least one version must be available under the version policy of model '{name}'")
+            error = invalid_arg(
+                f"at least one version must be available under the version policy of model '{name}'"
+            )
             raise NoVersionError(error.code, error.message)
         return ModelSource(
-            self.key(name, store), name, store, directory, file.config, versions, file, seen, should_configure, override.folder
+            self.key(name, store),
+            name,
+            store,
+            directory,
+            file.config,
+            versions,
+            file,
+            seen,
+            should_configure,
+            override.folder,
         )
 
     def read_parts(self, name: str, store: Store) -> set[str]:

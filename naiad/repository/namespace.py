@@ -1,7 +1,9 @@
-"""Which model a name means. Without --model-namespacing a name is a model; with it, a repository and a name are.
+"""Which model a name means. Without --model-namespacing a name is a model; with it, a repository
+and a name are.
 
-In:  a name as clients, ensembles and other models write it. Out: the entry of one model, or Triton's words about why not.
-A key is the name itself, or `<repository>::<name>` with namespacing; clients may write either.
+In:  a name as clients, ensembles and other models write it. Out: the entry of one model, or
+     Triton's words about why not. A key is the name itself, or `<repository>::<name>` with
+     namespacing; clients may write either.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class Entries:
         return [entry for entry in self.by_key.values() if entry.name == name]
 
     def part(self, name: str, namespace: str) -> Entry | None:
-        """What an ensemble of this namespace means: a model of its own namespace first. Raises NaiadError."""
+        """What an ensemble of this namespace means: a model of its own namespace first. Raises
+        NaiadError."""
         own = self.by_key.get(model_key(namespace, name)) if self.is_namespacing else None
         return own if own is not None else self.find(name)

@@ -1,6 +1,8 @@
-"""The model repository as the rest of the server sees it: which models there are, which serve, and the requests to change that.
+"""The model repository as the rest of the server sees it: which models there are, which serve, and
+the requests to change that.
 
-In:  names and versions, as clients write them. Out: `ready_model` for the inference core, the index, readiness, statistics.
+In:  names and versions, as clients write them. Out: `ready_model` for the inference core, the
+     index, readiness, statistics.
 Rule: looks up and answers; what changes the set of models is in operations.py.
 """
 
@@ -81,7 +83,9 @@ class Repository:
         try:
             return entry.latest.arena.allocate(num_bytes)
         except OSError:
-            return None  # no descriptors left, or no memory: it is received elsewhere, and may have more luck on its way to a worker
+            # no descriptors left, or no memory: it is received elsewhere, and may have more luck on
+            # its way to a worker
+            return None
 
     # State.
 
@@ -102,11 +106,18 @@ class Repository:
         if entry is None:
             return False
         model = entry.latest if isinstance(number, str) else entry.models.get(number)
-        return model is not None and model.is_healthy and all(self.is_model_ready(part) for part in entry.part_keys)
+        return (
+            model is not None
+            and model.is_healthy
+            and all(self.is_model_ready(part) for part in entry.part_keys)
+        )
 
     def statistics(self, name: str = "", version: str = LATEST) -> list[ModelStatistics]:
         if not name:
-            return [model.statistics for model in sorted(self.models(), key=lambda model: (model.name, model.version))]
+            return [
+                model.statistics
+                for model in sorted(self.models(), key=lambda model: (model.name, model.version))
+            ]
         entry = self._entries.find(name)
         if entry is None or not entry.models:
             raise invalid_arg(f"requested model '{name}' is not available")
@@ -127,7 +138,8 @@ class Repository:
     # Changes.
 
     async def start(self) -> bool:
-        """Loads what the control mode says; True when all of it serves. One model's failure is not another's."""
+        """Loads what the control mode says; True when all of it serves. One model's failure is not
+        another's."""
         remove_leftovers()
         is_listed = self._options.is_explicit and self._options.startup_models != ["*"]
         wanted = set(self._options.startup_models) if is_listed else None
@@ -148,7 +160,8 @@ class Repository:
         await self._operations.load(name, parameters, caller)
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
-        """Of a model that is not loaded, or not there at all, is no error: it is as it was asked for."""
+        """Of a model that is not loaded, or not there at all, is no error: it is as it was asked
+        for."""
         self._require_explicit()
         check_model_name(name)
         await self._operations.unload(name, unload_dependents=unload_dependents, caller=caller)
@@ -163,7 +176,8 @@ class Repository:
         return sum(model.scheduler.inflight() > 0 for model in self.models())
 
     async def drain(self) -> None:
-        """Returns when no request is in flight. New ones are refused from now on, but for those that belong to one in flight."""
+        """Returns when no request is in flight. New ones are refused from now on, but for those
+        that belong to one in flight."""
         await self._poll.stop()
         await asyncio.gather(*(model.scheduler.stop() for model in self.models()))
 
@@ -189,7 +203,9 @@ def parse_version(version: str) -> int:
             "version should be an integral value > 0"
         )
     if number < 0:
-        raise invalid_arg(f"invalid model version specified '{version}' , version should be an integral value > 0")
+        raise invalid_arg(
+            f"invalid model version specified '{version}' , version should be an integral value > 0"
+        )
     return number
 
 
@@ -197,4 +213,6 @@ def check_model_name(name: str) -> None:
     if not name:
         raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
     if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
-        raise invalid_arg(f"invalid model name '{name}', model name must not contain path traversal characters")
+        raise invalid_arg(
+            f"invalid model name '{name}', model name must not contain path traversal characters"
+        )

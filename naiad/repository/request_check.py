@@ -1,7 +1,8 @@
-"""Whether a request fits a model version, in Triton's words and in the order in which Triton finds fault.
+"""Whether a request fits a model version, in Triton's words and in the order in which Triton finds
+fault.
 
-In:  an InferRequest as a codec built it. Out: its `batch_size` set, or NaiadError. Called once per request: the good case is one
-short loop, the words are found only when something is wrong.
+In:  an InferRequest as a codec built it. Out: its `batch_size` set, or NaiadError. Called once per
+     request: the good case is one short loop, the words are found only when something is wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class RequestCheck:
         form = request.form
         if form is None:
             self._check(request)
-        elif form.accepted_by is self and form.sizes == [len(tensor.data) for tensor in request.inputs]:
+        elif form.accepted_by is self and form.sizes == [
+            len(tensor.data) for tensor in request.inputs
+        ]:
             request.batch_size = form.batch_size
         else:
             self._check(request)
@@ -83,7 +86,9 @@ class RequestCheck:
     def _check_outputs(self, request: InferRequest) -> None:
         for name in request.requested_outputs:
             if name not in self._spec.outputs:
-                raise invalid_arg(f"unexpected inference output '{name}' for model '{self._spec.name}'")
+                raise invalid_arg(
+                    f"unexpected inference output '{name}' for model '{self._spec.name}'"
+                )
 
     def _check_count(self, request: InferRequest) -> None:
         if not self._num_required <= len(request.inputs) <= len(self._rules):
@@ -93,19 +98,32 @@ class RequestCheck:
         spec, batch_size = self._spec, -1
         for tensor in request.inputs:
             if not tensor.shape:
-                raise self._error(request, f"input '{tensor.name}' has no shape but model requires batch dimension for '{spec.name}'")
+                raise self._error(
+                    request,
+                    f"input '{tensor.name}' has no shape but model requires batch dimension for '{spec.name}'",
+                )
             size = tensor.shape[0]
             if size != batch_size:
                 if batch_size != -1:
-                    raise self._error(request, f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'")
+                    raise self._error(
+                        request,
+                        f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'",
+                    )
                 batch_size = size
         if batch_size > spec.max_batch_size:
-            raise self._error(request, f"inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'")
+            raise self._error(
+                request,
+                f"inference request batch-size must be <= {spec.max_batch_size} for '{spec.name}'",
+            )
         if batch_size <= 0:
-            raise self._error(request, f"inference request batch-size must be >= 1 for '{spec.name}'")
+            raise self._error(
+                request, f"inference request batch-size must be >= 1 for '{spec.name}'"
+            )
         return batch_size
 
-    def _check_shape(self, request: InferRequest, tensor: Tensor, rule: _InputRule, offset: int) -> None:
+    def _check_shape(
+        self, request: InferRequest, tensor: Tensor, rule: _InputRule, offset: int
+    ) -> None:
         shape, dims = tensor.shape, rule.dims
         if len(shape) != len(dims) + offset:
             raise self._wrong_shape(request, tensor, dims)
@@ -130,15 +148,22 @@ class RequestCheck:
             seen.add(tensor.name)
 
     def _check_required(self, request: InferRequest, names: set[str]) -> None:
-        if any(name not in names and not tensor.is_optional for name, tensor in self._spec.inputs.items()):
+        if any(
+            name not in names and not tensor.is_optional
+            for name, tensor in self._spec.inputs.items()
+        ):
             raise self._wrong_count(request)
 
     # Words.
 
-    def _wrong_input(self, request: InferRequest, tensor: Tensor, rule: _InputRule | None) -> NaiadError:
+    def _wrong_input(
+        self, request: InferRequest, tensor: Tensor, rule: _InputRule | None
+    ) -> NaiadError:
         if rule is None:
             # Of these two, Triton alone does not say which request it was.
-            return invalid_arg(f"unexpected inference input '{tensor.name}' for model '{self._spec.name}'")
+            return invalid_arg(
+                f"unexpected inference input '{tensor.name}' for model '{self._spec.name}'"
+            )
         return self._error(
             request,
             f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{self._spec.name}' expects '{rule.datatype}'",
@@ -153,9 +178,17 @@ class RequestCheck:
 
     def _wrong_count(self, request: InferRequest) -> NaiadError:
         got = [tensor.name for tensor in request.inputs]
-        missing = [name for name, tensor in self._spec.inputs.items() if not tensor.is_optional and name not in got]
+        missing = [
+            name
+            for name, tensor in self._spec.inputs.items()
+            if not tensor.is_optional and name not in got
+        ]
         total, required = len(self._rules), self._num_required
-        expected = f"expected {total} inputs" if required == total else f"expected number of inputs between {required} and {total}"
+        expected = (
+            f"expected {total} inputs"
+            if required == total
+            else f"expected number of inputs between {required} and {total}"
+        )
         return self._error(
             request,
             f"{expected} but got {len(got)} inputs for model '{self._spec.name}'. Got input(s) [{_quoted(got)}], "
@@ -178,17 +211,27 @@ class RequestCheck:
 def _rule(tensor: TensorSpec) -> _InputRule:
     element_bytes = DATATYPES[tensor.datatype].byte_size
     is_fixed = element_bytes > 0 and -1 not in tensor.dims
-    return _InputRule(tensor.datatype, tensor.dims, prod(tensor.dims) * element_bytes if is_fixed else -1, element_bytes)
+    return _InputRule(
+        tensor.datatype,
+        tensor.dims,
+        prod(tensor.dims) * element_bytes if is_fixed else -1,
+        element_bytes,
+    )
 
 
-def check_byte_strings(request: InferRequest, tensor: Tensor, expected: int, model_name: str) -> None:
-    """That the data holds exactly so many whole elements. Walks lengths only; stops at the first surplus element."""
+def check_byte_strings(
+    request: InferRequest, tensor: Tensor, expected: int, model_name: str
+) -> None:
+    """That the data holds exactly so many whole elements. Walks lengths only; stops at the first
+    surplus element."""
     view, end, at, count = memoryview(tensor.data), len(tensor.data), 0, 0
     of = f"for inference input '{tensor.name}' for model '{model_name}'"
     prefix = f"[request id: {request.id or '<id_unknown>'}] "
     while at < end:
         if count >= expected:
-            raise invalid_arg(f"{prefix}unexpected number of string elements {count + 1} {of}, expecting {expected}")
+            raise invalid_arg(
+                f"{prefix}unexpected number of string elements {count + 1} {of}, expecting {expected}"
+            )
         if end - at < 4:
             raise invalid_arg(
                 f"{prefix}incomplete string length indicator {of}, expecting 4 bytes but only {end - at} bytes available. "

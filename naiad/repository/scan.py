@@ -1,7 +1,9 @@
 """A repository's directories -> the models and versions in it.
 
-In:  the path of a model repository. Out: one ModelDirectory per model, with the versions that exist and what was strange about them.
-Rule: nothing is opened here but directories; a directory that cannot be read is told, never fatal for its neighbours.
+In:  the path of a model repository. Out: one ModelDirectory per model, with the versions that exist
+     and what was strange about them.
+Rule: nothing is opened here but directories; a directory that cannot be read is told, never fatal
+      for its neighbours.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class ModelDirectory(msgspec.Struct, frozen=True):
 
 
 def scan_repository(path: Path) -> list[ModelDirectory]:
-    """Sorted by name. Directories whose name starts with a dot (.git, ..data of a mounted volume) are no models."""
+    """Sorted by name. Directories whose name starts with a dot (.git, ..data of a mounted volume)
+    are no models."""
     try:
         entries = _subdirectories(path)
     except OSError as error:
@@ -101,7 +104,9 @@ def _ignored(model: str, name: str, fault: str) -> Problem:
 
 def _subdirectories(path: Path) -> list[os.DirEntry[str]]:
     with os.scandir(path) as entries:
-        return sorted((entry for entry in entries if _is_directory(entry)), key=lambda entry: entry.name)
+        return sorted(
+            (entry for entry in entries if _is_directory(entry)), key=lambda entry: entry.name
+        )
 
 
 def _unreadable(path: Path, error: OSError) -> Problem:

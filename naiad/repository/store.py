@@ -1,4 +1,5 @@
-"""Where the models of one --model-repository are: a directory, or something that keeps a directory like one (naiad.stores).
+"""Where the models of one --model-repository are: a directory, or something that keeps a directory
+like one (naiad.stores).
 
 In:  names of models. Out: their local directories. Everything after this works on local files.
 Rule: what may block is called in a thread; what fails raises NaiadError and changes nothing.
@@ -29,7 +30,8 @@ class Store(Protocol):
         ...
 
     def directory(self, name: str) -> Path | None:
-        """Of a model's files on this machine, fetched if need be; None when the model is not there."""
+        """Of a model's files on this machine, fetched if need be; None when the model is not
+        there."""
         ...
 
     def refresh(self, names: Collection[str] | None = None) -> None:
@@ -50,10 +52,15 @@ class LocalStore:
         return str(self.path)
 
     def names(self) -> set[str]:
-        """Directories whose name starts with a dot (.git, ..data of a mounted volume) are no models."""
+        """Directories whose name starts with a dot (.git, ..data of a mounted volume) are no
+        models."""
         try:
             with os.scandir(self.path) as entries:
-                return {entry.name for entry in entries if not entry.name.startswith(".") and _is_directory(entry)}
+                return {
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".") and _is_directory(entry)
+                }
         except OSError as error:
             raise internal(f"failed to open directory {self.path}: {error.strerror}") from error
 

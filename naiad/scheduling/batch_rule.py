@@ -1,6 +1,8 @@
-"""When a batch closes and which waiting requests are in it: the arithmetic of Triton's dynamic batcher, free of time and I/O.
+"""When a batch closes and which waiting requests are in it: the arithmetic of Triton's dynamic
+batcher, free of time and I/O.
 
-In:  the waiting requests in order, and the age of the oldest. Out: how many to take now, or how long to wait.
+In:  the waiting requests in order, and the age of the oldest. Out: how many to take now, or how
+     long to wait.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ class BatchRule(msgspec.Struct, frozen=True):
     preferred_batch_sizes: frozenset[int] = frozenset()
     max_queue_delay_ns: int = 0
     equal_inputs: frozenset[str] = frozenset()
-    """Inputs whose shape must be the same in all requests of a batch: those of variable size that are not ragged."""
+    """Inputs whose shape must be the same in all requests of a batch: those of variable size that
+    are not ragged."""
     has_optional_inputs: bool = False
 
     @property
@@ -31,7 +34,8 @@ class BatchRule(msgspec.Struct, frozen=True):
         return bool(self.equal_inputs) or self.has_optional_inputs
 
     def choose(self, requests: Iterable[InferRequest], oldest_age_ns: int) -> tuple[int, int]:
-        """(number of requests to take, 0) or (0, nanoseconds to wait for more). `requests` is not empty."""
+        """(number of requests to take, 0) or (0, nanoseconds to wait for more). `requests` is not
+        empty."""
         size = count = 0
         best_count = 0
         is_full = False
@@ -43,7 +47,9 @@ class BatchRule(msgspec.Struct, frozen=True):
                 grown = size + request.batch_size
                 if grown > max_preferred and not best_count:
                     best_count = count
-                if grown > self.max_batch_size or (is_checked and self.signature(request) != signature):
+                if grown > self.max_batch_size or (
+                    is_checked and self.signature(request) != signature
+                ):
                     is_full = True
                     break
             elif is_checked:
@@ -60,6 +66,12 @@ class BatchRule(msgspec.Struct, frozen=True):
         return 0, self.max_queue_delay_ns - oldest_age_ns
 
     def signature(self, request: InferRequest) -> object:
-        """What must be equal within a batch: the set of inputs, and the shapes (without the batch dimension) of those that vary."""
+        """What must be equal within a batch: the set of inputs, and the shapes (without the batch
+        dimension) of those that vary."""
         equal = self.equal_inputs
-        return tuple(sorted((tensor.name, tuple(tensor.shape[1:]) if tensor.name in equal else ()) for tensor in request.inputs))
+        return tuple(
+            sorted(
+                (tensor.name, tuple(tensor.shape[1:]) if tensor.name in equal else ())
+                for tensor in request.inputs
+            )
+        )

@@ -22,13 +22,20 @@ from naiad.scheduling.sequence.sequence import SequencePlan, SequenceScheduler
 
 
 def build_scheduler(
-    config: ModelConfig, instances: Sequence[Executor], clock: Clock, statistics: ModelStatistics, model_dir: Path
+    config: ModelConfig,
+    instances: Sequence[Executor],
+    clock: Clock,
+    statistics: ModelStatistics,
+    model_dir: Path,
 ) -> Scheduler:
     """Raises NaiadError, e.g. when a file of initial state is missing."""
-    may_lend = not config.response_cache.enable  # what is answered from the cache must be looked for there
+    # what is answered from the cache must be looked for there
+    may_lend = not config.response_cache.enable
     match config.WhichOneof("scheduling_choice"):
         case "sequence_batching":
-            return SequenceScheduler(instances, _sequence_plan(config, model_dir), clock, statistics)
+            return SequenceScheduler(
+                instances, _sequence_plan(config, model_dir), clock, statistics
+            )
         case "dynamic_batching":
             batching = config.dynamic_batching
             return DynamicScheduler(
@@ -39,13 +46,18 @@ def build_scheduler(
                 default_policy=_queue_policy(batching.default_queue_policy),
                 priority_levels=batching.priority_levels,
                 default_priority_level=batching.default_priority_level,
-                priority_queue_policy={level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()},
+                priority_queue_policy={
+                    level: _queue_policy(policy)
+                    for level, policy in batching.priority_queue_policy.items()
+                },
                 preserve_ordering=batching.preserve_ordering,
                 may_lend=may_lend,
             )
         case _:
             # Without a scheduler a request is executed alone, whatever max_batch_size says.
-            return DynamicScheduler(instances, BatchRule(max_batch_size=1), clock, statistics, may_lend=may_lend)
+            return DynamicScheduler(
+                instances, BatchRule(max_batch_size=1), clock, statistics, may_lend=may_lend
+            )
 
 
 def build_ensemble(
@@ -76,8 +88,16 @@ def build_ensemble(
         [output.name for output in config.output],
         any(step.is_decoupled for step in steps),
         config.ensemble_scheduling.max_inflight_requests or DEFAULT_MAX_INFLIGHT,
-        {io.name: TensorReshape(list(io.dims), list(io.reshape.shape), offset) for io in config.input if io.HasField("reshape")},
-        {io.name: TensorReshape(list(io.reshape.shape), list(io.dims), offset) for io in config.output if io.HasField("reshape")},
+        {
+            io.name: TensorReshape(list(io.dims), list(io.reshape.shape), offset)
+            for io in config.input
+            if io.HasField("reshape")
+        },
+        {
+            io.name: TensorReshape(list(io.reshape.shape), list(io.dims), offset)
+            for io in config.output
+            if io.HasField("reshape")
+        },
     )
     return EnsembleScheduler(plan, infer, clock, statistics, find)
 
@@ -89,7 +109,11 @@ def _sequence_plan(config: ModelConfig, model_dir: Path) -> SequencePlan:
     oldest, direct = batching.oldest, batching.direct
     return SequencePlan(
         config.name,
-        None if is_oldest else DirectRule(direct.max_queue_delay_microseconds * 1000, direct.minimum_slot_utilization),
+        None
+        if is_oldest
+        else DirectRule(
+            direct.max_queue_delay_microseconds * 1000, direct.minimum_slot_utilization
+        ),
         oldest.max_candidate_sequences or max_batch_size if is_oldest else max_batch_size,
         batching.max_sequence_idle_microseconds * 1000,
         BatchRule(

@@ -2,8 +2,9 @@
 
 In:  InferRequest, from InferenceCore, on the event loop.
 Out: lists of requests handed to Instance.execute.
-Rule: only batch_rule.py decides *when* a batch closes; only queue.py decides *order*; this file carries it out.
-A model without a scheduler in its config gets the same with a rule that never merges requests.
+Rule: only batch_rule.py decides *when* a batch closes; only queue.py decides *order*; this file
+      carries it out. A model without a scheduler in its config gets the same with a rule that never
+      merges requests.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class DynamicScheduler:
         preserve_ordering: bool = False,
         may_lend: bool = False,
     ) -> None:
-        """`may_lend`: a call by a model may go past here to an instance that nobody else waits for."""
+        """`may_lend`: a call by a model may go past here to an instance that nobody else waits
+        for."""
         self._instances = list(instances)
         self._may_lend = may_lend and not preserve_ordering and not rule.max_queue_delay_ns
         policies = (default_policy, *(priority_queue_policy or {}).values())
@@ -61,7 +63,14 @@ class DynamicScheduler:
         self._clock = clock
         self.now_ns = clock.now_ns
         self._statistics = statistics
-        self._queue = RequestQueue(clock, self._refuse, default_policy, priority_levels, default_priority_level, priority_queue_policy)
+        self._queue = RequestQueue(
+            clock,
+            self._refuse,
+            default_policy,
+            priority_levels,
+            default_priority_level,
+            priority_queue_policy,
+        )
         self._ordering = Ordering() if preserve_ordering else None
         self._is_dispatch_due = False
         self._seen_size = 0
@@ -87,7 +96,10 @@ class DynamicScheduler:
 
     def enqueue(self, request: InferRequest) -> ResponseStream:
         if self._is_stopping and not request.is_inner:
-            raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
+            raise unavailable(
+                "Server is stopping, scheduler for model has stopped accepting new inference requests",
+                RETRY_AFTER_S,
+            )
         stream = outer = request.stream = ResponseStream()
         request.queue_start_ns = self._clock.now_ns()
         try:
@@ -105,8 +117,9 @@ class DynamicScheduler:
         return outer
 
     def take_batch(self, requests: list[InferRequest], batch_size: int) -> None:
-        """One that has come about elsewhere (only where `takes_batches`): as a whole, when it would leave like this if its requests came
-        one by one; else through the queue. Their streams go on."""
+        """One that has come about elsewhere (only where `takes_batches`): as a whole, when it would
+        leave like this if its requests came one by one; else through the queue. Their streams go
+        on."""
         fits = len(requests) == 1 or batch_size <= self._rule.max_batch_size
         instance = self._free_instance() if fits and not self._queue else None
         if instance is not None:
@@ -119,7 +132,9 @@ class DynamicScheduler:
         self._dispatch_soon()
 
     def inflight(self) -> int:
-        return len(self._queue) + sum(instance.inflight for instance in (*self._instances, *self._leaving))
+        return len(self._queue) + sum(
+            instance.inflight for instance in (*self._instances, *self._leaving)
+        )
 
     async def stop(self) -> None:
         self._is_stopping = True
@@ -132,7 +147,9 @@ class DynamicScheduler:
             await self._stopped
 
     def _is_idle(self) -> bool:
-        return not self.inflight() and not any(instance.is_lent for instance in (*self._instances, *self._leaving))
+        return not self.inflight() and not any(
+            instance.is_lent for instance in (*self._instances, *self._leaving)
+        )
 
     # Instances come and go.
 
@@ -156,7 +173,8 @@ class DynamicScheduler:
     # Dispatching.
 
     def _dispatch_soon(self) -> None:
-        """Where requests are merged, those that arrived in the same turn of the loop, on other connections, join the batch."""
+        """Where requests are merged, those that arrived in the same turn of the loop, on other
+        connections, join the batch."""
         if self._rule.max_batch_size <= 1:
             self._dispatch()
         elif not self._is_dispatch_due:
@@ -180,25 +198,34 @@ class DynamicScheduler:
                 instance.recall(is_wanted=True)
 
     def _dispatch_enough(self) -> None:
-        """In the midst of a turn. If all clients' requests went as one batch, server and worker would only ever wait for each other:
-        this way one works on the first half while the other works on the second. Calls of models come in bursts anyway."""
+        """In the midst of a turn. If all clients' requests went as one batch, server and worker
+        would only ever wait for each other: this way one works on the first half while the other
+        works on the second. Calls of models come in bursts anyway."""
         instance = self._free_instance()
         if instance is not None and instance.max_batches == 1 and not self._rule.max_queue_delay_ns:
             self._num_turns = MAX_TURNS
             self._dispatch()
 
     def _is_growing(self) -> bool:
-        """Requests came in during the last turn of the loop, so more are likely in the next: a fuller batch shares its two wake-ups
-        among more requests, and costs them a few turns, microseconds each. A request that comes alone is not held up."""
+        """Requests came in during the last turn of the loop, so more are likely in the next: a
+        fuller batch shares its two wake-ups among more requests, and costs them a few turns,
+        microseconds each. A request that comes alone is not held up."""
         size = len(self._queue)
-        is_worth_it = self._seen_size < size < self._rule.max_batch_size and (size > 1 or self._last_count > 1)
+        is_worth_it = self._seen_size < size < self._rule.max_batch_size and (
+            size > 1 or self._last_count > 1
+        )
         if is_worth_it and self._num_turns < MAX_TURNS:
             self._seen_size = size
             self._num_turns += 1
             return True
         if size > self._yielded_size:
             self._num_yields = 0
-        if self._num_yields < MAX_YIELDS and size < FULL_CONVOY and self._last_count > 1 and self._is_convoy():
+        if (
+            self._num_yields < MAX_YIELDS
+            and size < FULL_CONVOY
+            and self._last_count > 1
+            and self._is_convoy()
+        ):
             self._yielded_size = size
             self._num_yields += 1
             self._clock.yield_cpu()
@@ -207,8 +234,8 @@ class DynamicScheduler:
         return False
 
     def _is_convoy(self) -> bool:
-        """The price of this batch is paid at every step of an ensemble. So clients that wait for a CPU, on this machine, are let go
-        first, as long as that brings requests."""
+        """The price of this batch is paid at every step of an ensemble. So clients that wait for a
+        CPU, on this machine, are let go first, as long as that brings requests."""
         first = self._queue.first()
         return first is not None and first.part is not None and first.part.relay is not None
 
@@ -241,7 +268,12 @@ class DynamicScheduler:
 
     def _on_idle(self, instance: Executor) -> None:
         leaving = self._leaving.get(instance)
-        if leaving is not None and not leaving.done() and not instance.inflight and not instance.is_lent:
+        if (
+            leaving is not None
+            and not leaving.done()
+            and not instance.inflight
+            and not instance.is_lent
+        ):
             leaving.set_result(None)
         if self._stopped is not None and not self._stopped.done() and self._is_idle():
             self._stopped.set_result(None)
@@ -251,13 +283,20 @@ class DynamicScheduler:
         self._on_idle(instance)
 
     def _fail_waiting_if_broken(self) -> None:
-        """Waiting is worth it while an instance is coming back soon, not while all of them crash in a loop."""
+        """Waiting is worth it while an instance is coming back soon, not while all of them crash in
+        a loop."""
         if self._instances and all(instance.is_broken for instance in self._instances):
-            self._queue.remove_all(unavailable("no instance of the model is able to serve", RETRY_AFTER_S))
+            self._queue.remove_all(
+                unavailable("no instance of the model is able to serve", RETRY_AFTER_S)
+            )
 
     def _refuse(self, request: InferRequest, error: NaiadError) -> None:
         self._statistics.pending_request_count -= 1
-        self._statistics.record_failure(request.start_ns, self._clock.now_ns(), failure_reason(error.code, is_from_backend=False))
+        self._statistics.record_failure(
+            request.start_ns,
+            self._clock.now_ns(),
+            failure_reason(error.code, is_from_backend=False),
+        )
         assert request.stream is not None
         request.stream.fail(error, request.model_name, request.model_version, request.id)
         self._on_idle(self._instances[0])

@@ -1,4 +1,5 @@
-"""`preserve_ordering`: answers leave in the order in which the requests came, whichever instance is faster."""
+"""`preserve_ordering`: answers leave in the order in which the requests came, whichever instance is
+faster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The waiting requests of one model: priorities, timeouts, limits. Only this file decides *order*.
 
-Level 1 goes first, always. Each level has its policy: how many may wait, how long, and what happens then: REJECT fails the request
-at that moment (by timer, not when its turn comes), DELAY moves it behind all that have not timed out.
+Level 1 goes first, always. Each level has its policy: how many may wait, how long, and what happens
+then: REJECT fails the request at that moment (by timer, not when its turn comes), DELAY moves it
+behind all that have not timed out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     def timeout_us(self, request: InferRequest) -> int:
         """A request may only make its timeout smaller, and only where the policy lets it."""
         timeout_us = self.default_timeout_us
-        if self.allow_timeout_override and request.timeout_us and (timeout_us == 0 or request.timeout_us < timeout_us):
+        if (
+            self.allow_timeout_override
+            and request.timeout_us
+            and (timeout_us == 0 or request.timeout_us < timeout_us)
+        ):
             timeout_us = request.timeout_us
         return timeout_us
 
@@ -48,7 +53,8 @@ class _Level:
 
 
 class RequestQueue:
-    """`on_removed(request, error)` is called for each request that leaves without being taken: it must be answered with the error."""
+    """`on_removed(request, error)` is called for each request that leaves without being taken: it
+    must be answered with the error."""
 
     def __init__(
         self,
@@ -63,7 +69,10 @@ class RequestQueue:
         self._clock = clock
         self._on_removed = on_removed
         self._default_level = max(default_priority_level, 1)
-        self._levels = [_Level(policies.get(level, default_policy)) for level in range(1, max(priority_levels, 1) + 1)]
+        self._levels = [
+            _Level(policies.get(level, default_policy))
+            for level in range(1, max(priority_levels, 1) + 1)
+        ]
         self._size = 0
         self._expiries: list[tuple[int, int, _Level, InferRequest]] = []
         self._order = itertools.count()
@@ -133,7 +142,8 @@ class RequestQueue:
             self._drop(level, request, cancelled("request was cancelled while it was waiting"))
 
     def _drop(self, level: _Level, request: InferRequest, error: NaiadError) -> None:
-        """It stays in its deque until its turn comes, unless such leftovers pile up behind an instance that hangs."""
+        """It stays in its deque until its turn comes, unless such leftovers pile up behind an
+        instance that hangs."""
         request.is_waiting = False
         level.size -= 1
         self._size -= 1
@@ -161,8 +171,13 @@ class RequestQueue:
         expiries = self._expiries
         while expiries and (not expiries[0][3].is_waiting or expiries[0][0] <= now_ns):
             _, _, level, request = heapq.heappop(expiries)
-            # It may have been taken and be waiting again, here or elsewhere: that time is not this one's.
-            if request.is_waiting and request.waits_in is level and self._expiry_ns(level, request) <= now_ns:
+            # It may have been taken and be waiting again, here or elsewhere: that time is not this
+            # one's.
+            if (
+                request.is_waiting
+                and request.waits_in is level
+                and self._expiry_ns(level, request) <= now_ns
+            ):
                 self._expire(level, request)
         if expiries:
             self._set_timer(expiries[0][0])

@@ -1,8 +1,10 @@
-"""The rate limiter (`--rate-limit=execution_count`): an instance executes only while the resources that its config names are free.
+"""The rate limiter (`--rate-limit=execution_count`): an instance executes only while the resources
+that its config names are free.
 
-In:  `rate_limiter` of instance groups, and the resources that the server has. Out: a `Permit` per instance, which it asks before a batch.
-Who has executed least, counted in executions times priority, goes first. One that must wait for resources keeps others from taking
-them; what needs none of those goes on meanwhile.
+In:  `rate_limiter` of instance groups, and the resources that the server has. Out: a `Permit` per
+     instance, which it asks before a batch. Who has executed least, counted in executions times
+     priority, goes first. One that must wait for resources keeps others from taking them; what
+     needs none of those goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ class Needs(msgspec.Struct, frozen=True):
 def read_needs(group: ModelInstanceGroup, device: int) -> Needs:
     limiter = group.rate_limiter
     return Needs(
-        {(resource.name, GLOBAL if getattr(resource, "global") else device): resource.count for resource in limiter.resources},
+        {
+            (resource.name, GLOBAL if getattr(resource, "global") else device): resource.count
+            for resource in limiter.resources
+        },
         limiter.priority or 1,
     )
 
@@ -47,7 +52,8 @@ class Permit:
         self.num_held = 0
         self.num_executions = 0
         self.is_waiting = False
-        """Its instance had room and was told to wait; perhaps there is nothing to do for it any more."""
+        """Its instance had room and was told to wait; perhaps there is nothing to do for it any
+        more."""
         self.offer: Callable[[], None] = lambda: None
         """Tells the instance that it may ask again."""
 
@@ -70,7 +76,8 @@ class Permit:
 
 
 class RateLimiter:
-    """`available`: the resources that the server was given; None means as many as the most demanding instance needs."""
+    """`available`: the resources that the server was given; None means as many as the most
+    demanding instance needs."""
 
     def __init__(self, clock: Clock, available: Mapping[Key, int] | None = None) -> None:
         self._clock = clock
@@ -126,21 +133,32 @@ class RateLimiter:
     # Who is next.
 
     def _is_next(self, permit: Permit) -> bool:
-        return self._has_room(permit) and not any(self._goes_first(other, permit) for other in self._permits)
+        return self._has_room(permit) and not any(
+            self._goes_first(other, permit) for other in self._permits
+        )
 
     def _goes_first(self, other: Permit, permit: Permit) -> bool:
-        return other.is_waiting and other.rank < permit.rank and not other.needs.resources.keys().isdisjoint(permit.needs.resources)
+        return (
+            other.is_waiting
+            and other.rank < permit.rank
+            and not other.needs.resources.keys().isdisjoint(permit.needs.resources)
+        )
 
     def _offer_soon(self) -> None:
-        """Whoever waits may ask again, in order. One with nothing left to do does not, and stands in nobody's way any more."""
+        """Whoever waits may ask again, in order. One with nothing left to do does not, and stands
+        in nobody's way any more."""
         if not self._is_offer_due and any(permit.is_waiting for permit in self._permits):
             self._is_offer_due = True
             self._clock.call_soon(self._offer)
 
     def _offer(self) -> None:
-        waiting = sorted((permit for permit in self._permits if permit.is_waiting), key=lambda permit: permit.rank)
+        waiting = sorted(
+            (permit for permit in self._permits if permit.is_waiting),
+            key=lambda permit: permit.rank,
+        )
         for permit in waiting:
-            # Only those that would be let: the others would ask in vain, each turn of the loop again.
+            # Only those that would be let: the others would ask in vain, each turn of the loop
+            # again.
             if self._is_next(permit):
                 permit.is_waiting = False
                 permit.offer()
@@ -149,19 +167,38 @@ class RateLimiter:
     # Resources.
 
     def _has_room(self, permit: Permit) -> bool:
-        return all(self._in_use.get(key, 0) + count <= self._limit(key) for key, count in permit.needs.resources.items())
+        return all(
+            self._in_use.get(key, 0) + count <= self._limit(key)
+            for key, count in permit.needs.resources.items()
+        )
 
     def _limit(self, key: Key, extra: Needs | None = None) -> int:
         if self._available is None:
             needs: Iterable[Needs] = (permit.needs for permit in self._permits)
-            return max((n.resources.get(key, 0) for n in (*needs, *([extra] if extra is not None else []))), default=0)
+            return max(
+                (
+                    n.resources.get(key, 0)
+                    for n in (*needs, *([extra] if extra is not None else []))
+                ),
+                default=0,
+            )
         name, device = key
         if device == GLOBAL:
-            return max((count for (other, _), count in self._available.items() if other == name), default=0)
+            return max(
+                (count for (other, _), count in self._available.items() if other == name), default=0
+            )
         return self._available.get(key, self._available.get((name, EVERY_DEVICE), 0))
 
     def _check_kinds(self, needs: Needs) -> None:
-        kinds = {(name, device == GLOBAL) for permit in self._permits for name, device in permit.needs.resources}
+        kinds = {
+            (name, device == GLOBAL)
+            for permit in self._permits
+            for name, device in permit.needs.resources
+        }
         for name, device in needs.resources:
-            if (name, device != GLOBAL) in kinds or ((name, GLOBAL) in needs.resources and device != GLOBAL):
-                raise invalid_arg(f'Resource "{name}" is present as both global and device-specific resource in the model configuration.')
+            if (name, device != GLOBAL) in kinds or (
+                (name, GLOBAL) in needs.resources and device != GLOBAL
+            ):
+                raise invalid_arg(
+                    f'Resource "{name}" is present as both global and device-specific resource in the model configuration.'
+                )

@@ -1,6 +1,8 @@
-"""The interface of a scheduler, complete with three methods: requests for one model version in, answers out.
+"""The interface of a scheduler, complete with three methods: requests for one model version in,
+answers out.
 
-A scheduler owns a request from `enqueue` until it hands it to an instance; the instance owns it until its final response.
+A scheduler owns a request from `enqueue` until it hands it to an instance; the instance owns it
+until its final response.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from naiad.instances.open_work import OnExecuted
 
 class Scheduler(Protocol):
     def enqueue(self, request: InferRequest) -> ResponseStream:
-        """Takes the request over. Raises NaiadError when it is refused at once; nothing has happened then."""
+        """Takes the request over. Raises NaiadError when it is refused at once; nothing has
+        happened then."""
         ...
 
     def inflight(self) -> int:
@@ -68,4 +71,6 @@ class Executor(Protocol):
         """Of what is lent: it will be free again, by `on_free` and `on_idle`."""
         ...
 
-    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None: ...
+    def execute(
+        self, requests: list[InferRequest], on_executed: OnExecuted | None = None
+    ) -> None: ...

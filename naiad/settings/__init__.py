@@ -1,4 +1,5 @@
-"""The options of the server: declared in settings.py, read from command line, environment and file by resolve.py."""
+"""The options of the server: declared in settings.py, read from command line, environment and file
+by resolve.py."""
 
 from naiad.settings.latency import LatencyMetrics, latency_metrics
 from naiad.settings.option import OptionError

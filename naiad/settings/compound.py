@@ -1,7 +1,10 @@
-"""Options made of parts: `<backend>,<setting>=<value>`, `<resource>:<count>:<device>` and the like, as structs.
+"""Options made of parts: `<backend>,<setting>=<value>`, `<resource>:<count>:<device>` and the like,
+as structs.
 
-In:  the text after `--flag=`. Out: one struct per occurrence of the flag. Wrong text raises ValueError in Triton's words.
-Rule: values that may be secrets (restricted APIs, cache passwords) appear in no repr and in no error.
+In:  the text after `--flag=`. Out: one struct per occurrence of the flag. Wrong text raises
+     ValueError in Triton's words.
+Rule: values that may be secrets (restricted APIs, cache passwords) appear in no repr and in no
+      error.
 """
 
 from __future__ import annotations
@@ -92,7 +95,12 @@ def backend_config(text: str) -> BackendSetting:
         raise ValueError(
             f"No backend specified. --backend-config option format is <backend name>,<setting>=<value> or <setting>=<value>. Got {text}"
         )
-    return BackendSetting(backend, *_assignment(rest, "--backend-config option format is '<backend name>,<setting>=<value>'.", text))
+    return BackendSetting(
+        backend,
+        *_assignment(
+            rest, "--backend-config option format is '<backend name>,<setting>=<value>'.", text
+        ),
+    )
 
 
 def metrics_config(text: str) -> MetricsSetting:
@@ -108,7 +116,9 @@ def trace_config(text: str) -> TraceSetting:
         mode, rest = "", text
     elif mode not in ("triton", "opentelemetry"):
         raise ValueError(_unknown_trace_mode(mode))
-    setting, value = _assignment(rest, "--trace-config option format is '<trace mode>,<setting>=<value>'.", text)
+    setting, value = _assignment(
+        rest, "--trace-config option format is '<trace mode>,<setting>=<value>'.", text
+    )
     if not mode and setting == "level":
         value = trace_level(value)
     elif not mode and setting in ("rate", "count"):
@@ -121,7 +131,9 @@ def trace_config(text: str) -> TraceSetting:
 def cache_config(text: str) -> CacheSetting:
     cache, comma, rest = text.partition(",")
     if not comma or not cache:
-        raise ValueError(f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {_without_value(text)}")
+        raise ValueError(
+            f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {_without_value(text)}"
+        )
     words = "--cache-config option format is '<cache name>,<setting>=<value>'."
     return CacheSetting(cache, *_assignment(rest, words, _without_value(text)))
 
@@ -133,10 +145,14 @@ def host_policy(text: str) -> HostPolicy:
         raise ValueError(f"{words} Got {text}")
     setting, value = _assignment(rest, words, text)
     if setting not in ("numa-node", "cpu-cores"):
-        raise ValueError(f"Unsupported host policy setting '{setting}' is specified, supported settings are 'numa-node', 'cpu-cores'")
+        raise ValueError(
+            f"Unsupported host policy setting '{setting}' is specified, supported settings are 'numa-node', 'cpu-cores'"
+        )
     if setting == "numa-node":
         if integer(value) < 0:
-            raise ValueError(f"--host-policy: numa-node must be a number of a node, 0 or above. Got {text}")
+            raise ValueError(
+                f"--host-policy: numa-node must be a number of a node, 0 or above. Got {text}"
+            )
     else:
         core_list(value)
     return HostPolicy(name, setting, value)
@@ -147,8 +163,14 @@ def core_list(text: str) -> list[int]:
     cores: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)) or (dash and int(last) < int(first)) or int(last or first) > MAX_CORE:
-            raise ValueError(f"--host-policy: cpu-cores must be ranges of core ids such as 0-3 or 0,2,4-7. Got {text}")
+        if (
+            not (first.isdecimal() and (last.isdecimal() or not dash))
+            or (dash and int(last) < int(first))
+            or int(last or first) > MAX_CORE
+        ):
+            raise ValueError(
+                f"--host-policy: cpu-cores must be ranges of core ids such as 0-3 or 0,2,4-7. Got {text}"
+            )
         cores.update(range(int(first), int(last or first) + 1))
     return sorted(cores)
 

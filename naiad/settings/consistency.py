@@ -1,7 +1,8 @@
 """Options that are right one by one but not together.
 
-Rule: `check_consistency` knows only the options, and its errors are about the command line; `check_creation` says what Triton says
-when it creates the server. Whether directories exist and ports are free is found out by whoever opens them.
+Rule: `check_consistency` knows only the options, and its errors are about the command line;
+      `check_creation` says what Triton says when it creates the server. Whether directories exist
+      and ports are free is found out by whoever opens them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from naiad.settings.settings import Settings
 
 def check_consistency(settings: Settings) -> None:
     if settings.load_model and settings.model_control_mode != "explicit":
-        raise OptionError("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+        raise OptionError(
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+        )
     _check_endpoints(settings)
     _check_restrictions("http-restricted-api", "api", settings.http_restricted_api)
     _check_restrictions("grpc-restricted-protocol", "protocol", settings.grpc_restricted_protocol)
@@ -31,9 +34,13 @@ def check_creation(settings: Settings) -> None:
     if not settings.model_repository and not settings.model:
         raise invalid_arg("--model-repository must be specified")
     if "*" in settings.load_model and len(settings.load_model) > 1:
-        raise invalid_arg("Wildcard model name '*' must be the ONLY startup model if specified at all.")
+        raise invalid_arg(
+            "Wildcard model name '*' must be the ONLY startup model if specified at all."
+        )
     if len({entry.cache for entry in settings.cache_config}) > 1:
-        raise invalid_arg("found multiple cache configurations, but only a single cache is currently supported")
+        raise invalid_arg(
+            "found multiple cache configurations, but only a single cache is currently supported"
+        )
 
 
 def _check_endpoints(settings: Settings) -> None:
@@ -42,7 +49,12 @@ def _check_endpoints(settings: Settings) -> None:
         ("GRPC", settings.allow_grpc, settings.grpc_address, settings.grpc_port),
         ("metrics", settings.allow_metrics, settings.metrics_address, settings.metrics_port),
     ]
-    for (name, is_allowed, address, port), (other_name, other_is_allowed, other_address, other_port) in combinations(endpoints, 2):
+    for (name, is_allowed, address, port), (
+        other_name,
+        other_is_allowed,
+        other_address,
+        other_port,
+    ) in combinations(endpoints, 2):
         if is_allowed and other_is_allowed and port == other_port != 0 and address == other_address:
             raise OptionError(
                 f"The server cannot listen to {name} requests and {other_name} requests at the same address and port {address}:{port}"
@@ -51,7 +63,11 @@ def _check_endpoints(settings: Settings) -> None:
 
 def _check_restrictions(flag: str, noun: str, restrictions: tuple[Restriction, ...]) -> None:
     seen: set[str] = set()
-    for category in (category for restriction in restrictions for category in restriction.categories):
+    for category in (
+        category for restriction in restrictions for category in restriction.categories
+    ):
         if category in seen:
-            raise OptionError(f"Bad option: \"--{flag}\".\nrestricted {noun} '{category}' can not be specified in multiple config groups")
+            raise OptionError(
+                f"Bad option: \"--{flag}\".\nrestricted {noun} '{category}' can not be specified in multiple config groups"
+            )
         seen.add(category)

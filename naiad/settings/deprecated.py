@@ -1,6 +1,7 @@
 """Triton's old flags, folded into the ones that replaced them, with Triton's warnings.
 
-In:  the values that were set. Out: the same, with the new options in place of the old; warnings for the log.
+In:  the values that were set. Out: the same, with the new options in place of the old; warnings for
+     the log.
 Rule: after this, the server never looks at a deprecated option.
 """
 
@@ -26,14 +27,19 @@ def replace_deprecated(values: dict[str, Any]) -> list[str]:
     if "strict-model-config" in values:
         strict = values.pop("strict-model-config")
         values.setdefault("disable-auto-complete-config", strict)
-        warnings.append("'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead.")
+        warnings.append(
+            "'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+        )
     if "response-cache-byte-size" in values:
         warnings.append(_replace_cache_size(values))
     for name, (mode, setting, replacement) in _TRACE.items():
         if name in values:
             given = values.pop(name)
             for value in given if isinstance(given, tuple) else (given,):
-                values["trace-config"] = (*values.get("trace-config", ()), TraceSetting(mode, setting, str(value)))
+                values["trace-config"] = (
+                    *values.get("trace-config", ()),
+                    TraceSetting(mode, setting, str(value)),
+                )
             warnings.append(
                 f"'--{name}' has been deprecated and will be removed in future releases. Please use '--trace-config {replacement}' instead."
             )

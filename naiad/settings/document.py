@@ -1,4 +1,5 @@
-"""docs/settings.md, from the declarations: `python -m naiad.settings.document > docs/settings.md`."""
+"""docs/settings.md, from the declarations: `python -m naiad.settings.document >
+docs/settings.md`."""
 
 from __future__ import annotations
 

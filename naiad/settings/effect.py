@@ -1,7 +1,7 @@
 """Options that are accepted, checked and carried, but change nothing: the one place that says so.
 
-A feature that arrives deletes its rows here. Setting such an option to something else than its default is one warning at start;
-the rest of the server need not know.
+A feature that arrives deletes its rows here. Setting such an option to something else than its
+default is one warning at start; the rest of the server need not know.
 """
 
 from __future__ import annotations
@@ -39,4 +39,8 @@ WITHOUT_EFFECT: dict[str, str] = {
 
 def warnings_about(changed: Mapping[str, Any]) -> list[str]:
     """`changed`: the options that are not at their defaults, by name."""
-    return [f"--{name} is accepted but has no effect{why}" for name, why in WITHOUT_EFFECT.items() if name in changed]
+    return [
+        f"--{name} is accepted but has no effect{why}"
+        for name, why in WITHOUT_EFFECT.items()
+        if name in changed
+    ]

@@ -1,4 +1,5 @@
-"""What --metrics-config asks for: which of Triton's latency metrics are shown, and with which quantiles."""
+"""What --metrics-config asks for: which of Triton's latency metrics are shown, and with which
+quantiles."""
 
 from __future__ import annotations
 
@@ -14,21 +15,36 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
     has_counters: bool = True
     has_histograms: bool = False
     has_summaries: bool = False
-    quantiles: tuple[tuple[float, float], ...] = ((0.5, 0.05), (0.9, 0.01), (0.95, 0.001), (0.99, 0.001), (0.999, 0.001))
+    quantiles: tuple[tuple[float, float], ...] = (
+        (0.5, 0.05),
+        (0.9, 0.01),
+        (0.95, 0.001),
+        (0.99, 0.001),
+        (0.999, 0.001),
+    )
     """(quantile, allowed error of its rank)"""
 
 
-_SWITCHES = {"counter_latencies": "has_counters", "histogram_latencies": "has_histograms", "summary_latencies": "has_summaries"}
+_SWITCHES = {
+    "counter_latencies": "has_counters",
+    "histogram_latencies": "has_histograms",
+    "summary_latencies": "has_summaries",
+}
 
 
 def latency_metrics(entries: Iterable[MetricsSetting]) -> LatencyMetrics:
-    """The last entry of a setting wins. Raises ValueError for a wrong value; unknown settings are none of ours, as under Triton."""
+    """The last entry of a setting wins. Raises ValueError for a wrong value; unknown settings are
+    none of ours, as under Triton."""
     chosen = LatencyMetrics()
     for entry in entries:
         if entry.setting in _SWITCHES:
-            chosen = msgspec.structs.replace(chosen, **{_SWITCHES[entry.setting]: boolean(entry.value)})
+            chosen = msgspec.structs.replace(
+                chosen, **{_SWITCHES[entry.setting]: boolean(entry.value)}
+            )
         elif entry.setting == "summary_quantiles":
-            chosen = msgspec.structs.replace(chosen, quantiles=tuple(_quantile(part) for part in entry.value.split(",")))
+            chosen = msgspec.structs.replace(
+                chosen, quantiles=tuple(_quantile(part) for part in entry.value.split(","))
+            )
     return chosen
 
 
@@ -39,5 +55,7 @@ def _quantile(text: str) -> tuple[float, float]:
     except ValueError:
         pair = (-1.0, -1.0)
     if not colon or not all(0 <= number <= 1 for number in pair):
-        raise ValueError(f"summary_quantiles takes <quantile>:<error>,... with numbers from 0 to 1. Got {text}")
+        raise ValueError(
+            f"summary_quantiles takes <quantile>:<error>,... with numbers from 0 to 1. Got {text}"
+        )
     return pair

@@ -1,6 +1,8 @@
-"""What an option is: declared once as `name: Annotated[type, GROUP("help", ...)] = default` in naiad.settings.settings.
+"""What an option is: declared once as `name: Annotated[type, GROUP("help", ...)] = default` in
+naiad.settings.settings.
 
-From that one line come the flag, the environment variable, its place in the help, its row in docs/settings.md and the typed field.
+From that one line come the flag, the environment variable, its place in the help, its row in
+docs/settings.md and the typed field.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Group(msgspec.Struct, frozen=True):
         is_extension: bool = False,
         default_words: str = "",
     ) -> Flag:
-        return Flag(self.title, help, parse, metavar, aliases, is_switch, is_extension, default_words)
+        return Flag(
+            self.title, help, parse, metavar, aliases, is_switch, is_extension, default_words
+        )
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -68,11 +72,18 @@ class Option(msgspec.Struct, frozen=True):
             return self.flag.default_words
         if isinstance(self.default, bool):
             return "" if self.flag.is_switch else str(self.default).lower()
-        return "" if self.default in (None, (), "") else f"{self.default:.16g}" if isinstance(self.default, float) else str(self.default)
+        return (
+            ""
+            if self.default in (None, (), "")
+            else f"{self.default:.16g}"
+            if isinstance(self.default, float)
+            else str(self.default)
+        )
 
 
 class OptionError(Exception):
-    """A wrong command line, environment variable or line of the config file; the message is for the person who wrote it."""
+    """A wrong command line, environment variable or line of the config file; the message is for the
+    person who wrote it."""
 
 
 PARSERS: dict[Any, tuple[Callable[[str], Any], str]] = {

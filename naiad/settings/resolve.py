@@ -1,6 +1,7 @@
 """Command line, environment and config file -> one `Settings`, with the warnings that belong to it.
 
-In:  texts by option name from each source; the first source that has an option wins: command line, environment, config file.
+In:  texts by option name from each source; the first source that has an option wins: command line,
+     environment, config file.
 Out: Settings whose fields agree with each other, or an OptionError in Triton's words.
 """
 
@@ -29,7 +30,11 @@ class Resolved(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
-def resolve(command_line: Mapping[str, Sequence[str]], environ: Mapping[str, str], defaults: Mapping[str, Any] | None = None) -> Resolved:
+def resolve(
+    command_line: Mapping[str, Sequence[str]],
+    environ: Mapping[str, str],
+    defaults: Mapping[str, Any] | None = None,
+) -> Resolved:
     values: dict[str, Any] = {}
     for name, texts in command_line.items():
         if texts:
@@ -37,13 +42,17 @@ def resolve(command_line: Mapping[str, Sequence[str]], environ: Mapping[str, str
     for name, option in OPTIONS.items():
         if name not in values and option.variable in environ:
             text = environ[option.variable]
-            values[name] = _parse(option, text.split(";") if option.is_repeated else [text], option.variable)
+            values[name] = _parse(
+                option, text.split(";") if option.is_repeated else [text], option.variable
+            )
     if values.get("config-file"):
         values = read_config_file(values["config-file"]) | values
     given = {**(defaults or {}), **_environment_defaults(environ), **values}
     warnings = replace_deprecated(given)
     settings = Settings(**{OPTIONS[name].field: value for name, value in given.items()})
-    settings = msgspec.structs.replace(settings, metrics_address=settings.metrics_address or settings.http_address)
+    settings = msgspec.structs.replace(
+        settings, metrics_address=settings.metrics_address or settings.http_address
+    )
     check_consistency(settings)
     changed = {name: value for name, value in given.items() if value != OPTIONS[name].default}
     return Resolved(settings, warnings + warnings_about(changed))
@@ -59,8 +68,12 @@ def read_config_file(path: str) -> dict[str, Any]:
     for key, entry in entries.items():
         name = find_option(key.replace("_", "-"), f"'{key}' in the config file '{path}'").name
         if name == "config-file":
-            raise OptionError(f"'{key}' in the config file '{path}': a config file cannot name another one")
-        texts = [_toml_text(item, key, path) for item in (entry if isinstance(entry, list) else [entry])]
+            raise OptionError(
+                f"'{key}' in the config file '{path}': a config file cannot name another one"
+            )
+        texts = [
+            _toml_text(item, key, path) for item in (entry if isinstance(entry, list) else [entry])
+        ]
         values[name] = _parse(OPTIONS[name], texts, f"{key} in {path}")
     return values
 
@@ -74,9 +87,12 @@ def find_option(name: str, place: str) -> Option:
 
 
 def suggestion(name: str) -> str:
-    from difflib import get_close_matches  # only for an error: it costs more to import than the options to parse
+    # only for an error: it costs more to import than the options to parse
+    from difflib import get_close_matches
 
-    known = [spelling for option in OPTIONS.values() for spelling in (option.name, *option.flag.aliases)]
+    known = [
+        spelling for option in OPTIONS.values() for spelling in (option.name, *option.flag.aliases)
+    ]
     nearest = get_close_matches(name, known, 1, 0.5)
     return f", did you mean '--{nearest[0]}'?" if nearest else ""
 
@@ -95,7 +111,9 @@ def _toml_text(item: object, key: str, path: str) -> str:
         return "true" if item else "false"
     if isinstance(item, str | int | float):
         return str(item)
-    raise OptionError(f"'{key}' in the config file '{path}' must be a text, a number, a boolean or a list of these")
+    raise OptionError(
+        f"'{key}' in the config file '{path}' must be a text, a number, a boolean or a list of these"
+    )
 
 
 def _environment_defaults(environ: Mapping[str, str]) -> dict[str, Any]:

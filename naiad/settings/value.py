@@ -1,7 +1,8 @@
 """One option's text -> a number, a choice or a struct, with Triton's words when it does not fit.
 
 Rule: every function here takes the text after `--flag=` and returns a value or raises ValueError.
-Structs of options that have several parts (`<name>,<setting>=<value>` and the like) are in naiad.settings.compound.
+      Structs of options that have several parts (`<name>,<setting>=<value>` and the like) are in
+      naiad.settings.compound.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def between(low: float, high: float, parse: Callable[[str], T]) -> Callable[[str
         value = parse(text)
         if not low <= value <= high:
             expected = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-            raise ValueError(f"Provided option value is out of bound. Got {text}, expected {expected}")
+            raise ValueError(
+                f"Provided option value is out of bound. Got {text}, expected {expected}"
+            )
         return value
 
     return parse_bounded
@@ -89,7 +92,8 @@ def above_zero(text: str) -> float:
 
 
 def choice(flag: str, *values: str) -> Callable[[str], str]:
-    """Triton names the flag in the message, for one of them with underscores; hence `flag` is text."""
+    """Triton names the flag in the message, for one of them with underscores; hence `flag` is
+    text."""
 
     def parse_choice(text: str) -> str:
         if text.lower() not in values:
@@ -121,7 +125,9 @@ def http_max_input_size(text: str) -> int:
 def grpc_infer_thread_count(text: str) -> int:
     value = integer(text)
     if not 2 <= value <= 128:
-        raise ValueError("invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.")
+        raise ValueError(
+            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."
+        )
     return value
 
 

@@ -1,8 +1,10 @@
 """Shared memory between the server and one of its workers, for tensors too large to travel inline.
 
-A slot is one memfd, mapped by both sides; its owner allocates it, lends it (a `SlotRef` in a message) and reuses it when every
-view on either side is gone. Views are numpy arrays over the mapping whose death is seen by weak references, so nobody frees by hand.
-Rules: slots are sealed against shrinking (a truncated mapping would kill its reader), never named, and every reference is bounds-checked.
+A slot is one memfd, mapped by both sides; its owner allocates it, lends it (a `SlotRef` in a
+message) and reuses it when every view on either side is gone. Views are numpy arrays over the
+mapping whose death is seen by weak references, so nobody frees by hand.
+Rules: slots are sealed against shrinking (a truncated mapping would kill its reader), never named,
+       and every reference is bounds-checked.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from naiad.shm.directory import SlotDirectory
 Bytes1d: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 INLINE_MAX_BYTES = 32 * 1024
-"""Tensors up to this size travel inside the message: below it two copies are cheaper than a slot's bookkeeping."""
+"""Tensors up to this size travel inside the message: below it two copies are cheaper than a slot's
+bookkeeping."""
 MIN_SLOT_BYTES = 64 * 1024
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -49,13 +52,15 @@ class Slot:
 
 def address_of(data: memoryview | mmap.mmap) -> int:
     if len(data) and not (isinstance(data, memoryview) and data.readonly):
-        return ctypes.addressof(ctypes.c_char.from_buffer(data))  # a sixth of what numpy takes for it
+        # a sixth of what numpy takes for it
+        return ctypes.addressof(ctypes.c_char.from_buffer(data))
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
     return address
 
 
 def _size_class(num_bytes: int) -> int:
-    """Next of 1, 1.25, 1.5, 1.75 times a power of two: few classes, at most a quarter of untouched (so uncommitted) pages."""
+    """Next of 1, 1.25, 1.5, 1.75 times a power of two: few classes, at most a quarter of untouched
+    (so uncommitted) pages."""
     if num_bytes <= MIN_SLOT_BYTES:
         return MIN_SLOT_BYTES
     quarter = 1 << max((num_bytes - 1).bit_length() - 3, 14)
@@ -63,7 +68,8 @@ def _size_class(num_bytes: int) -> int:
 
 
 class _Views:
-    """Hands out arrays over mappings and tells, by slot, when the last reference to such an array is gone.
+    """Hands out arrays over mappings and tells, by slot, when the last reference to such an array
+    is gone.
 
     The callback may run in any thread and in the middle of anything, so it only appends to a deque.
     """
@@ -86,9 +92,12 @@ class _Views:
 
 
 class Arena:
-    """The owner's side. Safe to use from several threads: in a worker, responses are sent by whoever has them."""
+    """The owner's side. Safe to use from several threads: in a worker, responses are sent by
+    whoever has them."""
 
-    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns, directory: SlotDirectory | None = None) -> None:
+    def __init__(
+        self, now_ns: Callable[[], int] = time.monotonic_ns, directory: SlotDirectory | None = None
+    ) -> None:
         self._now_ns = now_ns
         self.directory = directory
         """The server's, of all its shared memory."""
@@ -105,7 +114,8 @@ class Arena:
         return sum(slot.size for slot in self._slots.values())
 
     def allocate(self, num_bytes: int) -> memoryview:
-        """Writable, not cleared. The slot is free again when this view and all that were made from it are gone, here and at the peers."""
+        """Writable, not cleared. The slot is free again when this view and all that were made from
+        it are gone, here and at the peers."""
         size = _size_class(num_bytes)
         with self._lock:
             self._collect()
@@ -131,7 +141,8 @@ class Arena:
         return self._slots.get(id)
 
     def take_back(self, ref: SlotRef) -> memoryview:
-        """A view of our own slot that a peer hands back as its answer. Raises ValueError for a bad reference."""
+        """A view of our own slot that a peer hands back as its answer. Raises ValueError for a bad
+        reference."""
         slot = self._slots.get(ref.slot)
         if slot is None or ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > slot.size:
             raise ValueError(f"reference outside of slot {ref.slot}")
@@ -155,7 +166,8 @@ class Arena:
             self._free_if_unused(slot)
 
     def trim(self, idle_ns: int) -> list[int]:
-        """Gives the memory of slots back that were free for so long; peers must be told the ids, so that they unmap too."""
+        """Gives the memory of slots back that were free for so long; peers must be told the ids, so
+        that they unmap too."""
         dropped: list[int] = []
         with self._lock:
             self._collect()
@@ -214,7 +226,8 @@ class Arena:
 
 
 class LentSlots:
-    """The borrower's side: maps what the peer announced, hands out views, collects what can be given back."""
+    """The borrower's side: maps what the peer announced, hands out views, collects what can be
+    given back."""
 
     def __init__(self, directory: SlotDirectory | None = None) -> None:
         self._directory = directory
@@ -226,7 +239,8 @@ class LentSlots:
         self._lock = threading.Lock()
 
     def add(self, id: int, size: int, fd: int) -> None:
-        """Takes the descriptor over. Raises ValueError when the peer could pull the memory away under us."""
+        """Takes the descriptor over. Raises ValueError when the peer could pull the memory away
+        under us."""
         try:
             if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 raise ValueError(f"slot {id} is not sealed against shrinking")
@@ -257,9 +271,15 @@ class LentSlots:
             self.drop(id)
 
     def view(self, ref: SlotRef) -> memoryview:
-        """One lease: it ends when the view and all made from it are gone. Raises ValueError for a bad reference."""
+        """One lease: it ends when the view and all made from it are gone. Raises ValueError for a
+        bad reference."""
         mapping = self._mappings.get(ref.slot)
-        if mapping is None or ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > len(mapping):
+        if (
+            mapping is None
+            or ref.offset < 0
+            or ref.size < 0
+            or ref.offset + ref.size > len(mapping)
+        ):
             raise ValueError(f"reference outside of slot {ref.slot}")
         with self._lock:
             self._live[ref.slot] = self._live.get(ref.slot, 0) + 1
@@ -281,7 +301,8 @@ class LentSlots:
         return memoryview(self._mappings[ref.slot])[ref.offset : ref.offset + ref.size]
 
     def live_views(self, id: int) -> int:
-        """How many leases of a slot have not ended; exact, unlike what was taken by `take_released`."""
+        """How many leases of a slot have not ended; exact, unlike what was taken by
+        `take_released`."""
         with self._lock:
             return self._live.get(id, 0) - self._views.gone.count(id)
 

@@ -1,7 +1,8 @@
-"""The few calls of NVIDIA's driver library that a client's GPU memory needs: open its handle, measure it, copy, close.
+"""The few calls of NVIDIA's driver library that a client's GPU memory needs: open its handle,
+measure it, copy, close.
 
-By ctypes, so that no GPU library need be installed. Used only in the process of cuda_process.py: a driver that crashes or hangs takes
-that process with it and nothing else.
+By ctypes, so that no GPU library need be installed. Used only in the process of cuda_process.py: a
+driver that crashes or hangs takes that process with it and nothing else.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class CudaDriver:
     def write(self, address: int, host: int, num_bytes: int, device_id: int) -> None:
         self._use(device_id)
         self._call("cuMemcpyHtoD_v2", c_void_p(address), c_void_p(host), c_size_t(num_bytes))
-        # Small copies return when the data is staged: the client must not see its region before it is there.
+        # Small copies return when the data is staged: the client must not see its region before it
+        # is there.
         self._call("cuCtxSynchronize")
 
     def pin(self, host: int, num_bytes: int) -> None:

@@ -1,7 +1,9 @@
-"""The process that holds clients' GPU memory for the server: one command in, one reply out, data through a piece of shared memory.
+"""The process that holds clients' GPU memory for the server: one command in, one reply out, data
+through a piece of shared memory.
 
-Started on the first CUDA region (cuda_helper.py) as `python -m naiad.shm.cuda_process SOCKET MEMORY`, ends with the last one or with the
-server. Rule: any error of the driver in a copy ends the process: after an illegal address nothing in it works any more.
+Started on the first CUDA region (cuda_helper.py) as `python -m naiad.shm.cuda_process SOCKET
+MEMORY`, ends with the last one or with the server. Rule: any error of the driver in a copy ends the
+process: after an illegal address nothing in it works any more.
 """
 
 from __future__ import annotations
@@ -95,9 +97,13 @@ class CudaMemory:
                 if command.num_bytes > self._host_bytes:
                     return Reply("too much at once")
                 if isinstance(command, Read):
-                    self._driver.read(self._host, address + command.offset, command.num_bytes, device_id)
+                    self._driver.read(
+                        self._host, address + command.offset, command.num_bytes, device_id
+                    )
                 else:
-                    self._driver.write(address + command.offset, self._host, command.num_bytes, device_id)
+                    self._driver.write(
+                        address + command.offset, self._host, command.num_bytes, device_id
+                    )
         return Reply()
 
     def _pin(self) -> None:

@@ -1,7 +1,10 @@
-"""The server's handle on the process that holds clients' GPU memory: started when needed, replaced when it died, ended when unused.
+"""The server's handle on the process that holds clients' GPU memory: started when needed, replaced
+when it died, ended when unused.
 
-In:  commands, from threads of RegionTable, one at a time. Out: replies; data through `memory`, which both sides map.
-Rule: nothing here runs on the event loop, and nothing waits for ever: a process that does not answer in time is killed.
+In:  commands, from threads of RegionTable, one at a time. Out: replies; data through `memory`,
+     which both sides map.
+Rule: nothing here runs on the event loop, and nothing waits for ever: a process that does not
+      answer in time is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +34,12 @@ _LOST = "the GPU memory of shared memory region '{}' was lost; register it again
 
 
 class CudaHelper:
-    def __init__(self, command: Sequence[str] = COMMAND, reply_limit_s: float = REPLY_LIMIT_S, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self,
+        command: Sequence[str] = COMMAND,
+        reply_limit_s: float = REPLY_LIMIT_S,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
         self._command = list(command)
         self._reply_limit_s = reply_limit_s
         self._memory_bytes = memory_bytes
@@ -53,7 +61,8 @@ class CudaHelper:
     # Called in threads.
 
     def open(self, raw_handle: bytes, device_id: int) -> tuple[tuple[int, int], int]:
-        """((life, number) of the region, its bytes). Raises NaiadError with the driver's words, which are not for clients."""
+        """((life, number) of the region, its bytes). Raises NaiadError with the driver's words,
+        which are not for clients."""
         with self._lock:
             self._start()
             self._last_region += 1
@@ -76,7 +85,9 @@ class CudaHelper:
                 log.error(f"closing a CUDA region failed: {error.message}")
             self._stop_if_unused()
 
-    def read_into(self, name: str, region: tuple[int, int], offset: int, buffer: memoryview) -> None:
+    def read_into(
+        self, name: str, region: tuple[int, int], offset: int, buffer: memoryview
+    ) -> None:
         for start in range(0, len(buffer), self._memory_bytes):
             piece = buffer[start : start + self._memory_bytes]
             with self._lock:
@@ -115,7 +126,8 @@ class CudaHelper:
             raise internal(_LOST.format(name))
 
     def _ask(self, command: AnyCommand) -> Reply:
-        """Raises NaiadError when the process is gone, or does not answer in time and is killed for it."""
+        """Raises NaiadError when the process is gone, or does not answer in time and is killed for
+        it."""
         assert self._sock is not None
         try:
             self._sock.send(msgspec.msgpack.encode(command))
@@ -141,10 +153,17 @@ class CudaHelper:
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
             self._memory = mmap.mmap(fd, self._memory_bytes)
             arguments = [*self._command, str(theirs.fileno()), str(fd)]
-            self._process = subprocess.Popen(arguments, pass_fds=(theirs.fileno(), fd), stdin=subprocess.DEVNULL, start_new_session=True)
+            self._process = subprocess.Popen(
+                arguments,
+                pass_fds=(theirs.fileno(), fd),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except OSError as error:
             ours.close()
-            raise internal(f"failed to start the process that holds clients' GPU memory: {error.strerror}") from error
+            raise internal(
+                f"failed to start the process that holds clients' GPU memory: {error.strerror}"
+            ) from error
         finally:
             theirs.close()
             os.close(fd)

@@ -1,4 +1,5 @@
-"""CUDA shared memory: GPU memory of a client, by the handle that it exported. The helper process has it open; we have a number."""
+"""CUDA shared memory: GPU memory of a client, by the handle that it exported. The helper process
+has it open; we have a number."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ class CudaRegion:
     kind = CUDA
     is_slow = True
 
-    def __init__(self, helper: CudaHelper, name: str, device_id: int, byte_size: int, number: tuple[int, int]) -> None:
+    def __init__(
+        self, helper: CudaHelper, name: str, device_id: int, byte_size: int, number: tuple[int, int]
+    ) -> None:
         self.name = name
         self.byte_size = byte_size
         self._helper = helper
@@ -39,10 +42,14 @@ class CudaRegion:
 
     def close(self) -> None:
         """On the event loop, so the helper is told by a thread."""
-        threading.Thread(target=self._helper.close, args=(self._number,), name="naiad-cuda-close", daemon=True).start()
+        threading.Thread(
+            target=self._helper.close, args=(self._number,), name="naiad-cuda-close", daemon=True
+        ).start()
 
 
-def open_cuda_region(helper: CudaHelper, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> CudaRegion:
+def open_cuda_region(
+    helper: CudaHelper, name: str, raw_handle: bytes, device_id: int, byte_size: int
+) -> CudaRegion:
     """Raises NaiadError. In a thread."""
     try:
         number, available_bytes = helper.open(raw_handle, device_id)

@@ -1,7 +1,8 @@
-"""Which shared memory of the server an address lies in, whoever owns it: so that it can be handed on to another worker uncopied.
+"""Which shared memory of the server an address lies in, whoever owns it: so that it can be handed
+on to another worker uncopied.
 
-Arenas and lent slots enter what they map and take it out again; `watchers` of a range are told when it goes.
-Only the server has one: a worker knows nobody else to hand memory on to.
+Arenas and lent slots enter what they map and take it out again; `watchers` of a range are told when
+it goes. Only the server has one: a worker knows nobody else to hand memory on to.
 """
 
 from __future__ import annotations

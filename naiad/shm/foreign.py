@@ -1,8 +1,11 @@
-"""Memory of one worker (or of another model's arena), lent on to a second worker: no copy between two steps of an ensemble.
+"""Memory of one worker (or of another model's arena), lent on to a second worker: no copy between
+two steps of an ensemble.
 
-The second worker maps the same descriptor, under an id below zero that only its channel knows. As long as it has a lease, the server
-keeps its own view alive, so the owner sees the slot in use: a slot is reused only when no view lives anywhere.
-Rule: memory that more than one reader holds is lent to none of them, because a model may write to its inputs (Link.place).
+The second worker maps the same descriptor, under an id below zero that only its channel knows. As
+long as it has a lease, the server keeps its own view alive, so the owner sees the slot in use: a
+slot is reused only when no view lives anywhere.
+Rule: memory that more than one reader holds is lent to none of them, because a model may write to
+      its inputs (Link.place).
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ class _Foreign:
 
 
 class ForeignSlots:
-    """Of one channel. `new` (id, size, the owner's descriptor) and `dropped` are what its peer is told with the next message."""
+    """Of one channel. `new` (id, size, the owner's descriptor) and `dropped` are what its peer is
+    told with the next message."""
 
     def __init__(self, directory: SlotDirectory) -> None:
         self._directory = directory
@@ -47,7 +51,8 @@ class ForeignSlots:
         return SlotRef(foreign.id, offset, view.nbytes)
 
     def take_back(self, ref: SlotRef) -> memoryview:
-        """The peer answers with memory that was lent to it. Raises ValueError for a bad reference."""
+        """The peer answers with memory that was lent to it. Raises ValueError for a bad
+        reference."""
         foreign = self._by_id.get(ref.slot)
         if foreign is not None:
             for offset, view in foreign.held:
@@ -87,7 +92,8 @@ class ForeignSlots:
         return foreign
 
     def _on_gone(self, source: SharedRange) -> None:
-        """Its owner has let it go or has died: the peer unmaps it, too, when it has done with it."""
+        """Its owner has let it go or has died: the peer unmaps it, too, when it has done with
+        it."""
         foreign = self._by_start.pop(source.start)
         foreign.is_gone = True
         self.dropped.append(foreign.id)

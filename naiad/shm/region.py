@@ -1,7 +1,8 @@
 """A region: memory of a client that was registered by name, to hold tensors of its requests.
 
-Rule: the server never maps it. What is read is copied first and checked afterwards, so a client that changes, truncates or frees its
-memory meanwhile can spoil its own request, and nothing else.
+Rule: the server never maps it. What is read is copied first and checked afterwards, so a client
+      that changes, truncates or frees its memory meanwhile can spoil its own request, and nothing
+      else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ SYSTEM, CUDA = "system", "cuda"
 
 
 class Region(Protocol):
-    """Offsets are relative to the region and have been checked against `byte_size`. `read` and `write` are called in any thread."""
+    """Offsets are relative to the region and have been checked against `byte_size`. `read` and
+    `write` are called in any thread."""
 
     name: str
     kind: str

@@ -1,7 +1,8 @@
 """A request with tensors in clients' regions: read the inputs, infer, write the outputs, answer.
 
-In:  InferRequest whose `regions` is set, and the door to the models as a callable. Out: the ResponseStream that the endpoint sees.
-What is small is copied at once; what is large is copied by a thread, so that other requests go on meanwhile.
+In:  InferRequest whose `regions` is set, and the door to the models as a callable. Out: the
+     ResponseStream that the endpoint sees. What is small is copied at once; what is large is copied
+     by a thread, so that other requests go on meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ T = TypeVar("T")
 Infer = Callable[[InferRequest], ResponseStream]
 
 
-def infer_with_regions(request: InferRequest, table: RegionTable, infer: Infer, allocate: Allocate) -> ResponseStream:
+def infer_with_regions(
+    request: InferRequest, table: RegionTable, infer: Infer, allocate: Allocate
+) -> ResponseStream:
     """Raises NaiadError as `infer` does."""
     use, request.regions = request.regions, None
     assert use is not None
@@ -46,7 +49,8 @@ def infer_with_regions(request: InferRequest, table: RegionTable, infer: Infer, 
 
 
 class _RegionStream:
-    """Between the model's stream and the endpoint's: writes outputs to their regions, keeps the order, gives the lease back."""
+    """Between the model's stream and the endpoint's: writes outputs to their regions, keeps the
+    order, gives the lease back."""
 
     def __init__(self, lease: RegionLease, table: RegionTable) -> None:
         self._lease = lease
@@ -64,7 +68,11 @@ class _RegionStream:
     # Large inputs.
 
     def start_later(self, request: InferRequest, infer: Infer) -> ResponseStream:
-        self._in_thread(partial(self._read, request), partial(self._on_read, request, infer), lambda error: error)
+        self._in_thread(
+            partial(self._read, request),
+            partial(self._on_read, request, infer),
+            lambda error: error,
+        )
         return self._outer
 
     def _read(self, request: InferRequest) -> NaiadError | None:
@@ -99,9 +107,16 @@ class _RegionStream:
             response, is_final = self._events.popleft()
             if response is None or response.error is not None:
                 self._put(response, is_final)
-            elif self._lease.has_slow_outputs or self._lease.output_bytes(response.outputs) > MAX_INLINE_BYTES:
+            elif (
+                self._lease.has_slow_outputs
+                or self._lease.output_bytes(response.outputs) > MAX_INLINE_BYTES
+            ):
                 self._is_writing = True
-                self._in_thread(partial(self._write, response), partial(self._on_written, is_final), partial(_failed, response))
+                self._in_thread(
+                    partial(self._write, response),
+                    partial(self._on_written, is_final),
+                    partial(_failed, response),
+                )
                 return
             else:
                 self._put(self._write(response), is_final)
@@ -123,7 +138,9 @@ class _RegionStream:
             self._lease.close()
         self._outer.put(response, is_final)
 
-    def _in_thread(self, work: Callable[[], T], on_done: Callable[[T], None], failed: Callable[[NaiadError], T]) -> None:
+    def _in_thread(
+        self, work: Callable[[], T], on_done: Callable[[T], None], failed: Callable[[NaiadError], T]
+    ) -> None:
         def finish(future: asyncio.Future[T]) -> None:
             if future.cancelled():
                 on_done(failed(cancelled("the server is shutting down")))
@@ -133,7 +150,9 @@ class _RegionStream:
             else:
                 on_done(future.result())
 
-        asyncio.get_running_loop().run_in_executor(self._table.threads, work).add_done_callback(finish)
+        asyncio.get_running_loop().run_in_executor(self._table.threads, work).add_done_callback(
+            finish
+        )
 
 
 def _failed(response: InferResponse, error: NaiadError) -> InferResponse:

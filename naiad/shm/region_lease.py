@@ -1,7 +1,10 @@
-"""What one request holds of clients' regions, from its decoding to its last answer: reads its inputs, takes its outputs.
+"""What one request holds of clients' regions, from its decoding to its last answer: reads its
+inputs, takes its outputs.
 
-In:  made by RegionTable.lease, bounds already checked. Out: tensors with data of their own; outputs copied into the region.
-Invariant: `close` is called exactly once, after the last read and write; until then no region of the lease is closed.
+In:  made by RegionTable.lease, bounds already checked. Out: tensors with data of their own; outputs
+     copied into the region.
+Invariant: `close` is called exactly once, after the last read and write; until then no region of
+           the lease is closed.
 """
 
 from __future__ import annotations
@@ -31,7 +34,14 @@ class RegionEntry:
 
 
 class RegionLease:
-    __slots__ = ("_inputs", "_on_close", "_outputs", "has_slow_inputs", "has_slow_outputs", "input_bytes")
+    __slots__ = (
+        "_inputs",
+        "_on_close",
+        "_outputs",
+        "has_slow_inputs",
+        "has_slow_outputs",
+        "input_bytes",
+    )
 
     def __init__(
         self,
@@ -49,14 +59,17 @@ class RegionLease:
     @property
     def entries(self) -> list[RegionEntry]:
         """One for each tensor."""
-        return [entry for _, entry, _ in self._inputs] + [entry for entry, _ in self._outputs.values()]
+        return [entry for _, entry, _ in self._inputs] + [
+            entry for entry, _ in self._outputs.values()
+        ]
 
     def output_bytes(self, outputs: list[Tensor]) -> int:
         """Of those that go to a region."""
         return sum(len(tensor.data) for tensor in outputs if tensor.name in self._outputs)
 
     def allocate_inputs(self, request: InferRequest, allocate: Allocate) -> None:
-        """Large inputs get memory that their worker can read as it is, so that they are copied once."""
+        """Large inputs get memory that their worker can read as it is, so that they are copied
+        once."""
         for at, _, piece in self._inputs:
             buffer = allocate(piece.byte_size)
             request.inputs[at].data = b"" if buffer is None else buffer
@@ -71,7 +84,8 @@ class RegionLease:
                 tensor.data = entry.region.read(piece.offset, piece.byte_size)
 
     def write_outputs(self, outputs: list[Tensor]) -> list[Tensor]:
-        """The outputs, without data where the region has it now. Raises NaiadError. May run in any thread."""
+        """The outputs, without data where the region has it now. Raises NaiadError. May run in any
+        thread."""
         left: list[Tensor] = []
         for tensor in outputs:
             target = self._outputs.get(tensor.name)

@@ -1,7 +1,9 @@
-"""The clients' registered regions, by name: register, unregister, status, and the lookup that every request in shared memory begins with.
+"""The clients' registered regions, by name: register, unregister, status, and the lookup that every
+request in shared memory begins with.
 
 In:  what the shared memory extension's routes and RPCs ask for; `RegionUse` from decoded requests.
-Out: RegionLease. Rule: a region that requests in flight use stays until the last of them is answered; nothing is mapped (region.py).
+Out: RegionLease. Rule: a region that requests in flight use stays until the last of them is
+     answered; nothing is mapped (region.py).
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ from naiad.shm.region import CUDA, SYSTEM, Region
 from naiad.shm.region_lease import RegionEntry, RegionLease
 from naiad.shm.system_region import check_key, open_system_region
 
-DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+DISABLED = (
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+)
 MAX_NAME_CHARS = 1024
 SIZE_MAX = (1 << 64) - 1
 HANDLE_BYTES = 64
 MAX_DEVICES = 1024
 NUM_THREADS = 4
 MAX_READ_BYTES = 8 << 30
-"""Of inputs of requests in flight: a region may claim any size, the memory that it is copied to is real. At most half of the machine's."""
+"""Of inputs of requests in flight: a region may claim any size, the memory that it is copied to is
+real. At most half of the machine's."""
 _TITLE = {SYSTEM: "system", CUDA: "CUDA"}
 
 OpenCuda = Callable[[str, bytes, int, int], Region]
@@ -39,10 +44,15 @@ class RegionTable:
         self._open_cuda = open_cuda
         self._entries: dict[str, RegionEntry] = {}
         self._threads: ThreadPoolExecutor | None = None
-        # Each region holds a descriptor: clients must not take those that connections and workers need.
-        self._max_read_bytes = min(MAX_READ_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+        # Each region holds a descriptor: clients must not take those that connections and workers
+        # need.
+        self._max_read_bytes = min(
+            MAX_READ_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        )
         self._read_bytes = 0
-        self._max_regions = max(64, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 20) // 4)
+        self._max_regions = max(
+            64, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 20) // 4
+        )
 
     @property
     def threads(self) -> ThreadPoolExecutor:
@@ -64,14 +74,20 @@ class RegionTable:
         self._check_new(name)
         self._add(open_system_region(name, key, offset, byte_size))
 
-    async def register_cuda(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
+    async def register_cuda(
+        self, name: str, raw_handle: bytes, device_id: int, byte_size: int
+    ) -> None:
         """Raises NaiadError. Takes as long as the driver needs."""
         self._check_new(name)
         if self._open_cuda is None:
-            raise invalid_arg(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+            raise invalid_arg(
+                f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
+            )
         if len(raw_handle) != HANDLE_BYTES or not 0 <= device_id < MAX_DEVICES:
             raise invalid_arg(f"failed to register shared memory region '{name}': invalid args")
-        opening = asyncio.get_running_loop().run_in_executor(self.threads, self._open_cuda, name, raw_handle, device_id, byte_size)
+        opening = asyncio.get_running_loop().run_in_executor(
+            self.threads, self._open_cuda, name, raw_handle, device_id, byte_size
+        )
         region = await opening
         try:
             self._check_new(name)  # another registration may have taken the name meanwhile
@@ -81,8 +97,15 @@ class RegionTable:
         self._add(region)
 
     def unregister(self, kind: str, name: str = "") -> None:
-        """All of this kind without a name. A region that is unknown or of the other kind is left alone, and that is no error."""
-        entries = list(self._entries.values()) if not name else [self._entries[name]] if name in self._entries else []
+        """All of this kind without a name. A region that is unknown or of the other kind is left
+        alone, and that is no error."""
+        entries = (
+            list(self._entries.values())
+            if not name
+            else [self._entries[name]]
+            if name in self._entries
+            else []
+        )
         for entry in entries:
             if entry.region.kind == kind:
                 entry.is_leaving = True
@@ -91,13 +114,19 @@ class RegionTable:
     def status(self, kind: str, name: str = "") -> list[Region]:
         """Raises NaiadError for a name that is not registered, or not as this kind."""
         if not name:
-            return [entry.region for _, entry in sorted(self._entries.items()) if entry.region.kind == kind]
+            return [
+                entry.region
+                for _, entry in sorted(self._entries.items())
+                if entry.region.kind == kind
+            ]
         entry = self._entries.get(name)
         if entry is None:
             raise not_found(f"Unable to find {kind} shared memory region: '{name}'")
         found = entry.region.kind
         if found != kind:
-            raise not_found(f"The region named '{name}' is registered as {_TITLE[found]} shared memory, not {_TITLE[kind]} shared memory")
+            raise not_found(
+                f"The region named '{name}' is registered as {_TITLE[found]} shared memory, not {_TITLE[kind]} shared memory"
+            )
         return [entry.region]
 
     # Requests.
@@ -150,16 +179,26 @@ class RegionTable:
     def _check_new(self, name: str) -> None:
         self.check_allowed()
         if not 0 < len(name) <= MAX_NAME_CHARS:
-            raise invalid_arg(f"the name of a shared memory region must have 1 to {MAX_NAME_CHARS} characters")
+            raise invalid_arg(
+                f"the name of a shared memory region must have 1 to {MAX_NAME_CHARS} characters"
+            )
         if name in self._entries:
-            raise NaiadError(Code.ALREADY_EXISTS, f"shared memory region '{name}' already in manager")
+            raise NaiadError(
+                Code.ALREADY_EXISTS, f"shared memory region '{name}' already in manager"
+            )
         if len(self._entries) >= self._max_regions:
-            raise unavailable(f"{self._max_regions} shared memory regions are registered already, no more are possible")
+            raise unavailable(
+                f"{self._max_regions} shared memory regions are registered already, no more are possible"
+            )
 
     def _add(self, region: Region) -> None:
         self._entries[region.name] = RegionEntry(region)
 
     def _drop_if_unused(self, entry: RegionEntry) -> None:
-        if entry.is_leaving and entry.num_uses == 0 and self._entries.get(entry.region.name) is entry:
+        if (
+            entry.is_leaving
+            and entry.num_uses == 0
+            and self._entries.get(entry.region.name) is entry
+        ):
             del self._entries[entry.region.name]
             entry.region.close()

@@ -1,6 +1,8 @@
-"""System shared memory: a POSIX shared memory object (`shm_open`) of the client, read and written through its descriptor.
+"""System shared memory: a POSIX shared memory object (`shm_open`) of the client, read and written
+through its descriptor.
 
-pread and pwrite tell what is missing; a mapping would answer a client's ftruncate with SIGBUS in the server.
+pread and pwrite tell what is missing; a mapping would answer a client's ftruncate with SIGBUS in
+the server.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ class SystemRegion:
         self._fd = fd
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
+        return {
+            "name": self.name,
+            "key": self.key,
+            "offset": self.offset,
+            "byte_size": self.byte_size,
+        }
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         try:
@@ -57,7 +64,8 @@ class SystemRegion:
         view = memoryview(data).cast("B")
         start, at = self.offset + offset, 0
         try:
-            # A write past the end would make the object grow again: the client's own memory, up to what it registered, and its own fault.
+            # A write past the end would make the object grow again: the client's own memory, up to
+            # what it registered, and its own fault.
             if os.fstat(self._fd).st_size < start + len(view):
                 raise self._shrunk()
             while at < len(view):
@@ -69,17 +77,22 @@ class SystemRegion:
         os.close(self._fd)
 
     def _shrunk(self) -> NaiadError:
-        return invalid_arg(f"shared memory region '{self.name}' is smaller now than it was when it was registered")
+        return invalid_arg(
+            f"shared memory region '{self.name}' is smaller now than it was when it was registered"
+        )
 
     def _lost(self, error: OSError) -> NaiadError:
         return internal(f"shared memory region '{self.name}' cannot be used: {error.strerror}")
 
 
 def check_key(name: str, key: str) -> str:
-    """The key without its leading slashes, which do not count. Raises NaiadError for one that no client may use."""
+    """The key without its leading slashes, which do not count. Raises NaiadError for one that no
+    client may use."""
     file_name = key.lstrip("/")
     if not file_name:
-        raise invalid_arg(f"cannot register shared memory region '{name}' - invalid shm key '{key}'")
+        raise invalid_arg(
+            f"cannot register shared memory region '{name}' - invalid shm key '{key}'"
+        )
     if file_name.startswith(RESERVED_PREFIX):
         raise invalid_arg(
             f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix '{RESERVED_PREFIX}'"
@@ -87,13 +100,17 @@ def check_key(name: str, key: str) -> str:
     return file_name
 
 
-def open_system_region(name: str, key: str, offset: int, byte_size: int, folder: str = FOLDER) -> SystemRegion:
+def open_system_region(
+    name: str, key: str, offset: int, byte_size: int, folder: str = FOLDER
+) -> SystemRegion:
     """Raises NaiadError. Keys name objects as shm_open does: slashes inside are not allowed."""
     file_name = check_key(name, key)
     if "/" in file_name or "\0" in file_name or file_name in (".", ".."):
         raise _unopenable(key)
     try:
-        fd = os.open(f"{folder}/{file_name}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(
+            f"{folder}/{file_name}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     except (OSError, UnicodeEncodeError) as error:
         raise _unopenable(key) from error
     try:

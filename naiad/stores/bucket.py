@@ -1,4 +1,5 @@
-"""What a store must be able to do, complete with three methods: names, files, bytes. And what is known about a file there."""
+"""What a store must be able to do, complete with three methods: names, files, bytes. And what is
+known about a file there."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import msgspec
 
 class RemoteFile(msgspec.Struct, frozen=True):
     path: str
-    """Within the repository: `model/1/model.py`. With a slash at its end it is a directory without files, as ensembles have them."""
+    """Within the repository: `model/1/model.py`. With a slash at its end it is a directory without
+    files, as ensembles have them."""
     size: int
     tag: str
     """Changes with the content (ETag, version, git blob)."""
@@ -24,8 +26,11 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Of this content at this path. A tag alone is no name: some vendors' tags are only unique per path."""
-        return hashlib.sha256(f"{self.path}\0{self.size}\0{self.tag}".encode("utf-8", "surrogateescape")).hexdigest()
+        """Of this content at this path. A tag alone is no name: some vendors' tags are only unique
+        per path."""
+        return hashlib.sha256(
+            f"{self.path}\0{self.size}\0{self.tag}".encode("utf-8", "surrogateescape")
+        ).hexdigest()
 
 
 class StoreError(Exception):

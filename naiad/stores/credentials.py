@@ -1,8 +1,11 @@
-"""Who we are to a store: Triton's environment variables, its credential file, and the vendor's usual places.
+"""Who we are to a store: Triton's environment variables, its credential file, and the vendor's
+usual places.
 
-In:  a Location and an environment. Out: options for obstore. TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with credentials for
-several places; of those whose URL begins the repository's, the longest wins, and the entry "" is for all others.
-Rule: values are handed on, never logged. Where there is nothing to sign with, requests are not signed.
+In:  a Location and an environment. Out: options for obstore. TRITON_CLOUD_CREDENTIAL_PATH names a
+     JSON file with credentials for several places; of those whose URL begins the repository's, the
+     longest wins, and the entry "" is for all others.
+Rule: values are handed on, never logged. Where there is nothing to sign with, requests are not
+      signed.
 """
 
 from __future__ import annotations
@@ -46,7 +49,11 @@ def _entry(location: Location, environment: Environment) -> Any:
     except msgspec.DecodeError as error:
         raise _unusable("is not JSON of the form {scheme: {url: credential}}") from error
     entries = document.get(location.scheme, {})
-    urls = [url for url in entries if location.url == url or location.url.startswith(f"{url.rstrip('/')}/") or not url]
+    urls = [
+        url
+        for url in entries
+        if location.url == url or location.url.startswith(f"{url.rstrip('/')}/") or not url
+    ]
     return entries[max(urls, key=len)] if urls else None
 
 
@@ -69,15 +76,31 @@ def _aws(entry: Any, environment: Environment) -> Options:
     given = _fields(entry)
     options: Options = {}
     if "key_id" in given:
-        options = {"access_key_id": given["key_id"], "secret_access_key": given.get("secret_key", "")}
+        options = {
+            "access_key_id": given["key_id"],
+            "secret_access_key": given.get("secret_key", ""),
+        }
         if "session_token" in given:
             options["session_token"] = given["session_token"]
     elif "profile" in given or not environment.get("AWS_ACCESS_KEY_ID"):
-        options = _aws_profile(given.get("profile") or environment.get("AWS_PROFILE") or "default", environment)
+        options = _aws_profile(
+            given.get("profile") or environment.get("AWS_PROFILE") or "default", environment
+        )
     else:
-        names = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY", "session_token": "AWS_SESSION_TOKEN"}
-        options = {option: environment[name] for option, name in names.items() if environment.get(name)}
-    region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or options.pop("region", "")
+        names = {
+            "access_key_id": "AWS_ACCESS_KEY_ID",
+            "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+            "session_token": "AWS_SESSION_TOKEN",
+        }
+        options = {
+            option: environment[name] for option, name in names.items() if environment.get(name)
+        }
+    region = (
+        given.get("region")
+        or environment.get("AWS_REGION")
+        or environment.get("AWS_DEFAULT_REGION")
+        or options.pop("region", "")
+    )
     options["region"] = region or "us-east-1"
     if "access_key_id" not in options and not _has_aws_identity(environment):
         options["skip_signature"] = True
@@ -86,8 +109,13 @@ def _aws(entry: Any, environment: Environment) -> Options:
 
 def _aws_profile(profile: str, environment: Environment) -> Options:
     home = Path(environment.get("HOME") or "/")
-    credentials = _ini(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials", profile)
-    config = _ini(environment.get("AWS_CONFIG_FILE") or home / ".aws/config", profile if profile == "default" else f"profile {profile}")
+    credentials = _ini(
+        environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials", profile
+    )
+    config = _ini(
+        environment.get("AWS_CONFIG_FILE") or home / ".aws/config",
+        profile if profile == "default" else f"profile {profile}",
+    )
     found = config | credentials
     names = {
         "access_key_id": "aws_access_key_id",
@@ -121,13 +149,23 @@ def _has_aws_identity(environment: Environment) -> bool:
 
 
 def _google(entry: Any, environment: Environment) -> Options:
-    path = entry if isinstance(entry, str) and entry else environment.get("GOOGLE_APPLICATION_CREDENTIALS")
-    default = Path(environment.get("HOME") or "/") / ".config/gcloud/application_default_credentials.json"
+    path = (
+        entry
+        if isinstance(entry, str) and entry
+        else environment.get("GOOGLE_APPLICATION_CREDENTIALS")
+    )
+    default = (
+        Path(environment.get("HOME") or "/") / ".config/gcloud/application_default_credentials.json"
+    )
     if path:
         return {"application_credentials": path}
     if default.is_file():
         return {"application_credentials": str(default)}
-    return {} if "GOOGLE_BEARER_TOKEN" in environment or _is_machine_of("Google") else {"skip_signature": True}
+    return (
+        {}
+        if "GOOGLE_BEARER_TOKEN" in environment or _is_machine_of("Google")
+        else {"skip_signature": True}
+    )
 
 
 # Azure.
@@ -148,9 +186,18 @@ def _azure(location: Location, entry: Any, environment: Environment) -> Options:
 
 
 def _has_azure_identity(environment: Environment) -> bool:
-    """A service principal, a workload identity, or the machine's own (AZURE_STORAGE_AUTH_TYPE=default asks for these)."""
-    names = ("AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_SAS_KEY", "IDENTITY_ENDPOINT")
-    return environment.get("AZURE_STORAGE_AUTH_TYPE") == "default" or any(name in environment for name in names)
+    """A service principal, a workload identity, or the machine's own
+    (AZURE_STORAGE_AUTH_TYPE=default asks for these)."""
+    names = (
+        "AZURE_CLIENT_ID",
+        "AZURE_FEDERATED_TOKEN_FILE",
+        "AZURE_STORAGE_TOKEN",
+        "AZURE_STORAGE_SAS_KEY",
+        "IDENTITY_ENDPOINT",
+    )
+    return environment.get("AZURE_STORAGE_AUTH_TYPE") == "default" or any(
+        name in environment for name in names
+    )
 
 
 def _is_machine_of(vendor: str) -> bool:

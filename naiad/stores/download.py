@@ -1,7 +1,9 @@
-"""Remote files -> cached files: many parts at a time, each part resumed where it broke off, each file checked before it counts.
+"""Remote files -> cached files: many parts at a time, each part resumed where it broke off, each
+file checked before it counts.
 
-In:  RemoteFiles that are missing. Out: for each either what is known about the cached file, or why it could not be fetched.
-A file grows as `partial/<id>`, with the numbers of its finished parts in `partial/<id>.parts`, so a server that is killed goes on later.
+In:  RemoteFiles that are missing. Out: for each either what is known about the cached file, or why
+     it could not be fetched. A file grows as `partial/<id>`, with the numbers of its finished parts
+     in `partial/<id>.parts`, so a server that is killed goes on later.
 """
 
 from __future__ import annotations
@@ -53,13 +55,16 @@ class Download:
         self._stop = stop or threading.Event()
 
     def fetch(self, title: str, files: list[RemoteFile]) -> Fetched:
-        """Blocks until each file is fetched or has failed. Raises StoreError when there is no room for them."""
+        """Blocks until each file is fetched or has failed. Raises StoreError when there is no room
+        for them."""
         fetched = Fetched()
         if not files:
             return fetched
         transfers = [Transfer(file, self._partial, self._part_bytes) for file in files]
         self._check_room(transfers)
-        self._progress.start(title, sum(transfer.num_missing_bytes for transfer in transfers), len(files))
+        self._progress.start(
+            title, sum(transfer.num_missing_bytes for transfer in transfers), len(files)
+        )
         try:
             with ThreadPoolExecutor(self._max_parallel, thread_name_prefix="naiad-fetch") as pool:
                 parts = [(transfer, part) for transfer in transfers for part in transfer.missing]
@@ -75,9 +80,14 @@ class Download:
         return fetched
 
     def _check_room(self, transfers: list[Transfer]) -> None:
-        needed, free = sum(transfer.num_missing_bytes for transfer in transfers), shutil.disk_usage(self._partial).free
+        needed, free = (
+            sum(transfer.num_missing_bytes for transfer in transfers),
+            shutil.disk_usage(self._partial).free,
+        )
         if needed > free:
-            raise StoreError(f"{needed} bytes are to be fetched, but the disk of the cache has only {free} left")
+            raise StoreError(
+                f"{needed} bytes are to be fetched, but the disk of the cache has only {free} left"
+            )
 
     def _fetch_part(self, transfer: Transfer, part: int) -> None:
         start, end = transfer.bounds(part)
@@ -89,7 +99,9 @@ class Download:
                 for chunk in self._bucket.read(transfer.file, start, end):
                     self._check_stopped()
                     if start + len(chunk) > end:
-                        raise StoreError(f"{transfer.file.path}: the store sent more than was asked for")
+                        raise StoreError(
+                            f"{transfer.file.path}: the store sent more than was asked for"
+                        )
                     transfer.write(chunk, start)
                     start += len(chunk)
                     self._progress.advance(len(chunk))
@@ -100,7 +112,9 @@ class Download:
             except (ChangedError, StoppedError) as error:
                 transfer.error = error
             except OSError as error:
-                transfer.error = StoreError(f"{transfer.file.path}: cannot be written to the cache: {error.strerror}")
+                transfer.error = StoreError(
+                    f"{transfer.file.path}: cannot be written to the cache: {error.strerror}"
+                )
             except StoreError as error:
                 if attempt == MAX_ATTEMPTS - 1:
                     transfer.error = error
@@ -117,11 +131,13 @@ class Download:
         sha256 = file_sum(transfer.path)
         if not has_digest(transfer.path, transfer.file, sha256):
             transfer.discard()
-            return StoreError(f"{transfer.file.path}: the content does not have the checksum that the store states")
+            return StoreError(
+                f"{transfer.file.path}: the content does not have the checksum that the store states"
+            )
         target = self._blobs / transfer.file.id
         transfer.path.chmod(0o600)
-        # A file system's clock moves in ticks: a change within the tick of the last write would leave the time as it is. A time in
-        # the past is one that no later write can give again.
+        # A file system's clock moves in ticks: a change within the tick of the last write would
+        # leave the time as it is. A time in the past is one that no later write can give again.
         fetched_ns = time.time_ns() - PAST_NS
         os.utime(transfer.path, ns=(fetched_ns, fetched_ns))
         transfer.path.replace(target)
@@ -167,9 +183,15 @@ class Transfer:
         self._marks.unlink(missing_ok=True)
 
     def _resume(self) -> set[int]:
-        """Parts that an earlier attempt finished. The name stands for path, size and tag, so they are parts of the same content."""
+        """Parts that an earlier attempt finished. The name stands for path, size and tag, so they
+        are parts of the same content."""
         done: set[int] = set()
-        if self.path.is_file() and not self.path.is_symlink() and self.path.stat().st_size == self.file.size and self._marks.is_file():
+        if (
+            self.path.is_file()
+            and not self.path.is_symlink()
+            and self.path.stat().st_size == self.file.size
+            and self._marks.is_file()
+        ):
             for line in self._marks.read_text().splitlines():
                 size, _, part = line.partition(" ")
                 if size == str(self._part_bytes) and part.isdigit():

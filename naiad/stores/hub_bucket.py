@@ -1,7 +1,9 @@
-"""A repository on the Hugging Face hub as a Bucket, through huggingface_hub (`pip install naiad[hub]`): hf://organisation/repository.
+"""A repository on the Hugging Face hub as a Bucket, through huggingface_hub (`pip install
+naiad[hub]`): hf://organisation/repository.
 
-The library knows the endpoint, the token and the listing; the bytes come by ranges over its own HTTP client, so that resuming, progress
-and the cache are the same as for every other store. HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean everywhere.
+The library knows the endpoint, the token and the listing; the bytes come by ranges over its own
+HTTP client, so that resuming, progress and the cache are the same as for every other store.
+HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean everywhere.
 """
 
 from __future__ import annotations
@@ -31,23 +33,35 @@ class HubBucket:
 
     def names(self) -> list[str]:
         def ask() -> list[str]:
-            found = self._api.repo_info(self._location.bucket, revision=self._location.revision or None, timeout=30)
+            found = self._api.repo_info(
+                self._location.bucket, revision=self._location.revision or None, timeout=30
+            )
             self._commit = found.sha or ""
             entries = self._tree(self._location.prefix, recursive=False)
-            return [entry.path.rpartition("/")[2] for entry in entries if not hasattr(entry, "size")]
+            return [
+                entry.path.rpartition("/")[2] for entry in entries if not hasattr(entry, "size")
+            ]
 
         return _asking(ask)
 
     def files(self, directory: str) -> list[RemoteFile]:
-        entries = _asking(lambda: self._tree(f"{self._prefix}{directory}".rstrip("/"), recursive=True))
+        entries = _asking(
+            lambda: self._tree(f"{self._prefix}{directory}".rstrip("/"), recursive=True)
+        )
         return [
-            RemoteFile(entry.path.removeprefix(self._prefix), entry.size, entry.blob_id, _digest(entry))
+            RemoteFile(
+                entry.path.removeprefix(self._prefix), entry.size, entry.blob_id, _digest(entry)
+            )
             for entry in entries
             if hasattr(entry, "size")
         ]
 
     def _tree(self, path: str, *, recursive: bool) -> list[Any]:
-        return list(self._api.list_repo_tree(self._location.bucket, path or None, recursive=recursive, revision=self._revision))
+        return list(
+            self._api.list_repo_tree(
+                self._location.bucket, path or None, recursive=recursive, revision=self._revision
+            )
+        )
 
     @property
     def _revision(self) -> str | None:
@@ -55,11 +69,19 @@ class HubBucket:
 
     def read(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
         url = huggingface_hub.hf_hub_url(
-            self._location.bucket, self._prefix + file.path, revision=self._revision, endpoint=self._api.endpoint
+            self._location.bucket,
+            self._prefix + file.path,
+            revision=self._revision,
+            endpoint=self._api.endpoint,
         )
-        headers = hub.build_hf_headers() | {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+        headers = hub.build_hf_headers() | {
+            "Range": f"bytes={start}-{end - 1}",
+            "Accept-Encoding": "identity",
+        }
         try:
-            with hub.get_session().stream("GET", url, headers=headers, follow_redirects=True) as answer:
+            with hub.get_session().stream(
+                "GET", url, headers=headers, follow_redirects=True
+            ) as answer:
                 hub.hf_raise_for_status(answer)
                 if answer.status_code == HTTP_RANGE_IGNORED and start:
                     raise StoreError("the hub does not send parts of files")
@@ -68,7 +90,9 @@ class HubBucket:
             raise
         except huggingface_hub.errors.EntryNotFoundError as error:
             raise ChangedError(f"{file.path} is no longer there") from error
-        except Exception as error:  # the library's HTTP client, and so its errors, differ between its versions
+        except (
+            Exception
+        ) as error:  # the library's HTTP client, and so its errors, differ between its versions
             raise StoreError(_words(error)) from error
 
 

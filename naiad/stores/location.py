@@ -1,7 +1,7 @@
 """A repository's URL -> where it is. Triton's forms, and hf:// for the Hugging Face hub.
 
-s3://bucket/path · s3://host:port/bucket/path (HTTP) · s3://https://host:port/bucket/path · gs://bucket/path ·
-as://account/container/path · hf://organisation/repository[@revision][/path]
+s3://bucket/path · s3://host:port/bucket/path (HTTP) · s3://https://host:port/bucket/path ·
+gs://bucket/path · as://account/container/path · hf://organisation/repository[@revision][/path]
 Rule: pure. What has no scheme is a local directory and none of this file's business.
 """
 
@@ -51,7 +51,9 @@ def parse_location(url: str) -> Location:
             return Location(url, "as", bucket, prefix, account=account)
         case "hf":
             return _hub(url, rest)
-    raise invalid_arg(f"unsupported model repository '{url}': expected a directory or a URL with one of {', '.join(SCHEMES)}")
+    raise invalid_arg(
+        f"unsupported model repository '{url}': expected a directory or a URL with one of {', '.join(SCHEMES)}"
+    )
 
 
 def _s3(url: str, rest: str) -> Location:
@@ -60,7 +62,9 @@ def _s3(url: str, rest: str) -> Location:
         bucket, prefix = _split(url, rest)
         return Location(url, "s3", bucket, prefix)
     bucket, prefix = _split(url, found["rest"])
-    return Location(url, "s3", bucket, prefix, endpoint=f"{found['protocol'] or 'http://'}{found['host']}")
+    return Location(
+        url, "s3", bucket, prefix, endpoint=f"{found['protocol'] or 'http://'}{found['host']}"
+    )
 
 
 def _hub(url: str, rest: str) -> Location:
@@ -68,7 +72,9 @@ def _hub(url: str, rest: str) -> Location:
     name, _, prefix = rest.partition("/")
     name, _, revision = name.partition("@")
     if not (_BUCKET.fullmatch(owner) and _BUCKET.fullmatch(name)):
-        raise invalid_arg(f"invalid model repository '{url}': expected hf://organisation/repository[@revision][/path]")
+        raise invalid_arg(
+            f"invalid model repository '{url}': expected hf://organisation/repository[@revision][/path]"
+        )
     return Location(url, "hf", f"{owner}/{name}", prefix.strip("/"), revision=revision)
 
 

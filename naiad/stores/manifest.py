@@ -1,6 +1,8 @@
-"""What a cache holds of one repository: the last listing, and the checksum of every file that was fetched. Kept beside the files.
+"""What a cache holds of one repository: the last listing, and the checksum of every file that was
+fetched. Kept beside the files.
 
-Rule: read with suspicion. A manifest that cannot be read is an empty one, and a file whose time changed is summed again.
+Rule: read with suspicion. A manifest that cannot be read is an empty one, and a file whose time
+      changed is summed again.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def read_manifest(folder: Path, url: str) -> Manifest:
     except FileNotFoundError:
         return Manifest(url=url)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        log.warning(f"the cache of '{url}' has no readable manifest ({type(error).__name__}): it is made anew")
+        log.warning(
+            f"the cache of '{url}' has no readable manifest ({type(error).__name__}): it is made anew"
+        )
         return Manifest(url=url)
     return manifest if manifest.url == url else Manifest(url=url)
 

@@ -1,6 +1,8 @@
-"""S3, Google Cloud Storage and Azure Blob Storage as a Bucket, through obstore (`pip install naiad[cloud]`).
+"""S3, Google Cloud Storage and Azure Blob Storage as a Bucket, through obstore (`pip install
+naiad[cloud]`).
 
-obstore is one compiled wheel for all three (16 MB installed, 11 ms to import); fsspec with s3fs, gcsfs and adlfs is 55 packages, 126 MB.
+obstore is one compiled wheel for all three (16 MB installed, 11 ms to import); fsspec with s3fs,
+gcsfs and adlfs is 55 packages, 126 MB.
 Rule: nothing of obstore is seen outside of this file.
 """
 
@@ -26,17 +28,25 @@ class ObjectBucket:
     def __init__(self, location: Location, options: Options, *, allow_http: bool = False) -> None:
         """Raises StoreError."""
         self._prefix = f"{location.prefix}/" if location.prefix else ""
-        self._store = _asking(lambda: _open(location, options, allow_http or location.endpoint.startswith("http://")))
+        self._store = _asking(
+            lambda: _open(location, options, allow_http or location.endpoint.startswith("http://"))
+        )
 
     def names(self) -> list[str]:
-        listing: Any = _asking(lambda: obstore.list_with_delimiter(self._store, self._prefix.rstrip("/") or None))
+        listing: Any = _asking(
+            lambda: obstore.list_with_delimiter(self._store, self._prefix.rstrip("/") or None)
+        )
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in listing["common_prefixes"]]
 
     def files(self, directory: str) -> list[RemoteFile]:
         prefix = f"{self._prefix}{directory}/" if directory else self._prefix
         batches: Any = _asking(lambda: list(obstore.list(self._store, prefix or None)))
         found = [
-            RemoteFile(entry["path"].removeprefix(self._prefix), entry["size"], entry["e_tag"] or str(entry["last_modified"]))
+            RemoteFile(
+                entry["path"].removeprefix(self._prefix),
+                entry["size"],
+                entry["e_tag"] or str(entry["last_modified"]),
+            )
             for batch in batches
             for entry in batch
         ]
@@ -45,7 +55,9 @@ class ObjectBucket:
     def read(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
         options: Any = {"range": (start, end), "if_match": file.tag}
         try:
-            for chunk in obstore.get(self._store, self._prefix + file.path, options=options).stream(min_chunk_size=CHUNK_BYTES):
+            for chunk in obstore.get(self._store, self._prefix + file.path, options=options).stream(
+                min_chunk_size=CHUNK_BYTES
+            ):
                 yield bytes(chunk)
         except (PreconditionError, FileNotFoundError) as error:
             raise ChangedError(f"{file.path} has changed") from error
@@ -54,11 +66,17 @@ class ObjectBucket:
 
 
 def _with_directories(files: list[RemoteFile]) -> list[RemoteFile]:
-    """A key that ends in a slash, of no size, is how a bucket has an empty folder, but obstore takes the slash away.
+    """A key that ends in a slash, of no size, is how a bucket has an empty folder, but obstore
+    takes the slash away.
 
     So what has no size is a folder when something is below it, or when it is called like a version.
     """
-    parents = {file.path[:at] for file in files for at, character in enumerate(file.path) if character == "/"}
+    parents = {
+        file.path[:at]
+        for file in files
+        for at, character in enumerate(file.path)
+        if character == "/"
+    }
     result: list[RemoteFile] = []
     for file in files:
         is_version = file.path.count("/") == 1 and file.path.rpartition("/")[2].isdigit()
@@ -71,17 +89,30 @@ def _with_directories(files: list[RemoteFile]) -> list[RemoteFile]:
 
 def _open(location: Location, given: Options, allow_http: bool) -> Any:
     options: Any = given
-    client: Any = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(seconds=60), "allow_http": allow_http}
+    client: Any = {
+        "connect_timeout": timedelta(seconds=5),
+        "timeout": timedelta(seconds=60),
+        "allow_http": allow_http,
+    }
     retry: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
     match location.scheme:
         case "s3":
             if location.endpoint:
-                options = options | {"endpoint": location.endpoint, "virtual_hosted_style_request": False}
-            return S3Store(location.bucket, config=options, client_options=client, retry_config=retry)
+                options = options | {
+                    "endpoint": location.endpoint,
+                    "virtual_hosted_style_request": False,
+                }
+            return S3Store(
+                location.bucket, config=options, client_options=client, retry_config=retry
+            )
         case "gs":
-            return GCSStore(location.bucket, config=options, client_options=client, retry_config=retry)
+            return GCSStore(
+                location.bucket, config=options, client_options=client, retry_config=retry
+            )
         case _:
-            return AzureStore(location.bucket, config=options, client_options=client, retry_config=retry)
+            return AzureStore(
+                location.bucket, config=options, client_options=client, retry_config=retry
+            )
 
 
 def _asking(question: Callable[[], T]) -> T:

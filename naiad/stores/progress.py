@@ -1,4 +1,5 @@
-"""How far a download is: a bar where somebody watches a terminal, a line in the log now and then elsewhere.
+"""How far a download is: a bar where somebody watches a terminal, a line in the log now and then
+elsewhere.
 
 In:  numbers of bytes, from any thread. Out: nothing that a program should read.
 """
@@ -25,9 +26,12 @@ class Progress(Protocol):
 
 
 class LogProgress:
-    """A line at the start, one every few seconds, one at the end; none of it for what is over at once."""
+    """A line at the start, one every few seconds, one at the end; none of it for what is over at
+    once."""
 
-    def __init__(self, write: Callable[[str], None] = log.info, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, write: Callable[[str], None] = log.info, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._write = write
         self._now_s = now_s
         self._lock = threading.Lock()
@@ -81,13 +85,25 @@ def make_progress() -> Progress:
         return LogProgress()
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
         from rich.progress import Progress as RichProgress
     except ImportError:
         return LogProgress()
 
     def bar() -> RichProgress:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
         return RichProgress(*columns, console=Console(stderr=True), transient=True)
 
     return BarProgress(bar)

@@ -1,8 +1,11 @@
-"""A model repository far away, as a store of local directories: listed, fetched into the cache, and served from there.
+"""A model repository far away, as a store of local directories: listed, fetched into the cache, and
+served from there.
 
-In:  a Bucket and a cache folder. Out: what naiad.repository.store.Store promises; every method may block.
-Rules: a model's directory is complete or not there; one that cannot be fetched keeps its last state; a store that cannot be reached
-is served from the cache, with a warning, at the start as at a reload.
+In:  a Bucket and a cache folder. Out: what naiad.repository.store.Store promises; every method may
+     block.
+Rules: a model's directory is complete or not there; one that cannot be fetched keeps its last
+       state; a store that cannot be reached is served from the cache, with a warning, at the start
+       as at a reload.
 """
 
 from __future__ import annotations
@@ -26,12 +29,17 @@ Listing = dict[str, list[RemoteFile]]
 
 
 class RemoteStore:
-    def __init__(self, url: str, bucket: Callable[[], Bucket], cache: Path, progress: Progress) -> None:
-        """Raises NaiadError when the cache folder is not safe to use. The store itself is not asked yet."""
+    def __init__(
+        self, url: str, bucket: Callable[[], Bucket], cache: Path, progress: Progress
+    ) -> None:
+        """Raises NaiadError when the cache folder is not safe to use. The store itself is not asked
+        yet."""
         self._url = url
         self._make_bucket = bucket
         self._bucket: Bucket | None = None
-        self._folder = private_folder(private_folder(cache) / hashlib.sha256(url.encode()).hexdigest()[:16])
+        self._folder = private_folder(
+            private_folder(cache) / hashlib.sha256(url.encode()).hexdigest()[:16]
+        )
         self._blobs = private_folder(self._folder / "blobs")
         private_folder(self._folder / "partial")
         private_folder(self._folder / "models")
@@ -79,12 +87,20 @@ class RemoteStore:
             self._bucket = self._make_bucket()
         bucket = self._bucket
         found = [name for name in bucket.names() if is_safe_path(name) and not name.startswith(".")]
-        listing = self._list(bucket, found if names is None else [name for name in found if name in names], is_all=names is None)
+        listing = self._list(
+            bucket,
+            found if names is None else [name for name in found if name in names],
+            is_all=names is None,
+        )
         if not self._is_reachable:
             log.info(f"model repository '{self._url}' can be reached again")
             self._is_reachable = True
-        missing = [file for files in listing.values() for file in files if not self._is_cached(file)]
-        fetched = Download(bucket, self._folder, self._progress, stop=self._stop).fetch(self._url, missing)
+        missing = [
+            file for files in listing.values() for file in files if not self._is_cached(file)
+        ]
+        fetched = Download(bucket, self._folder, self._progress, stop=self._stop).fetch(
+            self._url, missing
+        )
         self._manifest.kept |= fetched.kept
         for name, files in listing.items():
             failed = [fetched.failures[file.id] for file in files if file.id in fetched.failures]
@@ -100,23 +116,34 @@ class RemoteStore:
 
     def _list(self, bucket: Bucket, names: list[str], *, is_all: bool) -> Listing:
         """Files of each model. A path that would leave the cache is no model's."""
-        files = bucket.files("") if is_all else [file for name in names for file in bucket.files(name)]
+        files = (
+            bucket.files("") if is_all else [file for name in names for file in bucket.files(name)]
+        )
         listing: Listing = {name: [] for name in names}
         for file in files:
             name = file.path.partition("/")[0]
             if not is_safe_path(file.path.removesuffix("/")):
-                log.warning(f"model repository '{self._url}': the key '{file.path!r}' is no path, and is left out")
+                log.warning(
+                    f"model repository '{self._url}': the key '{file.path!r}' is no path, and is left out"
+                )
             elif name in listing and name != file.path:
                 listing[name].append(file)
         return listing
 
     def _keep_last(self, name: str, error: StoreError) -> None:
         last = self._manifest.models.get(name)
-        words = "its last state is kept" if last is not None and self._use_cached(name, last) else "there is no copy of it"
-        log.error(f"model repository '{self._url}': model '{name}' could not be fetched ({error}); {words}")
+        words = (
+            "its last state is kept"
+            if last is not None and self._use_cached(name, last)
+            else "there is no copy of it"
+        )
+        log.error(
+            f"model repository '{self._url}': model '{name}' could not be fetched ({error}); {words}"
+        )
 
     def _forget(self, found: set[str]) -> None:
-        """Models that are gone from the store. Their files stay for a while: a copy may be finishing its last requests."""
+        """Models that are gone from the store. Their files stay for a while: a copy may be
+        finishing its last requests."""
         self._manifest.names = sorted(found)
         for name in self._manifest.models.keys() - found:
             del self._manifest.models[name]
@@ -136,14 +163,24 @@ class RemoteStore:
         if not manifest.models:
             raise self._unreachable(error) from error
         if self._is_reachable:
-            log.warning(f"model repository '{self._url}' cannot be reached ({error}): its copy of {manifest.age_words()} is used")
+            log.warning(
+                f"model repository '{self._url}' cannot be reached ({error}): its copy of {manifest.age_words()} is used"
+            )
             self._is_reachable = False
         for name, files in manifest.models.items():
-            if (names is None or name in names) and name not in self._directories and not self._use_cached(name, files):
-                log.error(f"model repository '{self._url}': the copy of model '{name}' is damaged and cannot be used")
+            if (
+                (names is None or name in names)
+                and name not in self._directories
+                and not self._use_cached(name, files)
+            ):
+                log.error(
+                    f"model repository '{self._url}': the copy of model '{name}' is damaged and cannot be used"
+                )
 
     def _unreachable(self, error: StoreError) -> NaiadError:
-        return unavailable(f"model repository '{self._url}' cannot be reached, and there is no copy of it: {error}")
+        return unavailable(
+            f"model repository '{self._url}' cannot be reached, and there is no copy of it: {error}"
+        )
 
     def _use_cached(self, name: str, files: list[RemoteFile]) -> bool:
         if not all(self._is_cached(file) for file in files):
@@ -152,10 +189,16 @@ class RemoteStore:
         return True
 
     def _is_cached(self, file: RemoteFile) -> bool:
-        return file.is_directory or is_intact(self._blobs / file.id, file, self._manifest.kept.get(file.id))
+        return file.is_directory or is_intact(
+            self._blobs / file.id, file, self._manifest.kept.get(file.id)
+        )
 
 
 def is_safe_path(path: str) -> bool:
     """Below the folder it is put into, on every system."""
     parts = path.split("/")
-    return all(part not in ("", ".", "..") and len(part) < 256 for part in parts) and path.isprintable() and "\\" not in path
+    return (
+        all(part not in ("", ".", "..") and len(part) < 256 for part in parts)
+        and path.isprintable()
+        and "\\" not in path
+    )

@@ -1,7 +1,9 @@
-"""A model's files in the cache -> a directory that looks like the model's, one for each state that was ever served.
+"""A model's files in the cache -> a directory that looks like the model's, one for each state that
+was ever served.
 
-The files are links to the cached ones, so a new state costs only what changed, and an unchanged file is seen to be unchanged. A copy
-of a model that still serves keeps its own directory when a newer one comes.
+The files are links to the cached ones, so a new state costs only what changed, and an unchanged
+file is seen to be unchanged. A copy of a model that still serves keeps its own directory when a
+newer one comes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def make_snapshot(folder: Path, name: str, files: list[RemoteFile], blobs: Path)
     """All files are in `blobs` already. Complete or not there at all."""
     path = snapshot_path(folder, name, files)
     if path.is_dir():
-        if all(file.is_directory or _is_same(path.parent / file.path, blobs / file.id) for file in files):
+        if all(
+            file.is_directory or _is_same(path.parent / file.path, blobs / file.id)
+            for file in files
+        ):
             os.utime(path.parent)
             return path
         shutil.rmtree(path.parent)
@@ -42,7 +47,9 @@ def make_snapshot(folder: Path, name: str, files: list[RemoteFile], blobs: Path)
     (new / name).mkdir(parents=True, mode=PRIVATE)
     for file in files:
         target = new / file.path
-        (target if file.is_directory else target.parent).mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+        (target if file.is_directory else target.parent).mkdir(
+            parents=True, exist_ok=True, mode=PRIVATE
+        )
         if not file.is_directory:
             _link(blobs / file.id, target)
     os.rename(new, path.parent)
@@ -50,9 +57,12 @@ def make_snapshot(folder: Path, name: str, files: list[RemoteFile], blobs: Path)
 
 
 def prune(folder: Path, names: set[str], wanted: set[str]) -> None:
-    """Removes old states of these models, and cached files (by id) that are neither wanted nor linked to."""
+    """Removes old states of these models, and cached files (by id) that are neither wanted nor
+    linked to."""
     for name in names:
-        states = sorted((folder / "models" / name).glob("*"), key=lambda path: path.stat().st_mtime_ns)
+        states = sorted(
+            (folder / "models" / name).glob("*"), key=lambda path: path.stat().st_mtime_ns
+        )
         for path in states[:-NUM_KEPT]:
             shutil.rmtree(path, ignore_errors=True)
     for blob in (folder / "blobs").iterdir():
@@ -72,4 +82,7 @@ def _is_same(path: Path, blob: Path) -> bool:
         one, other = path.lstat(), blob.lstat()
     except OSError:
         return False
-    return one.st_ino == other.st_ino or (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
+    return one.st_ino == other.st_ino or (one.st_size, one.st_mtime_ns) == (
+        other.st_size,
+        other.st_mtime_ns,
+    )

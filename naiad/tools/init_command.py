@@ -16,10 +16,25 @@ def command() -> None:
 
 
 @command.command("llm", context_settings=CONTEXT)
-@click.option("--checkpoint", required=True, metavar="PATH", help="Folder, .gguf file, name of `naiad pull`, or hub id.")
-@click.option("--form", type=click.Choice(FORMS), default="one", help="One model, or TensorRT-LLM's four parts and its BLS model.")
+@click.option(
+    "--checkpoint",
+    required=True,
+    metavar="PATH",
+    help="Folder, .gguf file, name of `naiad pull`, or hub id.",
+)
+@click.option(
+    "--form",
+    type=click.Choice(FORMS),
+    default="one",
+    help="One model, or TensorRT-LLM's four parts and its BLS model.",
+)
 @click.option("--name", default="", help="Of the one model; by default the checkpoint's.")
-@click.option("--decoupled/--whole", "is_decoupled", default=True, help="Whether the four-part form can stream.")
+@click.option(
+    "--decoupled/--whole",
+    "is_decoupled",
+    default=True,
+    help="Whether the four-part form can stream.",
+)
 @click.argument("out", type=click.Path(path_type=Path))
 def llm(checkpoint: str, form: str, name: str, is_decoupled: bool, out: Path) -> int:
     """Write a repository that serves a language model."""

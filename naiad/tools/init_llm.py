@@ -1,6 +1,8 @@
-"""`naiad init llm`: a repository for a checkpoint, as one model or in TensorRT-LLM's four parts (and its BLS model).
+"""`naiad init llm`: a repository for a checkpoint, as one model or in TensorRT-LLM's four parts
+                  (and its BLS model).
 
-In:  a checkpoint and a folder that does not exist yet, or is empty. Out: config.pbtxt and model.py files, ready to be served and edited.
+In:  a checkpoint and a folder that does not exist yet, or is empty. Out: config.pbtxt and model.py
+     files, ready to be served and edited.
 """
 
 from __future__ import annotations
@@ -9,13 +11,21 @@ from importlib import resources
 from pathlib import Path
 
 from naiad.errors import invalid_arg
-from naiad.tools.init_llm_config import bls_config, ensemble_config, llm_config, postprocessing_config, preprocessing_config
+from naiad.tools.init_llm_config import (
+    bls_config,
+    ensemble_config,
+    llm_config,
+    postprocessing_config,
+    preprocessing_config,
+)
 from naiad.tools.init_llm_config import tensorrt_llm_config as engine_config
 
 FORMS = ("one", "four-part")
 
 
-def init_llm(checkpoint: str, out: Path, *, form: str = "one", name: str = "", is_decoupled: bool = True) -> list[Path]:
+def init_llm(
+    checkpoint: str, out: Path, *, form: str = "one", name: str = "", is_decoupled: bool = True
+) -> list[Path]:
     """Returns the files that were written. Raises NaiadError."""
     if out.exists() and any(out.iterdir()):
         raise invalid_arg(f"'{out}' is not empty")
@@ -37,12 +47,19 @@ def init_llm(checkpoint: str, out: Path, *, form: str = "one", name: str = "", i
 def model_name(checkpoint: str) -> str:
     """A name that can stand in a URL."""
     stem = Path(checkpoint).name.removesuffix(".gguf")
-    return "".join(character if character.isalnum() or character in "._-" else "_" for character in stem) or "llm"
+    return (
+        "".join(
+            character if character.isalnum() or character in "._-" else "_" for character in stem
+        )
+        or "llm"
+    )
 
 
 def _four_parts(checkpoint: str, is_decoupled: bool) -> dict[str, str]:
     if not (Path(checkpoint) / "tokenizer.json").exists():
-        raise invalid_arg(f"the four-part form needs a folder with tokenizer.json, '{checkpoint}' is none; the one-model form takes it")
+        raise invalid_arg(
+            f"the four-part form needs a folder with tokenizer.json, '{checkpoint}' is none; the one-model form takes it"
+        )
     source = resources.files("naiad.tools.llm_repository")
     return {
         "preprocessing/config.pbtxt": preprocessing_config(checkpoint),

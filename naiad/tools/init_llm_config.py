@@ -21,7 +21,12 @@ _CLIENT_OPTIONS: list[_Tensor] = [
     ("embedding_bias_weights", "FP32", "-1"), *_SCALARS,
 ]  # fmt: skip
 _RESULTS: list[_Tensor] = [("cum_log_probs", "FP32", "-1"), ("output_log_probs", "FP32", "-1, -1")]
-_ENGINE_NAMES = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty", "stream": "streaming"}
+_ENGINE_NAMES = {
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "length_penalty": "len_penalty",
+    "stream": "streaming",
+}
 _MADE_BY_PREPROCESSING = {"end_id": "OUT_END_ID", "pad_id": "OUT_PAD_ID"}
 
 
@@ -33,7 +38,9 @@ def llm_config(checkpoint: str) -> str:
     defaults = _SAMPLING_DEFAULTS.get(checkpoint)
     return f"""# A language model with in-flight batching; docs/llm-backend.md lists its tensors and parameters.
 backend: "llm"
-{_parameter("checkpoint", checkpoint)}""" + ("" if defaults is None else _parameter("sampling_defaults", json.dumps(defaults)))
+{_parameter("checkpoint", checkpoint)}""" + (
+        "" if defaults is None else _parameter("sampling_defaults", json.dumps(defaults))
+    )
 
 
 def preprocessing_config(checkpoint: str) -> str:
@@ -57,7 +64,11 @@ def preprocessing_config(checkpoint: str) -> str:
 
 
 def tensorrt_llm_config(checkpoint: str, is_decoupled: bool) -> str:
-    required = [("input_ids", "INT32", "-1"), ("input_lengths", "INT32", "1"), ("request_output_len", "INT32", "1")]
+    required = [
+        ("input_ids", "INT32", "-1"),
+        ("input_lengths", "INT32", "1"),
+        ("request_output_len", "INT32", "1"),
+    ]
     optional = [
         ("stop_words_list", "INT32", "2, -1"), ("bad_words_list", "INT32", "2, -1"), ("embedding_bias", "FP32", "-1"),
         ("exclude_input_in_output", "BOOL", "1"), ("stop", "BOOL", "1"),
@@ -112,7 +123,9 @@ def ensemble_config() -> str:
         },
     )  # fmt: skip
     scalars = {
-        _ENGINE_NAMES.get(name, name): f"_{_MADE_BY_PREPROCESSING[name]}" if name in _MADE_BY_PREPROCESSING else name
+        _ENGINE_NAMES.get(name, name): f"_{_MADE_BY_PREPROCESSING[name]}"
+        if name in _MADE_BY_PREPROCESSING
+        else name
         for name, _, _ in _SCALARS
     }
     engine = _step(
@@ -127,7 +140,9 @@ def ensemble_config() -> str:
         },
     )  # fmt: skip
     postprocessing = _step(
-        "postprocessing", {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"}, {"OUTPUT": "text_output"}
+        "postprocessing",
+        {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"},
+        {"OUTPUT": "text_output"},
     )
     steps = ",\n".join([preprocessing, engine, postprocessing])
     return (
@@ -139,11 +154,23 @@ def ensemble_config() -> str:
 
 def _step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
     maps = [f'      input_map {{ key: "{key}" value: "{value}" }}' for key, value in inputs.items()]
-    maps += [f'      output_map {{ key: "{key}" value: "{value}" }}' for key, value in outputs.items()]
-    return f'    {{\n      model_name: "{model}"\n      model_version: -1\n' + "\n".join(maps) + "\n    }"
+    maps += [
+        f'      output_map {{ key: "{key}" value: "{value}" }}' for key, value in outputs.items()
+    ]
+    return (
+        f'    {{\n      model_name: "{model}"\n      model_version: -1\n'
+        + "\n".join(maps)
+        + "\n    }"
+    )
 
 
-def _tensors(required: Iterable[_Tensor], optional: Iterable[_Tensor], outputs: Iterable[_Tensor], *, is_ragged: bool = False) -> str:
+def _tensors(
+    required: Iterable[_Tensor],
+    optional: Iterable[_Tensor],
+    outputs: Iterable[_Tensor],
+    *,
+    is_ragged: bool = False,
+) -> str:
     inputs = [_tensor(tensor, "", is_ragged) for tensor in required] + [
         _tensor(tensor, " optional: true", is_ragged) for tensor in optional
     ]

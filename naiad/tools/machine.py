@@ -40,7 +40,10 @@ def _gpus() -> list[str]:
     except Exception:
         return []
     try:
-        names = [nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+        names = [
+            nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(index))
+            for index in range(nvml.nvmlDeviceGetCount())
+        ]
         return [name if isinstance(name, str) else name.decode() for name in names]
     except Exception:
         return []

@@ -1,4 +1,5 @@
-"""`naiad serve --model CHECKPOINT`: a repository for checkpoints that come without one, for as long as the server lives."""
+"""`naiad serve --model CHECKPOINT`: a repository for checkpoints that come without one, for as long
+as the server lives."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from naiad.tools.init_llm_config import llm_config
 
 @contextmanager
 def checkpoint_repository(checkpoints: Sequence[str]) -> Iterator[Path]:
-    """Each checkpoint becomes a model of its own name; `NAME=CHECKPOINT` gives it another. Raises NaiadError."""
+    """Each checkpoint becomes a model of its own name; `NAME=CHECKPOINT` gives it another. Raises
+    NaiadError."""
     with tempfile.TemporaryDirectory(prefix="naiad-model-") as folder:
         for text in checkpoints:
             name, has_name, checkpoint = text.partition("=")
@@ -22,7 +24,9 @@ def checkpoint_repository(checkpoints: Sequence[str]) -> Iterator[Path]:
                 name, checkpoint = model_name(text), text
             target = Path(folder) / name
             if target.exists():
-                raise invalid_arg(f"two models of --model are called '{name}', expected NAME=CHECKPOINT for one of them")
+                raise invalid_arg(
+                    f"two models of --model are called '{name}', expected NAME=CHECKPOINT for one of them"
+                )
             if Path(checkpoint).exists():
                 checkpoint = str(Path(checkpoint).resolve())
             (target / "1").mkdir(parents=True)

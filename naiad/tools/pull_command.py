@@ -1,4 +1,5 @@
-"""`naiad pull NAME`: a model for demos and tests, into the user's cache; or a checkpoint from the Hugging Face hub."""
+"""`naiad pull NAME`: a model for demos and tests, into the user's cache; or a checkpoint from the
+Hugging Face hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whether a report can be written where it was asked for: said before anything is measured, not after."""
+"""Whether a report can be written where it was asked for: said before anything is measured, not
+after."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""`naiad check --write`: a config.pbtxt for every model that has none, as far as the model tells what belongs in it.
+"""`naiad check --write`: a config.pbtxt for every model that has none, as far as the model tells
+                       what belongs in it.
 
-In:  repositories and, for models that do not tell their shapes, an example. Out: files written, and what was done, in words.
+In:  repositories and, for models that do not tell their shapes, an example. Out: files written, and
+     what was done, in words.
 Rule: an existing config.pbtxt is never touched.
 """
 
@@ -28,7 +30,9 @@ from naiad.repository.scan import CONFIG_FILE, scan_repository
 
 _COMPLETING = ("onnxruntime", "openvino", "pytorch")
 """A Python model completes its config by itself whenever it is loaded."""
-_EXAMPLE = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<datatype>[A-Za-z0-9_]+))?")
+_EXAMPLE = re.compile(
+    r"(?:(?P<name>[^=]+)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<datatype>[A-Za-z0-9_]+))?"
+)
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -41,15 +45,24 @@ def parse_example(text: str) -> Example:
     """Raises NaiadError."""
     found = _EXAMPLE.fullmatch(text.strip())
     if found is None:
-        raise invalid_arg(f"--example is '{text}', expected NAME=SHAPE[:DATATYPE], e.g. x=1,3,224,224 or ids=1,16:INT64")
+        raise invalid_arg(
+            f"--example is '{text}', expected NAME=SHAPE[:DATATYPE], e.g. x=1,3,224,224 or ids=1,16:INT64"
+        )
     datatype = (found["datatype"] or "").upper().removeprefix("TYPE_")
     if datatype and datatype not in DATATYPES:
-        raise invalid_arg(f"--example is '{text}', but '{found['datatype']}' is no datatype, expected one of {', '.join(DATATYPES)}")
-    return Example((found["name"] or "").strip(), [int(dim) for dim in re.split("[,x]", found["shape"])], datatype)
+        raise invalid_arg(
+            f"--example is '{text}', but '{found['datatype']}' is no datatype, expected one of {', '.join(DATATYPES)}"
+        )
+    return Example(
+        (found["name"] or "").strip(),
+        [int(dim) for dim in re.split("[,x]", found["shape"])],
+        datatype,
+    )
 
 
 def write_configs(repositories: Sequence[Path], examples: Sequence[Example]) -> Iterator[Written]:
-    """For each model without a config.pbtxt, in order. Raises NaiadError when a repository cannot be read."""
+    """For each model without a config.pbtxt, in order. Raises NaiadError when a repository cannot
+    be read."""
     for repository in repositories:
         for directory in scan_repository(repository):
             path = directory.path / CONFIG_FILE
@@ -73,7 +86,14 @@ def _config_text(model_dir: Path, examples: list[Example]) -> str:
     version = max(file.versions)
     name = config.name
     arguments = LoadArguments(
-        name, version, str(model_dir.absolute()), f"{name}_0", "CPU", 0, config_to_json(config), config.default_model_filename
+        name,
+        version,
+        str(model_dir.absolute()),
+        f"{name}_0",
+        "CPU",
+        0,
+        config_to_json(config),
+        config.default_model_filename,
     )
     answer = _ask(CompletionRequest(config.backend, arguments, examples))
     if answer.error:
@@ -86,12 +106,20 @@ def _config_text(model_dir: Path, examples: list[Example]) -> str:
 
 def _ask(request: CompletionRequest) -> CompletionAnswer:
     command = [sys.executable, "-m", "naiad.worker.completion"]
-    finished = subprocess.run(command, input=msgspec.json.encode(request), capture_output=True, check=False)
+    finished = subprocess.run(
+        command, input=msgspec.json.encode(request), capture_output=True, check=False
+    )
     if finished.returncode < 0:
-        return CompletionAnswer(error=f"reading the model ended the process with {signal.Signals(-finished.returncode).name}")
+        return CompletionAnswer(
+            error=f"reading the model ended the process with {signal.Signals(-finished.returncode).name}"
+        )
     if finished.returncode:
         lines = finished.stderr.decode(errors="replace").strip().splitlines()
-        return CompletionAnswer(error=lines[-1] if lines else f"reading the model failed with status {finished.returncode}")
+        return CompletionAnswer(
+            error=lines[-1]
+            if lines
+            else f"reading the model failed with status {finished.returncode}"
+        )
     return msgspec.json.decode(finished.stdout, type=CompletionAnswer)
 
 
@@ -108,7 +136,9 @@ def render_config(config: ModelConfig) -> str:
 
 
 def _tensor(tensor: Any) -> str:
-    data_type = next(kind.config_name for kind in DATATYPES.values() if kind.config_number == tensor.data_type)
+    data_type = next(
+        kind.config_name for kind in DATATYPES.values() if kind.config_number == tensor.data_type
+    )
     parts = [f'name: "{tensor.name}"', f"data_type: {data_type}", f"dims: {_dims(tensor.dims)}"]
     if tensor.HasField("reshape"):
         parts.append(f"reshape {{ shape: {_dims(tensor.reshape.shape)} }}")

@@ -1,8 +1,9 @@
 """Finished traces as OpenTelemetry spans, exported by the SDK's batch processor over OTLP/HTTP.
 
-A span for the request as the endpoint saw it, one per model under it, one for the computing of each; names, attributes and events are
-Triton's. Imported only in `mode=opentelemetry`: the SDK is an extra. Spans are built when everything is over, with the ids that
-models have already seen in their contexts.
+A span for the request as the endpoint saw it, one per model under it, one for the computing of
+each; names, attributes and events are Triton's. Imported only in `mode=opentelemetry`: the SDK is
+an extra. Spans are built when everything is over, with the ids that models have already seen in
+their contexts.
 """
 
 from __future__ import annotations
@@ -50,12 +51,17 @@ class OtelSink:
         pass
 
     def close(self) -> None:
-        """Sends what waits. A collector that does not answer must not hold up the end of the server."""
-        ending = threading.Thread(target=self._processor.shutdown, name="naiad-otel-end", daemon=True)
+        """Sends what waits. A collector that does not answer must not hold up the end of the
+        server."""
+        ending = threading.Thread(
+            target=self._processor.shutdown, name="naiad-otel-end", daemon=True
+        )
         ending.start()
         ending.join(CLOSE_LIMIT_S)
         if ending.is_alive():
-            log.warning(f"the last spans were not taken by the collector within {CLOSE_LIMIT_S:g} s")
+            log.warning(
+                f"the last spans were not taken by the collector within {CLOSE_LIMIT_S:g} s"
+            )
 
 
 def build_spans(group: TraceGroup, resource: Resource) -> list[ReadableSpan]:
@@ -82,7 +88,13 @@ class _Builder:
             stamps = [stamp for trace in group.traces for stamp in trace.stamps]
         above = None
         if parent is not None:
-            above = SpanContext(parent.trace_id, parent.span_id, True, _SAMPLED if parent.is_sampled else TraceFlags(0), self._state)
+            above = SpanContext(
+                parent.trace_id,
+                parent.span_id,
+                True,
+                _SAMPLED if parent.is_sampled else TraceFlags(0),
+                self._state,
+            )
         return self._span("InferRequest", group.span_id, above, stamps, group.endpoint_stamps, {})
 
     def model_spans(self, trace: Trace) -> list[ReadableSpan]:
@@ -99,14 +111,25 @@ class _Builder:
         request = [stamp for stamp in trace.stamps if not stamp[0].startswith("COMPUTE")]
         spans = [self._span(trace.model_name, trace.span_id, above, request, request, attributes)]
         if compute:
-            spans.insert(0, self._span("compute", new_span_id(), self._context(trace.span_id), compute, compute, {}))
+            spans.insert(
+                0,
+                self._span(
+                    "compute", new_span_id(), self._context(trace.span_id), compute, compute, {}
+                ),
+            )
         return spans
 
     def _context(self, span_id: int) -> SpanContext:
         return SpanContext(self._group.trace_id, span_id, False, _SAMPLED, self._state)
 
     def _span(
-        self, name: str, span_id: int, above: SpanContext | None, extent: Stamps, events: Stamps, attributes: dict[str, str | int]
+        self,
+        name: str,
+        span_id: int,
+        above: SpanContext | None,
+        extent: Stamps,
+        events: Stamps,
+        attributes: dict[str, str | int],
     ) -> ReadableSpan:
         """`extent`: from the first of these to the last."""
         times = [ns for _, ns in extent]
@@ -116,7 +139,10 @@ class _Builder:
             parent=above,
             resource=self._resource,
             attributes=attributes,
-            events=[Event(event, timestamp=ns + self._offset_ns) for event, ns in sorted(events, key=lambda stamp: stamp[1])],
+            events=[
+                Event(event, timestamp=ns + self._offset_ns)
+                for event, ns in sorted(events, key=lambda stamp: stamp[1])
+            ],
             kind=SpanKind.SERVER,
             instrumentation_scope=_SCOPE,
             start_time=min(times, default=0) + self._offset_ns,

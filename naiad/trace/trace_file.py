@@ -1,7 +1,8 @@
 """Triton's trace file: traces as JSON, in one file or in numbered ones, written by a thread.
 
-`<file>` is a whole JSON array whenever it is read: each trace goes in before the closing bracket. With a log frequency, or when a
-limited number of traces has been collected, they go together to `<file>.<n>`, n counting from 0.
+`<file>` is a whole JSON array whenever it is read: each trace goes in before the closing bracket.
+With a log frequency, or when a limited number of traces has been collected, they go together to
+`<file>.<n>`, n counting from 0.
 Rule: the event loop only queues; a full disk costs traces, which are counted, and nothing else.
 """
 
@@ -36,7 +37,9 @@ class _Buffer:
 class TraceFile:
     def __init__(self, path: str) -> None:
         self._path = path
-        self._queue: SimpleQueue[tuple[ActiveSetting, TraceGroup | None] | threading.Event | None] = SimpleQueue()
+        self._queue: SimpleQueue[
+            tuple[ActiveSetting, TraceGroup | None] | threading.Event | None
+        ] = SimpleQueue()
         self._buffers: dict[ActiveSetting, _Buffer] = {}
         self._next_number = 0
         self._has_begun = False
@@ -55,7 +58,8 @@ class TraceFile:
         self._queue.put((setting, group))
 
     def retire(self, setting: ActiveSetting) -> None:
-        """No trace by this setting will begin any more: what waits is written. Those that still run follow one by one."""
+        """No trace by this setting will begin any more: what waits is written. Those that still run
+        follow one by one."""
         if self._thread is not None:
             self._queue.put((setting, None))
 
@@ -139,4 +143,6 @@ class TraceFile:
         before = self.num_dropped // 1000
         self.num_dropped += count
         if is_first or self.num_dropped // 1000 != before:
-            log.error(f"{self.num_dropped} traces were lost, failed to write the trace file: {reason}")
+            log.error(
+                f"{self.num_dropped} traces were lost, failed to write the trace file: {reason}"
+            )

@@ -1,6 +1,7 @@
 """A finished trace as the entries of Triton's trace file: who, when, and with which tensors.
 
-In:  TraceGroup. Out: bytes that stand in a JSON array. Entries of one model stay together, in the order of time.
+In:  TraceGroup. Out: bytes that stand in a JSON array. Entries of one model stay together, in the
+     order of time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from naiad.core.datatype import DATATYPES
 from naiad.core.trace import TensorRecord, Trace, TraceGroup
 
 MAX_ELEMENTS = 1 << 20
-"""Larger tensors are named without their data: as text they would take longer to write than the server has."""
+"""Larger tensors are named without their data: as text they would take longer to write than the
+server has."""
 
 
 def encode_trace(group: TraceGroup) -> bytes:
@@ -27,12 +29,19 @@ def encode_trace(group: TraceGroup) -> bytes:
 
 
 def _entries(trace: Trace, endpoint_stamps: list[tuple[str, int]]) -> list[dict[str, Any]]:
-    head: dict[str, Any] = {"id": trace.id, "model_name": trace.model_name, "model_version": int(trace.model_version)}
+    head: dict[str, Any] = {
+        "id": trace.id,
+        "model_name": trace.model_name,
+        "model_version": int(trace.model_version),
+    }
     if trace.request_id:
         head["request_id"] = trace.request_id
     if trace.parent is not None:
         head["parent_id"] = trace.parent.id
-    told = [(ns, {"id": trace.id, "timestamps": [{"name": name, "ns": ns}]}) for name, ns in trace.stamps + endpoint_stamps]
+    told = [
+        (ns, {"id": trace.id, "timestamps": [{"name": name, "ns": ns}]})
+        for name, ns in trace.stamps + endpoint_stamps
+    ]
     told += [(record.ns, _tensor(trace.id, record)) for record in trace.tensors]
     return [head, *(entry for _, entry in sorted(told, key=lambda item: item[0]))]
 

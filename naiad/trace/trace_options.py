@@ -1,4 +1,5 @@
-"""What `--trace-config` says, as one struct. Wrong words are found at start, before anything is traced."""
+"""What `--trace-config` says, as one struct. Wrong words are found at start, before anything is
+traced."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def read_trace_options(entries: Iterable[TraceSetting]) -> TraceOptions:
             case "opentelemetry", "resource":
                 key, equals, value = entry.value.partition("=")
                 if not key or not equals:
-                    raise invalid_arg(f"--trace-config opentelemetry,resource expects <key>=<value>, got: {entry.value}")
+                    raise invalid_arg(
+                        f"--trace-config opentelemetry,resource expects <key>=<value>, got: {entry.value}"
+                    )
                 resource[key] = value
             case "opentelemetry", "bsp_max_queue_size":
                 otel["max_queue_size"] = _number(entry, 1, INT32_MAX)
@@ -68,10 +71,14 @@ def read_trace_options(entries: Iterable[TraceSetting]) -> TraceOptions:
             case "opentelemetry", "bsp_max_export_batch_size":
                 otel["max_export_batch_size"] = _number(entry, 1, INT32_MAX)
             case mode, setting:
-                raise invalid_arg(f"--trace-config: there is no setting '{setting}'{f' of mode {mode!r}' if mode else ''}")
+                raise invalid_arg(
+                    f"--trace-config: there is no setting '{setting}'{f' of mode {mode!r}' if mode else ''}"
+                )
     otel_options = msgspec.convert({**otel, "resource": resource}, OtelOptions)
     if otel_options.max_export_batch_size > otel_options.max_queue_size:
-        raise invalid_arg("--trace-config opentelemetry: bsp_max_export_batch_size must not be larger than bsp_max_queue_size")
+        raise invalid_arg(
+            "--trace-config opentelemetry: bsp_max_export_batch_size must not be larger than bsp_max_queue_size"
+        )
     return msgspec.convert({**general, "level": level, "otel": otel_options}, TraceOptions)
 
 

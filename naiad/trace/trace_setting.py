@@ -1,7 +1,10 @@
-"""Trace settings of the server and of single models: what is traced, how often, how many; shown and changed by the trace extension.
+"""Trace settings of the server and of single models: what is traced, how often, how many; shown and
+changed by the trace extension.
 
-A model's settings fall back to the server's, one by one, and the server's to those of the command line; clearing goes back that way.
-Rule: words and numbers are Triton's; a change makes a new `ActiveSetting`, so what is being traced ends by the rules it began with.
+A model's settings fall back to the server's, one by one, and the server's to those of the command
+line; clearing goes back that way.
+Rule: words and numbers are Triton's; a change makes a new `ActiveSetting`, so what is being traced
+      ends by the rules it began with.
 """
 
 from __future__ import annotations
@@ -100,7 +103,8 @@ class ActiveSetting:
         return "trace count must be non-zero" if self.count == 0 else ""
 
     def is_sampled(self, *, is_forced: bool) -> bool:
-        """Whether the next request is to be traced. `is_forced`: its caller says so, whatever rate and count say."""
+        """Whether the next request is to be traced. `is_forced`: its caller says so, whatever rate
+        and count say."""
         if not self.level or (self._options.mode == TRITON and not self._options.file):
             return False
         if is_forced:
@@ -122,9 +126,17 @@ class ActiveSetting:
         """In Triton's order."""
         options = self._options
         levels = [name for name, bit in LEVELS.items() if self.level & bit] or ["OFF"]
-        values: dict[str, list[str]] = {"trace_level": levels, "trace_rate": [str(self.rate)], "trace_count": [str(self.count)]}
+        values: dict[str, list[str]] = {
+            "trace_level": levels,
+            "trace_rate": [str(self.rate)],
+            "trace_count": [str(self.count)],
+        }
         if options.mode == TRITON:
-            values |= {"log_frequency": [str(self.log_frequency)], "trace_file": [options.file], "trace_mode": [options.mode]}
+            values |= {
+                "log_frequency": [str(self.log_frequency)],
+                "trace_file": [options.file],
+                "trace_mode": [options.mode],
+            }
             return values
         otel = options.otel
         values |= {"trace_mode": [options.mode], "url": [otel.url]}
@@ -160,7 +172,9 @@ def _number(name: str, values: list[str] | None, low: int, high: int) -> int | N
     if name == "trace_count" and value < low:
         raise invalid_arg(f"Unable to parse '{name}'. Expecting value >= -1, got:{value}")
     if not low <= value <= high:
-        raise invalid_arg(f"Unable to parse '{name}', value is out of range [ {low}, {high} ], got: {values[0]}")
+        raise invalid_arg(
+            f"Unable to parse '{name}', value is out of range [ {low}, {high} ], got: {values[0]}"
+        )
     return value
 
 

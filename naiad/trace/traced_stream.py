@@ -1,4 +1,5 @@
-"""A traced request's answers on their way from its scheduler to whoever asked: notes the outputs, and when the request has ended.
+"""A traced request's answers on their way from its scheduler to whoever asked: notes the outputs,
+and when the request has ended.
 
 In:  the scheduler's stream. Out: a stream with the same events. Only traced requests pay for it.
 """
@@ -14,7 +15,10 @@ from naiad.errors import NaiadError
 
 
 def enqueue_traced(
-    request: InferRequest, model_name: str, model_version: int, enqueue: Callable[[InferRequest], ResponseStream]
+    request: InferRequest,
+    model_name: str,
+    model_version: int,
+    enqueue: Callable[[InferRequest], ResponseStream],
 ) -> ResponseStream:
     """Raises NaiadError as `enqueue` does; the trace has dropped the model then."""
     trace = request.trace

@@ -1,8 +1,10 @@
-"""Which requests are traced, and where their traces go. One for the server; frontends ask it, models' settings are kept here.
+"""Which requests are traced, and where their traces go. One for the server; frontends ask it,
+models' settings are kept here.
 
-In:  TraceOptions, and what the trace extension changes. Out: TraceGroup for a sampled request; finished ones go to a sink: the trace file
-or OpenTelemetry.
-Rule: with tracing off everywhere `is_on` is False, and that one attribute is all that a request costs.
+In:  TraceOptions, and what the trace extension changes. Out: TraceGroup for a sampled request;
+     finished ones go to a sink: the trace file or OpenTelemetry.
+Rule: with tracing off everywhere `is_on` is False, and that one attribute is all that a request
+      costs.
 """
 
 from __future__ import annotations
@@ -84,7 +86,8 @@ class Tracing:
         self._note_level()
 
     def _current(self, model_name: str) -> Chosen:
-        """What was chosen, with the count as it is now: a change of something else does not start it again."""
+        """What was chosen, with the count as it is now: a change of something else does not start
+        it again."""
         chosen = self._chosen.get(model_name, Chosen())
         if chosen.count is None:
             return chosen
@@ -95,7 +98,9 @@ class Tracing:
         active = {ALL_MODELS: checked_setting(base, self.options)}
         for model_name in self._chosen:
             if model_name != ALL_MODELS:
-                active[model_name] = checked_setting(self._current(model_name).over(base), self.options)
+                active[model_name] = checked_setting(
+                    self._current(model_name).over(base), self.options
+                )
         self._chosen[ALL_MODELS] = chosen
         replaced, self._active = self._active, active
         for setting in replaced.values():
@@ -117,6 +122,7 @@ class Tracing:
         self.is_on = any(setting.level and not setting.fault for setting in self._active.values())
 
     def close(self) -> None:
-        """At the end of the server, when nothing is in flight: writes what waits; may take seconds."""
+        """At the end of the server, when nothing is in flight: writes what waits; may take
+        seconds."""
         self.is_on = False
         self._sink.close()

@@ -1,4 +1,5 @@
-"""W3C Trace Context: the `traceparent` and `tracestate` headers of a caller -> RemoteParent. Whatever is not well formed is ignored."""
+"""W3C Trace Context: the `traceparent` and `tracestate` headers of a caller -> RemoteParent.
+Whatever is not well formed is ignored."""
 
 from __future__ import annotations
 
@@ -21,4 +22,9 @@ def read_parent(header: Callable[[str], str]) -> RemoteParent | None:
     if not trace_id or not span_id:
         return None
     state = header("tracestate").strip()
-    return RemoteParent(trace_id, span_id, bool(int(match[3], 16) & _SAMPLED), state if len(state) <= _MAX_STATE_CHARS else "")
+    return RemoteParent(
+        trace_id,
+        span_id,
+        bool(int(match[3], 16) & _SAMPLED),
+        state if len(state) <= _MAX_STATE_CHARS else "",
+    )

@@ -1,6 +1,8 @@
-"""TLS for a listening port: certificate files -> an SSLContext, with ALPN and, where asked for, certificates of clients.
+"""TLS for a listening port: certificate files -> an SSLContext, with ALPN and, where asked for,
+certificates of clients.
 
-Rule: whatever is wrong with the files is found here, at start, and named; never a prompt for a password, never a weaker setting.
+Rule: whatever is wrong with the files is found here, at start, and named; never a prompt for a
+      password, never a weaker setting.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def build_tls_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
     try:
         context.load_cert_chain(files.cert, files.key, password=_refuse_password)
     except _EncryptedKeyError:
-        raise invalid_arg(f"--{files.flag}-server-key: '{files.key}' is encrypted; the server needs a key without a password") from None
+        raise invalid_arg(
+            f"--{files.flag}-server-key: '{files.key}' is encrypted; the server needs a key without a password"
+        ) from None
     except ssl.SSLError as error:
         raise _unusable(files, error) from error
     if files.is_mutual:
@@ -46,7 +50,9 @@ def build_tls_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
         try:
             context.load_verify_locations(files.root)
         except ssl.SSLError as error:
-            raise invalid_arg(f"--{files.flag}-root-cert: '{files.root}' holds no certificates: {_reason(error)}") from error
+            raise invalid_arg(
+                f"--{files.flag}-root-cert: '{files.root}' holds no certificates: {_reason(error)}"
+            ) from error
     return context
 
 
@@ -62,13 +68,19 @@ def _check_readable(files: TlsFiles) -> None:
             with open(path, "rb"):
                 pass
         except OSError as error:
-            raise invalid_arg(f"--{files.flag}-{name}: cannot read '{path}': {os.strerror(error.errno or 0)}") from error
+            raise invalid_arg(
+                f"--{files.flag}-{name}: cannot read '{path}': {os.strerror(error.errno or 0)}"
+            ) from error
 
 
 def _unusable(files: TlsFiles, error: ssl.SSLError) -> NaiadError:
     if error.reason == "KEY_VALUES_MISMATCH":
-        return invalid_arg(f"--{files.flag}-server-key: '{files.key}' is not the key of the certificate '{files.cert}'")
-    return invalid_arg(f"--{files.flag}-server-cert: '{files.cert}' and '{files.key}' are no certificate and key in PEM: {_reason(error)}")
+        return invalid_arg(
+            f"--{files.flag}-server-key: '{files.key}' is not the key of the certificate '{files.cert}'"
+        )
+    return invalid_arg(
+        f"--{files.flag}-server-cert: '{files.cert}' and '{files.key}' are no certificate and key in PEM: {_reason(error)}"
+    )
 
 
 def _reason(error: ssl.SSLError) -> str:

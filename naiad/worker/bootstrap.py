@@ -1,7 +1,10 @@
-"""Starts a template process on an interpreter that is not the server's: `PYTHON bootstrap.py PLACES BACKEND SOCKET_FD SERVER_PID`.
+"""Starts a template process on an interpreter that is not the server's: `PYTHON bootstrap.py PLACES
+BACKEND SOCKET_FD SERVER_PID`.
 
-PLACES is JSON: the folder that holds the server's `naiad`, and where packages are that this interpreter lacks, by name.
-Rule: nothing is put on sys.path. A model in its own environment sees that environment, and of the server only what its worker runs on.
+PLACES is JSON: the folder that holds the server's `naiad`, and where packages are that this
+interpreter lacks, by name.
+Rule: nothing is put on sys.path. A model in its own environment sees that environment, and of the
+      server only what its worker runs on.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ class PlacedFinder:
 def main() -> None:
     places = json.loads(sys.argv.pop(1))
     sys.path.pop(0)  # this file's folder
-    # The server's own code first, whatever the environment has under that name; the rest only where the environment has nothing.
+    # The server's own code first, whatever the environment has under that name; the rest only where
+    # the environment has nothing.
     sys.meta_path.insert(0, PlacedFinder({"naiad": places["naiad"]}))
     sys.meta_path.append(PlacedFinder(places["missing"]))
     from naiad.worker import template

@@ -1,7 +1,10 @@
-"""The worker's side of BLS: a model's calls -> the server, or straight to the worker of a borrowed instance (naiad.instances.lease).
+"""The worker's side of BLS: a model's calls -> the server, or straight to the worker of a borrowed
+instance (naiad.instances.lease).
 
-A call is direct when one of the same form went through the server, the server lent an instance for it, and nobody has recalled that.
-Rule: the server is told of direct calls before the answers that they led to, so whoever has those finds the calls in the statistics.
+A call is direct when one of the same form went through the server, the server lent an instance for
+it, and nobody has recalled that.
+Rule: the server is told of direct calls before the answers that they led to, so whoever has those
+      finds the calls in the statistics.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ class WorkerCalls:
         self._running: dict[int, RunningCall] = {}
         self._numbers = itertools.count(1)
         self._form: tuple[int, Form] | None = None
-        """The last call through the server whose form may be called directly, if the server says so; and that form."""
+        """The last call through the server whose form may be called directly, if the server says
+        so; and that form."""
         self._borrowed: dict[Form, BorrowedInstance] = {}
         self._unfit: set[Form] = set()
         """Forms whose answers are too large to come directly."""
@@ -50,7 +54,8 @@ class WorkerCalls:
         elif form in self._unfit:
             request.is_repeatable, form = False, None
         if not request.callers and self._lent:
-            request.callers = list(self._lent)  # a thread of the model's own: taken to be what the request waits for
+            # a thread of the model's own: taken to be what the request waits for
+            request.callers = list(self._lent)
         with self._lock:
             number = next(self._numbers)
         if form is not None:
@@ -88,7 +93,9 @@ class WorkerCalls:
 
     def take_borrowed(self, message: Borrow) -> None:
         """The call that it came of is still waited for, so nothing is being asked meanwhile."""
-        borrowed = BorrowedInstance(message.lease, message.instance_name, self.channel.borrowed_fds.pop(message.lease))
+        borrowed = BorrowedInstance(
+            message.lease, message.instance_name, self.channel.borrowed_fds.pop(message.lease)
+        )
         self._drop_borrowed()
         if self._form is None or self._form[0] != message.call:
             borrowed.close()  # the lender is told by that

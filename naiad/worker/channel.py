@@ -1,8 +1,10 @@
 """The worker's end of its channel: one socket, read by whichever thread needs something from it.
 
-No reader thread: a hand-over between threads would cost more than the work. Whoever waits (the work loop for a batch, a user's
-thread for a BLS answer) reads for all; the others sleep on one condition. `send` may be called from any thread.
-Invariant: at most one thread is inside `_read`; a message is dispatched exactly once, under the condition's lock.
+No reader thread: a hand-over between threads would cost more than the work. Whoever waits (the work
+loop for a batch, a user's thread for a BLS answer) reads for all; the others sleep on one
+condition. `send` may be called from any thread.
+Invariant: at most one thread is inside `_read`; a message is dispatched exactly once, under the
+           condition's lock.
 """
 
 from __future__ import annotations
@@ -22,7 +24,17 @@ from naiad.core.tensor import Tensor
 from naiad.core.work import WorkRequest
 from naiad.errors import NaiadError
 from naiad.ipc.framing import Link
-from naiad.ipc.messages import Answer, Borrow, CallEvent, Cancel, Execute, Flow, Lend, Message, ToWorker
+from naiad.ipc.messages import (
+    Answer,
+    Borrow,
+    CallEvent,
+    Cancel,
+    Execute,
+    Flow,
+    Lend,
+    Message,
+    ToWorker,
+)
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.worker.direct_calls import LentInstance
 
@@ -91,7 +103,8 @@ class WorkerChannel:
                 self._read_and_dispatch(socket.MSG_DONTWAIT)
 
     def reserve_for_loop(self) -> select.epoll:
-        """From now on this thread's event loop reads (by `poll`), whenever what is returned here is readable."""
+        """From now on this thread's event loop reads (by `poll`), whenever what is returned here is
+        readable."""
         self._loop_thread = threading.get_ident()
         self._is_reading = True
         self._inbox = select.epoll()
@@ -113,7 +126,9 @@ class WorkerChannel:
             self._lock.acquire()
             self._is_reading = was_reading
         for message in messages:
-            if message.__class__ is not Execute and isinstance(message, (Cancel, Flow, CallEvent, Answer, Borrow)):
+            if message.__class__ is not Execute and isinstance(
+                message, (Cancel, Flow, CallEvent, Answer, Borrow)
+            ):
                 self.on_event(message)
             else:
                 self.backlog.append(message)
@@ -122,11 +137,16 @@ class WorkerChannel:
 
     def _read(self, flags: int) -> list[Work]:
         if not flags:
-            # Not in recvmsg: who blocks there is also woken when the peer has read what we sent, once per batch, for nothing.
+            # Not in recvmsg: who blocks there is also woken when the peer has read what we sent,
+            # once per batch, for nothing.
             ready = self._readable.poll()
             if self._lent:
                 direct: list[Work] = [self._read_lent(fd) for fd, _ in ready if fd in self._lent]
-                return direct if len(direct) == len(ready) else direct + self._read_server(socket.MSG_DONTWAIT)
+                return (
+                    direct
+                    if len(direct) == len(ready)
+                    else direct + self._read_server(socket.MSG_DONTWAIT)
+                )
         return self._read_server(flags)
 
     def _read_server(self, flags: int) -> list[Work]:
@@ -137,10 +157,13 @@ class WorkerChannel:
         except ConnectionError:
             size, ancillary = 0, []
         if size == 0:
-            # The server is gone: nobody is left to serve, and whatever the model still does is in vain.
+            # The server is gone: nobody is left to serve, and whatever the model still does is in
+            # vain.
             os._exit(0)
         messages: list[Work] = []
-        for message in self.link.feed(memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()):
+        for message in self.link.feed(
+            memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()
+        ):
             if message.__class__ is Execute:  # nearly all
                 messages.append(message)
                 continue
@@ -181,8 +204,11 @@ class WorkerChannel:
             self._place_all(answers)
             self._send(message)
 
-    def send_last_use(self, message: Message, answers: list[list[Tensor]], requests: list[Any]) -> None:
-        """As `send`, when the model is done with `requests`: their memory may go back as the answer itself, uncopied."""
+    def send_last_use(
+        self, message: Message, answers: list[list[Tensor]], requests: list[Any]
+    ) -> None:
+        """As `send`, when the model is done with `requests`: their memory may go back as the answer
+        itself, uncopied."""
         is_inline = all_inline(answers)
         with self._send_lock:
             if is_inline:
@@ -238,7 +264,8 @@ Rights: TypeAlias = "list[tuple[int, int, array.array[int]]]"
 
 
 def split_rights(fds: list[int]) -> list[Rights]:
-    """Ancillary data for successive one-byte sends: descriptors may run ahead of the message that names them, never behind."""
+    """Ancillary data for successive one-byte sends: descriptors may run ahead of the message that
+    names them, never behind."""
     groups = (fds[at : at + MAX_FDS_PER_CALL] for at in range(0, len(fds), MAX_FDS_PER_CALL))
     return [[(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", group))] for group in groups]
 

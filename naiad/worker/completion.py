@@ -1,4 +1,5 @@
-"""A process that lets one model complete its config and ends: `python -m naiad.worker.completion`, for `naiad check --write`.
+"""A process that lets one model complete its config and ends: `python -m naiad.worker.completion`,
+for `naiad check --write`.
 
 A process of its own, because a model file that is no good may take it down.
 """
@@ -23,7 +24,9 @@ def answer(request: CompletionRequest) -> CompletionAnswer:
             completed = by_example(request.arguments, request.examples)
         else:
             complete = getattr(backend, "complete_config", None)
-            completed = request.arguments.model_config if complete is None else complete(request.arguments)
+            completed = (
+                request.arguments.model_config if complete is None else complete(request.arguments)
+            )
     except NaiadError as error:
         return CompletionAnswer(error=error.message)
     except Exception as error:

@@ -1,9 +1,12 @@
-"""The workers' ends of a lease (lease.py): a socket between the worker of the calling model and the worker of the called one.
+"""The workers' ends of a lease (lease.py): a socket between the worker of the calling model and the
+worker of the called one.
 
-One packet per request; an answer in as many as it takes, the first byte of each saying whether another follows. Only small tensors
-go this way, and only calls of the form that the server has let through before: it need not be checked again.
-Invariant: a request is executed if and only if it could be sent. The server ends the lease by shutting the lender's end for reading:
-from that moment nothing can be sent, and what had been sent is still read.
+One packet per request; an answer in as many as it takes, the first byte of each saying whether
+another follows. Only small tensors go this way, and only calls of the form that the server has let
+through before: it need not be checked again.
+Invariant: a request is executed if and only if it could be sent. The server ends the lease by
+           shutting the lender's end for reading: from that moment nothing can be sent, and what had
+           been sent is still read.
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from naiad.core.work import CallRequest, DirectAnswer, DirectCall, WorkError, WorkRequest, WorkResponse
+from naiad.core.work import (
+    CallRequest,
+    DirectAnswer,
+    DirectCall,
+    WorkError,
+    WorkRequest,
+    WorkResponse,
+)
 from naiad.errors import Code
 
 MAX_PACKET_BYTES = 60_000
@@ -31,7 +41,14 @@ Form: TypeAlias = tuple[object, ...]
 def form_of(call: CallRequest) -> Form | None:
     """Equal for calls that the server would treat alike; None for one that it must see."""
     work = call.request
-    if work.correlation_id or work.flags or work.timeout_us or work.priority or work.trace_id or call.is_decoupled:
+    if (
+        work.correlation_id
+        or work.flags
+        or work.timeout_us
+        or work.priority
+        or work.trace_id
+        or call.is_decoupled
+    ):
         return None
     size = 0
     form: list[object] = [call.model_name, call.model_version, *work.requested_outputs]
@@ -79,10 +96,17 @@ class BorrowedInstance:
             self._is_broken = True
             words = f"Failed to process the request(s) for model instance '{self._instance_name}', message: its worker process ended"
             failed = WorkResponse(error=WorkError(Code.INTERNAL.name, words))
-            return failed, DirectCall(self.lease, start_ns, start_ns, end_ns, end_ns, Code.INTERNAL.name)
+            return failed, DirectCall(
+                self.lease, start_ns, start_ns, end_ns, end_ns, Code.INTERNAL.name
+            )
         error = answer.response.error
         call = DirectCall(
-            self.lease, start_ns, answer.input_end_ns, answer.output_start_ns, end_ns, error.code if error is not None else ""
+            self.lease,
+            start_ns,
+            answer.input_end_ns,
+            answer.output_start_ns,
+            end_ns,
+            error.code if error is not None else "",
         )
         return answer.response, call
 
@@ -149,14 +173,19 @@ class LentInstance:
     def answer(self, response: WorkResponse | None, output_start_ns: int) -> None:
         self.is_awaited = False
         words = "the model ended the request without a response"
-        given = response if response is not None else WorkResponse(error=WorkError(Code.INTERNAL.name, words))
+        given = (
+            response
+            if response is not None
+            else WorkResponse(error=WorkError(Code.INTERNAL.name, words))
+        )
         data = _ENCODER.encode(DirectAnswer(given, self.input_end_ns, output_start_ns))
         try:
             for at in range(0, len(data), MAX_PACKET_BYTES):
                 part = memoryview(data)[at : at + MAX_PACKET_BYTES]
                 self.sock.sendmsg([_MORE if at + MAX_PACKET_BYTES < len(data) else _LAST, part])
         except OSError:
-            # The borrower is gone, or must not wait for what cannot be sent: both ends see the socket's end.
+            # The borrower is gone, or must not wait for what cannot be sent: both ends see the
+            # socket's end.
             with contextlib.suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
         if self.is_over:

@@ -1,7 +1,8 @@
-"""A host policy carried out in the worker: on which CPU cores its threads run, from which NUMA node its memory comes.
+"""A host policy carried out in the worker: on which CPU cores its threads run, from which NUMA node
+its memory comes.
 
-Called before the model is imported, and again before it is loaded: threads that it has started meanwhile are moved, too, and
-threads and processes that it starts later inherit both.
+Called before the model is imported, and again before it is loaded: threads that it has started
+meanwhile are moved, too, and threads and processes that it starts later inherit both.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 
 
 def apply_host_policy(arguments: LoadArguments) -> str:
-    """What could not be done on this machine, in words, if anything. Raises NaiadError for cores or a node that it does not have."""
+    """What could not be done on this machine, in words, if anything. Raises NaiadError for cores or
+    a node that it does not have."""
     if arguments.cpu_cores:
         _run_on(arguments.cpu_cores)
     return "" if arguments.numa_node is None else _allocate_on(arguments.numa_node)
@@ -34,7 +36,9 @@ def _run_on(cores: list[int]) -> None:
             pass  # it has just ended
         except OSError as error:
             words = ",".join(map(str, cores))
-            raise invalid_arg(f"host policy: cpu-cores {words} cannot be used on this machine: {error.strerror}") from error
+            raise invalid_arg(
+                f"host policy: cpu-cores {words} cannot be used on this machine: {error.strerror}"
+            ) from error
 
 
 def _allocate_on(node: int) -> str:
@@ -50,4 +54,6 @@ def _allocate_on(node: int) -> str:
     problem = ctypes.get_errno()
     if problem in (errno.EPERM, errno.ENOSYS):
         return f"numa-node {node}: {os.strerror(problem)}"
-    raise invalid_arg(f"host policy: numa-node {node} cannot be used on this machine: {os.strerror(problem)}")
+    raise invalid_arg(
+        f"host policy: numa-node {node} cannot be used on this machine: {os.strerror(problem)}"
+    )

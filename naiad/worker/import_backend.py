@@ -1,4 +1,5 @@
-"""Backends by name: ours, and those of installed packages. Imported only in templates and workers; the server knows only the names."""
+"""Backends by name: ours, and those of installed packages. Imported only in templates and workers;
+the server knows only the names."""
 
 from __future__ import annotations
 
@@ -39,5 +40,7 @@ def import_backend(name: str) -> type[Backend]:
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        raise ModuleNotFoundError(f"{error.name} is not installed: pip install naiad[{EXTRAS[error.name]}]") from error
+        raise ModuleNotFoundError(
+            f"{error.name} is not installed: pip install naiad[{EXTRAS[error.name]}]"
+        ) from error
     return backend

@@ -1,4 +1,5 @@
-"""A BLS call as its caller sees it (`naiad.backends.backend.Call`): one that the server runs, or one that another worker has answered.
+"""A BLS call as its caller sees it (`naiad.backends.backend.Call`): one that the server runs, or
+one that another worker has answered.
 
 Responses that the model does not take wait here, up to a mark; then the called model is held back.
 """
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 CALL_HIGH_WATER = 32
 CALL_LOW_WATER = 8
-"""Responses to a BLS call that wait here for the model to take them, before the called model is held back."""
+"""Responses to a BLS call that wait here for the model to take them, before the called model is
+held back."""
 
 
 class RunningCall:
@@ -41,7 +43,8 @@ class RunningCall:
                 self._waiter = loop.create_future()
                 await self._waiter
         else:
-            # A loop of the user's own: nobody reads the channel for it, so a helper thread of that loop does.
+            # A loop of the user's own: nobody reads the channel for it, so a helper thread of that
+            # loop does.
             await loop.run_in_executor(None, self._channel.wait_until, lambda: bool(self._events))
         return self._take()
 

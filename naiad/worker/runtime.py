@@ -1,4 +1,5 @@
-"""What a worker offers its backend (`naiad.backends.backend.Runtime`): ways to answer, to see who has gone, to ask the server.
+"""What a worker offers its backend (`naiad.backends.backend.Runtime`): ways to answer, to see who
+has gone, to ask the server.
 
 Any thread may call it. BLS is in naiad.worker.calls.
 """
@@ -11,7 +12,18 @@ import time
 
 from naiad.core.work import ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
-from naiad.ipc.messages import Answer, Borrow, CallEvent, Cancel, Control, Flow, LogLine, Metric, Response, Responses
+from naiad.ipc.messages import (
+    Answer,
+    Borrow,
+    CallEvent,
+    Cancel,
+    Control,
+    Flow,
+    LogLine,
+    Metric,
+    Response,
+    Responses,
+)
 from naiad.worker.calls import WorkerCalls
 from naiad.worker.channel import Event, WorkerChannel
 from naiad.worker.direct_calls import LentInstance
@@ -57,7 +69,9 @@ class WorkerRuntime:
         try:
             self._channel.send(message, response.outputs if response is not None else None)
         except NaiadError as error:
-            self._channel.send(Response(message.handle, WorkResponse(error=WorkError.of(error)), message.is_final))
+            self._channel.send(
+                Response(message.handle, WorkResponse(error=WorkError.of(error)), message.is_final)
+            )
 
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
         items: list[Response] = []
@@ -70,10 +84,15 @@ class WorkerRuntime:
                 items.append(Response(handle, response, is_final))
         if items:
             try:
-                self._channel.send_many(Responses(items), [item.response.outputs for item in items if item.response is not None])
+                self._channel.send_many(
+                    Responses(items),
+                    [item.response.outputs for item in items if item.response is not None],
+                )
             except NaiadError as error:
                 failed = WorkResponse(error=WorkError.of(error))
-                self._channel.send(Responses([Response(item.handle, failed, item.is_final) for item in items]))
+                self._channel.send(
+                    Responses([Response(item.handle, failed, item.is_final) for item in items])
+                )
 
     def _respond_direct(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
         lent = self.lent[handle]
@@ -115,7 +134,14 @@ class WorkerRuntime:
         self._channel.send(LogLine(severity, message, file, line))
 
     def metric(self, operation: MetricOperation) -> float:
-        if operation.kind in ("increment", "set", "observe", "merge", "delete_family", "delete_metric"):
+        if operation.kind in (
+            "increment",
+            "set",
+            "observe",
+            "merge",
+            "delete_family",
+            "delete_metric",
+        ):
             self._channel.send(Metric(0, operation))
             return 0.0
         number = self._next_number()

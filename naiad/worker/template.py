@@ -1,8 +1,10 @@
 """The template process of a backend: imports it once, then forks a worker for every `Fork` message.
 
-A fork of a warm interpreter costs milliseconds and shares its memory; importing again would cost each model what the first one cost.
-Rules: a template imports, never computes, and never starts a thread. It reaps its children and reports how they ended.
-It dies with the server (end of its socket, or the parent-death signal), and its workers die with it.
+A fork of a warm interpreter costs milliseconds and shares its memory; importing again would cost
+each model what the first one cost.
+Rules: a template imports, never computes, and never starts a thread. It reaps its children and
+       reports how they ended. It dies with the server (end of its socket, or the parent-death
+       signal), and its workers die with it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ import traceback
 import msgspec
 
 from naiad.ipc.framing import Link
-from naiad.ipc.messages import Exited, Fork, Forked, FromTemplate, TemplateFailed, TemplateReady, ToTemplate
+from naiad.ipc.messages import (
+    Exited,
+    Fork,
+    Forked,
+    FromTemplate,
+    TemplateFailed,
+    TemplateReady,
+    ToTemplate,
+)
 from naiad.shm.arena import Arena
 from naiad.worker import worker
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, descriptors
@@ -31,15 +41,17 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills us when the parent thread that started us ends; `parent` closes the race with an earlier end."""
+    """The kernel kills us when the parent thread that started us ends; `parent` closes the race
+    with an earlier end."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def leave_terminal() -> None:
-    """A terminal stops groups in the background that read from it, or with `stty tostop` write to it: all workers at once, because of one
-    model, or of a program that one runs and that asks for a password. Without a terminal, asking fails and printing goes on."""
+    """A terminal stops groups in the background that read from it, or with `stty tostop` write to
+    it: all workers at once, because of one model, or of a program that one runs and that asks for a
+    password. Without a terminal, asking fails and printing goes on."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

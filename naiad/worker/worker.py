@@ -1,8 +1,9 @@
 """The worker process: messages in, one backend, messages out. The only place where model code runs.
 
-`run` is the work loop: configure, load, execute, ping, unload, in the order in which the server sends them. A backend whose
-`execute` is a coroutine gets an event loop instead, on which further batches start while earlier ones await.
-What the backend asks in return is answered by naiad.worker.runtime.
+`run` is the work loop: configure, load, execute, ping, unload, in the order in which the server
+sends them. A backend whose `execute` is a coroutine gets an event loop instead, on which further
+batches start while earlier ones await. What the backend asks in return is answered by
+naiad.worker.runtime.
 """
 
 from __future__ import annotations
@@ -23,7 +24,20 @@ from naiad.backends.backend import Backend
 from naiad.core.tensor import REFERENCE, Tensor
 from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError
-from naiad.ipc.messages import Configure, Configured, Execute, Executed, Failed, Load, Loaded, Ping, Pong, Returned, Started, Unload
+from naiad.ipc.messages import (
+    Configure,
+    Configured,
+    Execute,
+    Executed,
+    Failed,
+    Load,
+    Loaded,
+    Ping,
+    Pong,
+    Returned,
+    Started,
+    Unload,
+)
 from naiad.worker.channel import WorkerChannel
 from naiad.worker.direct_calls import LentInstance
 from naiad.worker.host_policy import apply_host_policy
@@ -39,7 +53,11 @@ class Worker:
         self.runtime = WorkerRuntime(self.channel)
         self.backend = backend
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._open, self._lent, self._close = self.runtime.open, self.runtime.lent, self.runtime.close
+        self._open, self._lent, self._close = (
+            self.runtime.open,
+            self.runtime.lent,
+            self.runtime.close,
+        )
         self._answer_direct = self.runtime.answer_direct
         self._untold = self.runtime.calls.untold
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,14 +109,17 @@ class Worker:
             undone = apply_host_policy(arguments)
             if undone:
                 self.runtime.log(
-                    "WARNING", f"host policy of '{arguments.instance_name}' is only followed in part: {undone}", "host_policy.py", 0
+                    "WARNING",
+                    f"host policy of '{arguments.instance_name}' is only followed in part: {undone}",
+                    "host_policy.py",
+                    0,
                 )
             self.backend.load(arguments, self.runtime)
         except BaseException as error:
             self._fail(error)
             return False
-        # What a model has made by now lives as long as it does. A full collection would walk all of it, 80 ms with torch imported, in the
-        # midst of a request; frozen it is not walked.
+        # What a model has made by now lives as long as it does. A full collection would walk all of
+        # it, 80 ms with torch imported, in the midst of a request; frozen it is not walked.
         gc.collect()
         gc.freeze()
         is_async = bool(getattr(self.backend, "is_async", False))
@@ -124,7 +145,12 @@ class Worker:
         try:
             self.backend.unload()
         except BaseException as error:
-            self.runtime.log("ERROR", f"unload failed: {type(error).__name__}: {error}\n{_last_lines(error)}", "worker.py", 0)
+            self.runtime.log(
+                "ERROR",
+                f"unload failed: {type(error).__name__}: {error}\n{_last_lines(error)}",
+                "worker.py",
+                0,
+            )
 
     # Execution.
 
@@ -167,7 +193,12 @@ class Worker:
             self._answer_direct(handle, responses[0])
 
     def _finish(
-        self, batch: int, requests: list[WorkRequest], handles: list[int], input_end_ns: int, responses: list[WorkResponse | None]
+        self,
+        batch: int,
+        requests: list[WorkRequest],
+        handles: list[int],
+        input_end_ns: int,
+        responses: list[WorkResponse | None],
     ) -> None:
         output_start_ns = time.monotonic_ns()
         answers: list[list[Tensor]] = []
@@ -178,15 +209,24 @@ class Worker:
         if self._untold:
             self.runtime.calls.tell()
         try:
-            self.channel.send_last_use(Executed(batch, input_end_ns, output_start_ns, responses), answers, requests)
+            self.channel.send_last_use(
+                Executed(batch, input_end_ns, output_start_ns, responses), answers, requests
+            )
         except NaiadError as error:
-            failed = [None if response is None else WorkResponse(error=WorkError.of(error)) for response in responses]
+            failed = [
+                None if response is None else WorkResponse(error=WorkError.of(error))
+                for response in responses
+            ]
             self.channel.send(Executed(batch, input_end_ns, output_start_ns, failed))
 
     def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
-        """Backends word their own errors; what arrives here is a defect of the backend or an exit from inside the model."""
+        """Backends word their own errors; what arrives here is a defect of the backend or an exit
+        from inside the model."""
         self.runtime.log("ERROR", f"execute failed: {_last_lines(error)}", "worker.py", 0)
-        return [WorkResponse(error=WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")) for _ in range(count)]
+        return [
+            WorkResponse(error=WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}"))
+            for _ in range(count)
+        ]
 
     # The same with an event loop.
 

@@ -1,7 +1,10 @@
-"""Answers as plain JSON data: what is kept of them, and what is made equal because it must differ between two servers.
+"""Answers as plain JSON data: what is kept of them, and what is made equal because it must differ
+between two servers.
 
-In:  what exchange_http and exchange_grpc saw. Out: dictionaries that golden files hold and that are compared as text.
-Rule: normalising removes times, versions, paths and tracebacks; never a word that a client could match on.
+In:  what exchange_http and exchange_grpc saw. Out: dictionaries that golden files hold and that are
+     compared as text.
+Rule: normalising removes times, versions, paths and tracebacks; never a word that a client could
+      match on.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ SERVER_VERSION = re.compile(r"^\d+\.\d+\.\d+\S*$")
 MAPS = {"parameters", "metric_tags"}
 TIMES = {"ns", "last_inference"}
 COUNTS = {"ns", "last_inference", "count", "inference_count", "execution_count"}
-FAMILIES = re.compile(r"^(nv_inference_(?!.*(histogram|summary))\w+|nv_cpu_\w+|observed_\w+|nv_pinned_memory_pool_\w+)$")
+FAMILIES = re.compile(
+    r"^(nv_inference_(?!.*(histogram|summary))\w+|nv_cpu_\w+|observed_\w+|nv_pinned_memory_pool_\w+)$"
+)
 
 
 def normalised(answer: Answer, names: tuple[str, ...], repositories: list[str]) -> Answer:
@@ -30,7 +35,10 @@ def normalised(answer: Answer, names: tuple[str, ...], repositories: list[str]) 
 
 def _walk(value: Any, repositories: list[str]) -> Any:
     if isinstance(value, dict):
-        return {key: _walk(_sorted_map(item) if key in MAPS else item, repositories) for key, item in value.items()}
+        return {
+            key: _walk(_sorted_map(item) if key in MAPS else item, repositories)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [_walk(item, repositories) for item in value]
     if isinstance(value, str):
@@ -64,8 +72,16 @@ def _without_counts(answer: Answer) -> Answer:
     body = "json" if "json" in answer else "response"
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
-        kept = {key: item for key, item in fields.items() if key not in ("batch_stats", "response_stats", "memory_usage")}
-        return {key: 0 if key in COUNTS else item for key, item in kept.items() if body == "json" or key not in COUNTS}
+        kept = {
+            key: item
+            for key, item in fields.items()
+            if key not in ("batch_stats", "response_stats", "memory_usage")
+        }
+        return {
+            key: 0 if key in COUNTS else item
+            for key, item in kept.items()
+            if body == "json" or key not in COUNTS
+        }
 
     return {**answer, body: _each_dict(answer[body], change)}
 
@@ -73,7 +89,9 @@ def _without_counts(answer: Answer) -> Answer:
 def _without_version(answer: Answer) -> Answer:
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return {
-            key: "<version>" if key == "version" and isinstance(item, str) and SERVER_VERSION.match(item) else item
+            key: "<version>"
+            if key == "version" and isinstance(item, str) and SERVER_VERSION.match(item)
+            else item
             for key, item in fields.items()
         }
 
@@ -81,9 +99,12 @@ def _without_version(answer: Answer) -> Answer:
 
 
 def _parser_detail(answer: Answer) -> Answer:
-    """What is wrong with broken JSON is said in the words of each server's parser; only that it is broken is compared."""
+    """What is wrong with broken JSON is said in the words of each server's parser; only that it is
+    broken is compared."""
     text = json.dumps(answer)
-    text = re.sub(r"(failed to parse the request JSON buffer:)[^\"\\]*(\\\"[^\"\\]*)*", r"\1 <detail>", text)
+    text = re.sub(
+        r"(failed to parse the request JSON buffer:)[^\"\\]*(\\\"[^\"\\]*)*", r"\1 <detail>", text
+    )
     return json.loads(text)
 
 
@@ -92,14 +113,17 @@ def _any_order(answer: Answer) -> Answer:
         if isinstance(value, dict):
             return {key: sort(item) for key, item in value.items()}
         if isinstance(value, list):
-            return sorted((sort(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+            return sorted(
+                (sort(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True)
+            )
         return value
 
     return sort(answer)
 
 
 def _metric_names(answer: Answer) -> Answer:
-    """Of a metrics page: Triton's own families with their type and label names, for the models only."""
+    """Of a metrics page: Triton's own families with their type and label names, for the models
+    only."""
     if "text" not in answer:
         return answer
     families: dict[str, Any] = {}
@@ -114,7 +138,9 @@ def _metric_names(answer: Answer) -> Answer:
             if family in families and labels not in families[family]["labels"]:
                 families[family]["labels"].append(labels)
     answer["families"] = {
-        name: {"type": found["type"], "labels": sorted(found["labels"])} for name, found in sorted(families.items()) if FAMILIES.match(name)
+        name: {"type": found["type"], "labels": sorted(found["labels"])}
+        for name, found in sorted(families.items())
+        if FAMILIES.match(name)
     }
     return answer
 
@@ -123,7 +149,10 @@ def _words_only(answer: Answer) -> Answer:
     """Only that it failed, and how: the message is left to each server."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
-        return {key: "<words>" if key in ("error", "message", "error_message") else item for key, item in fields.items()}
+        return {
+            key: "<words>" if key in ("error", "message", "error_message") else item
+            for key, item in fields.items()
+        }
 
     return _each_dict(answer, change)
 
@@ -135,16 +164,23 @@ def _key_order(answer: Answer) -> Answer:
 
 def _output_order(answer: Answer) -> Answer:
     def change(fields: dict[str, Any]) -> dict[str, Any]:
-        return {key: sorted(item, key=lambda one: one["name"]) if key == "outputs" else item for key, item in fields.items()}
+        return {
+            key: sorted(item, key=lambda one: one["name"]) if key == "outputs" else item
+            for key, item in fields.items()
+        }
 
     return _each_dict(answer, change)
 
 
 def _input_names(answer: Answer) -> Answer:
-    """The genuine server lists inputs in the order of a hash table and loses a bracket when none is missing."""
+    """The genuine server lists inputs in the order of a hash table and loses a bracket when none is
+    missing."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
-        return {key: _sorted_names(item) if key in ("error", "message", "error_message") else item for key, item in fields.items()}
+        return {
+            key: _sorted_names(item) if key in ("error", "message", "error_message") else item
+            for key, item in fields.items()
+        }
 
     return _each_dict(answer, change)
 
@@ -157,10 +193,15 @@ def _sorted_names(message: str) -> str:
 
 
 def _empty_version(answer: Answer) -> Answer:
-    """A streamed response without outputs: whether it repeats the model's version is not settled between releases."""
+    """A streamed response without outputs: whether it repeats the model's version is not settled
+    between releases."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
-        return fields if "outputs" in fields else {key: item for key, item in fields.items() if key != "model_version"}
+        return (
+            fields
+            if "outputs" in fields
+            else {key: item for key, item in fields.items() if key != "model_version"}
+        )
 
     return _each_dict(answer, change)
 
@@ -171,22 +212,32 @@ def _error_type(answer: Answer) -> Answer:
 
 
 def _which_input(answer: Answer) -> Answer:
-    """Of two inputs whose batch sizes differ, either can be named: the genuine server looks at them in a hash table's order."""
-    return json.loads(re.sub(r"input 'INPUT\d' batch size", "input <one of them> batch size", json.dumps(answer)))
+    """Of two inputs whose batch sizes differ, either can be named: the genuine server looks at them
+    in a hash table's order."""
+    return json.loads(
+        re.sub(r"input 'INPUT\d' batch size", "input <one of them> batch size", json.dumps(answer))
+    )
 
 
 def _load_reason(answer: Answer) -> Answer:
-    """Why a load failed is told in each server's own words; that it failed, and in which words that begins, is compared."""
+    """Why a load failed is told in each server's own words; that it failed, and in which words that
+    begins, is compared."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
-        return {key: _first_words(item) if key in ("error", "reason") else item for key, item in fields.items()}
+        return {
+            key: _first_words(item) if key in ("error", "reason") else item
+            for key, item in fields.items()
+        }
 
     return _each_dict(answer, change)
 
 
 def _first_words(message: str) -> str:
     return re.sub(
-        r"(^|is at UNAVAILABLE state: )(Internal|Invalid argument|Not found|Unsupported): .*", r"\1\2: <reason>", message, flags=re.DOTALL
+        r"(^|is at UNAVAILABLE state: )(Internal|Invalid argument|Not found|Unsupported): .*",
+        r"\1\2: <reason>",
+        message,
+        flags=re.DOTALL,
     )
 
 
@@ -213,17 +264,29 @@ def reference(answer: Answer) -> Answer:
     text = answer.get("text", "")
     if answer.get("status", 0) >= 400 and text.startswith('{"error"'):
         kept = {key: item for key, item in answer.items() if key != "text"}
-        return {**kept, "headers": {**answer["headers"], "Content-Type": "application/json"}, "json": json.loads(text)}
+        return {
+            **kept,
+            "headers": {**answer["headers"], "Content-Type": "application/json"},
+            "json": json.loads(text),
+        }
     return answer
 
 
 def expected(golden: Answer, case: Case) -> Answer:
-    """The recorded answer with what the case knows better. A None in its `expect` removes the key."""
+    """The recorded answer with what the case knows better. A None in its `expect` removes the
+    key."""
     merged = {**golden, **case.expect}
-    return normalised({key: item for key, item in merged.items() if item is not None or key not in case.expect}, case.normalise, [])
+    return normalised(
+        {key: item for key, item in merged.items() if item is not None or key not in case.expect},
+        case.normalise,
+        [],
+    )
 
 
 def difference(expected_answer: Answer, got: Answer) -> str:
     """Empty when alike. The order of keys inside JSON counts: it is part of what Triton sends."""
-    want, have = (json.dumps(dict(sorted(answer.items())), ensure_ascii=False) for answer in (expected_answer, got))
+    want, have = (
+        json.dumps(dict(sorted(answer.items())), ensure_ascii=False)
+        for answer in (expected_answer, got)
+    )
     return "" if want == have else f"expected {want}\n     got {have}"

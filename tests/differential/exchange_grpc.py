@@ -1,4 +1,5 @@
-"""Sends a GrpcCase's bytes with grpcio and keeps what a client acts on: status code, message and decoded responses."""
+"""Sends a GrpcCase's bytes with grpcio and keeps what a client acts on: status code, message and
+decoded responses."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def exchange(case: GrpcCase, channel: grpc.Channel) -> Answer:
     try:
         if case.rpc in STREAMS:
             return _stream(case, channel.stream_stream(path))
-        reply = channel.unary_unary(path)(case.messages[0], metadata=case.metadata, timeout=TIMEOUT_S)
+        reply = channel.unary_unary(path)(
+            case.messages[0], metadata=case.metadata, timeout=TIMEOUT_S
+        )
     except grpc.RpcError as error:
         return _failed(error)
     return {"code": "OK", "response": decoded(case, reply)}
@@ -49,4 +52,6 @@ def decoded(case: GrpcCase, reply: bytes) -> Any:
         message = message_type.FromString(reply)
     except DecodeError:
         return {"undecodable": reply.hex()}
-    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=False)
+    return MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=False
+    )

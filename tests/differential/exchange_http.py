@@ -1,4 +1,5 @@
-"""Sends an HttpCase over a socket of its own and keeps what a client acts on: status, a few headers, the decoded body."""
+"""Sends an HttpCase over a socket of its own and keeps what a client acts on: status, a few
+headers, the decoded body."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def exchange(case: HttpCase, port: int) -> Answer:
 def request_bytes(case: HttpCase) -> bytes:
     lines = [f"{case.method} {case.path} HTTP/1.1", "Host: localhost"]
     lines += [f"{name}: {value}" for name, value in case.headers.items()]
-    if (case.body or case.method == "POST") and not {"content-length", "transfer-encoding"} & {name.lower() for name in case.headers}:
+    if (case.body or case.method == "POST") and not {"content-length", "transfer-encoding"} & {
+        name.lower() for name in case.headers
+    }:
         lines.append(f"Content-Length: {len(case.body)}")
     return "\r\n".join([*lines, "", ""]).encode() + case.body
 
@@ -59,7 +62,8 @@ def described(response: http.client.HTTPResponse, body: bytes) -> Answer:
 
 
 def parsed(body: bytes) -> object:
-    """Triton passes on bytes that are no UTF-8: they are kept as escapes. What is no JSON at all is kept as text."""
+    """Triton passes on bytes that are no UTF-8: they are kept as escapes. What is no JSON at all is
+    kept as text."""
     text = body.decode("utf-8", "backslashreplace").replace("\\x", "\\\\x")
     try:
         return json.loads(text)
@@ -68,7 +72,11 @@ def parsed(body: bytes) -> object:
 
 
 def events(text: str) -> list[object]:
-    """Each event of a stream must be one `data:` line of JSON and an empty line; anything else is kept as it came."""
+    """Each event of a stream must be one `data:` line of JSON and an empty line; anything else is
+    kept as it came."""
     *blocks, rest = text.split("\n\n")
-    found = [json.loads(block[6:]) if block.startswith("data: ") and "\n" not in block else block for block in blocks]
+    found = [
+        json.loads(block[6:]) if block.startswith("data: ") and "\n" not in block else block
+        for block in blocks
+    ]
     return [*found, rest] if rest else found

@@ -1,6 +1,8 @@
-"""The genuine Triton's answers, kept in golden/<suite>/<subject>.json so that tests can replay the corpus without it.
+"""The genuine Triton's answers, kept in golden/<suite>/<subject>.json so that tests can replay the
+corpus without it.
 
-A file maps the name of each case to the normalised answer, one case per line so that changes can be read in a diff.
+A file maps the name of each case to the normalised answer, one case per line so that changes can be
+read in a diff.
 """
 
 from __future__ import annotations
@@ -25,5 +27,8 @@ def read(suite: str, subject: str) -> dict[str, Answer]:
 def write(suite: str, subject: str, answers: dict[str, Answer]) -> None:
     file = path(suite, subject)
     file.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(answer, ensure_ascii=False)}" for name, answer in answers.items())
+    lines = ",\n".join(
+        f" {json.dumps(name)}: {json.dumps(answer, ensure_ascii=False)}"
+        for name, answer in answers.items()
+    )
     file.write_text(f"{{\n{lines}\n}}\n")

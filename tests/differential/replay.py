@@ -16,7 +16,11 @@ from tests.differential.case import Answer, Case, HttpCase, post
 from tests.differential.suites import Suite
 from tests.server.harness import Endpoints, Server, free_ports, port_flags
 
-UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
+UNLIMITED = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),
+]
 
 
 class Replay:
@@ -35,11 +39,16 @@ class Replay:
             found = exchange_http.exchange(case, self.server.port(case.port))
         else:
             found = exchange_grpc.exchange(case, self.channel)
-        return normalised(reference(found) if self.is_genuine else found, case.normalise, self.suite.repositories)
+        return normalised(
+            reference(found) if self.is_genuine else found, case.normalise, self.suite.repositories
+        )
 
     def settle(self) -> None:
-        """Asks for the index until nothing in it is on its way. There is no event to wait for: only the index tells."""
-        while "LOADING" in json.dumps(exchange_http.exchange(post("index", "/v2/repository/index"), self.server.http_port)):
+        """Asks for the index until nothing in it is on its way. There is no event to wait for: only
+        the index tells."""
+        while "LOADING" in json.dumps(
+            exchange_http.exchange(post("index", "/v2/repository/index"), self.server.http_port)
+        ):
             time.sleep(0.02)
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""`make differential`: both servers on the same repositories, the same requests to each, and every difference printed.
+"""`make differential`: both servers on the same repositories, the same requests to each, and every
+                     difference printed.
 
     python -m tests.differential.run              the genuine Triton and Naiad side by side; exit 1 when they differ
     python -m tests.differential.run --record     ask the genuine Triton alone and rewrite golden/
@@ -26,14 +27,19 @@ MAX_ATTEMPTS = 8
 def ask(server: Server, suite: Suite, wanted: str, is_genuine: bool) -> Answers:
     with closing(Replay(server, suite, is_genuine)) as replay:
         return {
-            subject: {case.name: replay.answer(case) for case in cases if not (is_genuine and case.is_ours_only)}
+            subject: {
+                case.name: replay.answer(case)
+                for case in cases
+                if not (is_genuine and case.is_ours_only)
+            }
             for subject, cases in suite.subjects.items()
             if wanted in ("", subject)
         }
 
 
 def ask_genuine(suite: Suite, wanted: str) -> Answers:
-    """Triton 2.51 dies now and then at the end of a gRPC stream (SIGSEGV in its ModelStreamInferHandler): then it is asked all over."""
+    """Triton 2.51 dies now and then at the end of a gRPC stream (SIGSEGV in its
+    ModelStreamInferHandler): then it is asked all over."""
     for _ in range(MAX_ATTEMPTS):
         with genuine_triton(suite) as server, suppress(OSError):
             answers = ask(server, suite, wanted, is_genuine=True)
@@ -55,7 +61,11 @@ def compare(suite: Suite, wanted: str, is_live: bool) -> int:
     if is_live:
         theirs = ask_genuine(suite, wanted)
     else:
-        theirs = {subject: golden.read(suite.name, subject) for subject in suite.subjects if wanted in ("", subject)}
+        theirs = {
+            subject: golden.read(suite.name, subject)
+            for subject in suite.subjects
+            if wanted in ("", subject)
+        }
     with naiad(suite.repositories, suite.flags) as server:
         ours = ask(server, suite, wanted, is_genuine=False)
     found = 0

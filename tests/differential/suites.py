@@ -1,6 +1,8 @@
-"""Which cases go to which server: a suite is a set of repositories, server flags and lists of cases.
+"""Which cases go to which server: a suite is a set of repositories, server flags and lists of
+cases.
 
-`main` has many models and no model control; in `control`, where models are loaded and unloaded, the order of cases matters.
+`main` has many models and no model control; in `control`, where models are loaded and unloaded, the
+order of cases matters.
 """
 
 from __future__ import annotations
@@ -84,6 +86,11 @@ TWICE = Suite(
     subjects={"twice": twice.CASES},
 )
 NAMESPACES = Suite(
-    name="namespaces", repositories=TWICE.repositories, flags=[*TWICE_FLAGS, "--model-namespacing=true"], subjects=TWICE.subjects
+    name="namespaces",
+    repositories=TWICE.repositories,
+    flags=[*TWICE_FLAGS, "--model-namespacing=true"],
+    subjects=TWICE.subjects,
 )
-SUITES: dict[str, Suite] = {suite.name: suite for suite in (MAIN, CONTROL, DEPENDENTS, TWICE, NAMESPACES)}
+SUITES: dict[str, Suite] = {
+    suite.name: suite for suite in (MAIN, CONTROL, DEPENDENTS, TWICE, NAMESPACES)
+}

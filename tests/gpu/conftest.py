@@ -1,4 +1,5 @@
-"""Kernel tests run on an NVIDIA GPU, or on the CPU in Triton's interpreter (TRITON_INTERPRET=1, smaller shapes), or are skipped."""
+"""Kernel tests run on an NVIDIA GPU, or on the CPU in Triton's interpreter (TRITON_INTERPRET=1,
+smaller shapes), or are skipped."""
 
 from __future__ import annotations
 
@@ -12,14 +13,17 @@ if TYPE_CHECKING:
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 IS_SANITIZED = os.environ.get("NAIAD_SANITIZED") == "1"
-"""Under compute-sanitizer (test_sanitizer.py) everything takes a hundred times as long: smaller shapes there too."""
+"""Under compute-sanitizer (test_sanitizer.py) everything takes a hundred times as long: smaller
+shapes there too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.gpu)
         if IS_INTERPRETED:  # numpy, which computes there, warns of what floats on a GPU do silently
-            item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
+            )
 
 
 @pytest.fixture
@@ -34,7 +38,8 @@ def device() -> torch.device:
 
 @pytest.fixture
 def narrow(device: torch.device) -> torch.dtype:
-    """The 16-bit type under test. Triton's interpreter computes bfloat16 products wrongly, so it gets the other one."""
+    """The 16-bit type under test. Triton's interpreter computes bfloat16 products wrongly, so it
+    gets the other one."""
     torch = pytest.importorskip("torch")
     return torch.bfloat16 if device.type == "cuda" else torch.float16
 

@@ -1,4 +1,5 @@
-"""float64 references for the kernels, written for clarity, and the error measure they are compared by."""
+"""float64 references for the kernels, written for clarity, and the error measure they are compared
+by."""
 
 from __future__ import annotations
 
@@ -28,17 +29,32 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.shape[1]
     x, cos, sin = x.double(), cos.double()[:, None], sin.double()[:, None]
     first, second = x[..., :half], x[..., half : 2 * half]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]), dim=-1)
+    return torch.cat(
+        (first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]), dim=-1
+    )
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, softcap: float = 0.0, window: int = 0) -> Tensor:
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    start: int,
+    scale: float,
+    softcap: float = 0.0,
+    window: int = 0,
+) -> Tensor:
     """query [count, heads, dim] at positions start..; key, value [kv heads, length, dim]."""
     group = query.shape[1] // key.shape[0]
-    key, value = key.double().repeat_interleave(group, 0), value.double().repeat_interleave(group, 0)
+    key, value = (
+        key.double().repeat_interleave(group, 0),
+        value.double().repeat_interleave(group, 0),
+    )
     scores = torch.einsum("qhd,hkd->hqk", query.double(), key) * scale
     if softcap:
         scores = torch.tanh(scores / softcap) * softcap
-    distance = torch.arange(start, start + query.shape[0], device=query.device)[:, None] - torch.arange(key.shape[1], device=query.device)
+    distance = torch.arange(start, start + query.shape[0], device=query.device)[
+        :, None
+    ] - torch.arange(key.shape[1], device=query.device)
     is_seen = (distance >= 0) & (distance < window) if window else distance >= 0
     weights = torch.softmax(scores.masked_fill(~is_seen, float("-inf")), dim=-1)
     return torch.einsum("hqk,hkd->qhd", weights, value)

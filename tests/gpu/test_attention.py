@@ -1,4 +1,5 @@
-"""Paged attention, rope and the KV store against float64, for the head layouts of every family with a fast path."""
+"""Paged attention, rope and the KV store against float64, for the head layouts of every family with
+a fast path."""
 
 from __future__ import annotations
 
@@ -32,8 +33,17 @@ LAYOUTS = {
 class Pages:
     """A cache filled with noise, and tables that point each slot at shuffled blocks."""
 
-    def __init__(self, layout: str, dtype: torch.dtype, device: torch.device, lengths: list[int], page: int = 16) -> None:
-        self.num_heads, self.num_kv_heads, self.head_dim, self.softcap, self.window = LAYOUTS[layout]
+    def __init__(
+        self,
+        layout: str,
+        dtype: torch.dtype,
+        device: torch.device,
+        lengths: list[int],
+        page: int = 16,
+    ) -> None:
+        self.num_heads, self.num_kv_heads, self.head_dim, self.softcap, self.window = LAYOUTS[
+            layout
+        ]
         if device.type == "cpu":
             self.num_heads = self.num_heads // self.num_kv_heads * min(self.num_kv_heads, 2)
             self.num_kv_heads = min(self.num_kv_heads, 2)
@@ -42,7 +52,9 @@ class Pages:
         shape = (num_blocks, self.num_kv_heads, page, self.head_dim)
         self.keys = torch.randn(shape, device=device).to(dtype)
         self.values = torch.randn(shape, device=device).to(dtype)
-        self.tables = (torch.randperm(num_blocks - 1, device=device).to(torch.int32) + 1).view(len(lengths), width)
+        self.tables = (torch.randperm(num_blocks - 1, device=device).to(torch.int32) + 1).view(
+            len(lengths), width
+        )
         self.lengths = lengths
         self.scale = self.head_dim**-0.5
 
@@ -51,38 +63,78 @@ class Pages:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_decode_attention_matches_float64(layout: str, dtype: torch.dtype, device: torch.device, is_small: bool) -> None:
+def test_decode_attention_matches_float64(
+    layout: str, dtype: torch.dtype, device: torch.device, is_small: bool
+) -> None:
     torch.manual_seed(hash(layout) % 1000)
     lengths = [1, 130, 290] if is_small else [1, 2, 63, 64, 65, 500, 1024, 3001, 127, 128, 129]
     pages = Pages(layout, dtype, device, lengths)
     planner = ChunkPlanner(132, pages.num_kv_heads)
     planner.budget = 3 if is_small else planner.budget
     records = np.zeros(planner.max_chunks(len(lengths)) * RECORD_WIDTH, np.int32)
-    num_chunks = planner.plan(np.arange(len(lengths), dtype=np.int32), np.array(lengths, np.int32), records)
+    num_chunks = planner.plan(
+        np.arange(len(lengths), dtype=np.int32), np.array(lengths, np.int32), records
+    )
     assert num_chunks > len(lengths), "the plan should split some row"
     query = torch.randn((len(lengths), pages.num_heads * pages.head_dim), device=device).to(dtype)
     out = torch.empty_like(query)
-    attend = DecodeAttention(len(lengths), records.shape[0] // RECORD_WIDTH, pages.num_heads, pages.num_kv_heads, pages.head_dim, device)
+    attend = DecodeAttention(
+        len(lengths),
+        records.shape[0] // RECORD_WIDTH,
+        pages.num_heads,
+        pages.num_kv_heads,
+        pages.head_dim,
+        device,
+    )
     chunks = torch.from_numpy(records).to(device).view(-1, RECORD_WIDTH)
     group = pages.num_heads // pages.num_kv_heads
-    tiles = {choose_tile(rows, group, pages.head_dim, dtype, is_short) for rows in (1, 16, 64, 256) for is_short in (False, True)}
+    tiles = {
+        choose_tile(rows, group, pages.head_dim, dtype, is_short)
+        for rows in (1, 16, 64, 256)
+        for is_short in (False, True)
+    }
     for tile in sorted(tiles):
         for _ in range(2):  # the second run finds the counters as the first one left them
             reference.poison(out)
-            attend(query, out, pages.keys, pages.values, pages.tables, chunks, pages.scale, pages.softcap, pages.window, False, *tile)
+            attend(
+                query,
+                out,
+                pages.keys,
+                pages.values,
+                pages.tables,
+                chunks,
+                pages.scale,
+                pages.softcap,
+                pages.window,
+                False,
+                *tile,
+            )
         for row, length in enumerate(lengths):
             heads = query[row].view(1, pages.num_heads, pages.head_dim)
-            key, value = pages.lay_out(pages.keys, row, length), pages.lay_out(pages.values, row, length)
-            expected = reference.attention(heads, key, value, length - 1, pages.scale, pages.softcap, pages.window).flatten()
-            assert reference.relative_error(out[row], expected) < reference.TOLERANCE[dtype], (tile, row, length)
+            key, value = (
+                pages.lay_out(pages.keys, row, length),
+                pages.lay_out(pages.values, row, length),
+            )
+            expected = reference.attention(
+                heads, key, value, length - 1, pages.scale, pages.softcap, pages.window
+            ).flatten()
+            assert reference.relative_error(out[row], expected) < reference.TOLERANCE[dtype], (
+                tile,
+                row,
+                length,
+            )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_prompt_attention_matches_float64(layout: str, dtype: torch.dtype, device: torch.device, is_small: bool) -> None:
+def test_prompt_attention_matches_float64(
+    layout: str, dtype: torch.dtype, device: torch.device, is_small: bool
+) -> None:
     """Segments with and without a cached prefix, shorter and longer than a tile."""
     torch.manual_seed(hash(layout) % 1000)
     segments = (
-        [(0, 20), (37, 5), (100, 140)] if is_small else [(0, 2), (0, 128), (0, 129), (5, 64), (512, 300), (1000, 1), (0, 1500), (77, 700)]
+        [(0, 20), (37, 5), (100, 140)]
+        if is_small
+        else [(0, 2), (0, 128), (0, 129), (5, 64), (512, 300), (1000, 1), (0, 1500), (77, 700)]
     )
     pages = Pages(layout, dtype, device, [start + count for start, count in segments])
     total = sum(count for _, count in segments)
@@ -90,7 +142,10 @@ def test_prompt_attention_matches_float64(layout: str, dtype: torch.dtype, devic
     out = reference.poison(torch.empty_like(query))
     tiles, first = [], 0
     for slot, (start, count) in enumerate(segments):
-        tiles += [(first + at, start + at, min(TILE_TOKENS, count - at), slot) for at in range(0, count, TILE_TOKENS)]
+        tiles += [
+            (first + at, start + at, min(TILE_TOKENS, count - at), slot)
+            for at in range(0, count, TILE_TOKENS)
+        ]
         first += count
     prompt_attention(
         query, out, pages.keys, pages.values, pages.tables, torch.tensor(tiles, dtype=torch.int32, device=device),
@@ -99,16 +154,26 @@ def test_prompt_attention_matches_float64(layout: str, dtype: torch.dtype, devic
     first = 0
     for slot, (start, count) in enumerate(segments):
         heads = query[first : first + count].view(count, pages.num_heads, pages.head_dim)
-        key, value = pages.lay_out(pages.keys, slot, start + count), pages.lay_out(pages.values, slot, start + count)
-        expected = reference.attention(heads, key, value, start, pages.scale, pages.softcap, pages.window).flatten(1)
-        assert reference.relative_error(out[first : first + count], expected) < reference.TOLERANCE[dtype], (start, count)
+        key, value = (
+            pages.lay_out(pages.keys, slot, start + count),
+            pages.lay_out(pages.values, slot, start + count),
+        )
+        expected = reference.attention(
+            heads, key, value, start, pages.scale, pages.softcap, pages.window
+        ).flatten(1)
+        assert (
+            reference.relative_error(out[first : first + count], expected)
+            < reference.TOLERANCE[dtype]
+        ), (start, count)
         first += count
 
 
 @pytest.mark.parametrize("is_split", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("has_norm", [False, True])
-def test_rope_store_rotates_and_stores(layout: str, has_norm: bool, is_split: bool, device: torch.device, narrow: torch.dtype) -> None:
+def test_rope_store_rotates_and_stores(
+    layout: str, has_norm: bool, is_split: bool, device: torch.device, narrow: torch.dtype
+) -> None:
     torch.manual_seed(hash(layout) % 1000)
     dtype, num_tokens, eps = narrow, 7, 1e-6
     pages = Pages(layout, dtype, device, [64, 64, 64])
@@ -117,7 +182,9 @@ def test_rope_store_rotates_and_stores(layout: str, has_norm: bool, is_split: bo
     parts = torch.randn((3, num_tokens, width), device=device)
     bias = torch.randn(width, device=device).to(dtype) if is_split else None
     qkv = parts if is_split else parts.sum(0).to(dtype)
-    whole = (parts.double().sum(0) + bias.double() if is_split and bias is not None else qkv.double()).view(num_tokens, -1, pages.head_dim)
+    whole = (
+        parts.double().sum(0) + bias.double() if is_split and bias is not None else qkv.double()
+    ).view(num_tokens, -1, pages.head_dim)
     angles = torch.rand((64, half), device=device) * 6
     cos, sin = angles.cos(), angles.sin()
     positions = torch.tensor([0, 1, 17, 63, 5, 31, 32], dtype=torch.int32, device=device)
@@ -139,5 +206,7 @@ def test_rope_store_rotates_and_stores(layout: str, has_norm: bool, is_split: bo
         assert reference.relative_error(pages.keys[block, :, position % 16], k[token]) < 6e-3
         assert reference.relative_error(pages.values[block, :, position % 16], v[token]) < 6e-3
     num_written = num_tokens * pages.num_kv_heads * pages.head_dim
-    assert int(torch.isfinite(pages.keys).sum()) == num_written, "keys were written outside of their places"
+    assert int(torch.isfinite(pages.keys).sum()) == num_written, (
+        "keys were written outside of their places"
+    )
     assert int(torch.isfinite(pages.values).sum()) == num_written

@@ -1,6 +1,8 @@
-"""Framework backends on a GPU, behind a real server: results, memory that comes back, metrics, out of memory.
+"""Framework backends on a GPU, behind a real server: results, memory that comes back, metrics, out
+of memory.
 
-Workers are forked from a template that has imported torch: these tests are also the proof that CUDA starts in such a child.
+Workers are forked from a template that has imported torch: these tests are also the proof that CUDA
+starts in such a child.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, linear: Any, gpu: Any) -> I
         jit.script(linear).save(str(repository / "script/1/model.pt"))
         shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
         torch.export.save(
-            torch.export.export(linear, (torch.ones(2, 1024),), dynamic_shapes=shapes), str(repository / "exported/1/model.pt2")
+            torch.export.export(linear, (torch.ones(2, 1024),), dynamic_shapes=shapes),
+            str(repository / "exported/1/model.pt2"),
         )
         big = torch.nn.Linear(1024, HEAVY_MIB * 256, bias=False)
         jit.script(big).save(str(repository / "heavy/1/model.pt"))
@@ -102,8 +105,15 @@ def unload(server: Server, name: str) -> None:
     assert server.post(f"/v2/repository/models/{name}/unload", {}, timeout_s=60)[0] == 200
 
 
-def infer(server: Server, model: str, name: str, array: np.ndarray[Any, Any], datatype: str) -> tuple[int, Any]:
-    tensor = {"name": name, "datatype": datatype, "shape": list(array.shape), "data": array.reshape(-1).tolist()}
+def infer(
+    server: Server, model: str, name: str, array: np.ndarray[Any, Any], datatype: str
+) -> tuple[int, Any]:
+    tensor = {
+        "name": name,
+        "datatype": datatype,
+        "shape": list(array.shape),
+        "data": array.reshape(-1).tolist(),
+    }
     status, body = server.post(f"/v2/models/{model}/infer", {"inputs": [tensor]}, timeout_s=60)
     return status, json.loads(body)
 
@@ -121,15 +131,21 @@ def wait_unloaded(server: Server, name: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "name"), [("script", "INPUT__0"), ("exported", "input")])
-def test_models_go_to_the_gpu_by_themselves_and_compute_the_same(server: Server, linear: Any, model: str, name: str) -> None:
+def test_models_go_to_the_gpu_by_themselves_and_compute_the_same(
+    server: Server, linear: Any, model: str, name: str
+) -> None:
     load(server, model)
     config = json.loads(server.get(f"/v2/models/{model}/config")[1])
-    assert [(group["kind"], group["gpus"]) for group in config["instance_group"]] == [("KIND_GPU", [0])]
+    assert [(group["kind"], group["gpus"]) for group in config["instance_group"]] == [
+        ("KIND_GPU", [0])
+    ]
     x = np.random.default_rng(1).standard_normal((3, 1024), np.float32)
     status, answer = infer(server, model, name, x, "FP32")
     assert status == 200, answer
     expected = linear(torch.from_numpy(x)).detach().numpy()
-    np.testing.assert_allclose(np.array(answer["outputs"][0]["data"]).reshape(3, 1024), expected, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(
+        np.array(answer["outputs"][0]["data"]).reshape(3, 1024), expected, rtol=2e-3, atol=2e-3
+    )
     unload(server, model)
 
 
@@ -173,14 +189,18 @@ def test_out_of_memory_fails_the_request_and_no_more(server: Server, gpu: Any) -
     status, answer = infer(server, "blocks", "count", np.array([[1 << 20]]), "INT64")
     assert status == 500
     assert "out of memory" in answer["error"]
-    assert infer(server, "blocks", "count", np.array([[16], [8]]), "INT64")[1]["outputs"][0]["data"] == [1, 1]
+    assert infer(server, "blocks", "count", np.array([[16], [8]]), "INT64")[1]["outputs"][0][
+        "data"
+    ] == [1, 1]
     unload(server, "blocks")
 
 
 def test_an_onnx_model_without_cuda_in_its_runtime_says_so_and_runs(server: Server) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     load(server, "onnx")
-    assert infer(server, "onnx", "x", np.ones((1, 4), np.float32), "FP32")[1]["outputs"][0]["data"] == [1, 1, 1, 1]
+    assert infer(server, "onnx", "x", np.ones((1, 4), np.float32), "FP32")[1]["outputs"][0][
+        "data"
+    ] == [1, 1, 1, 1]
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         server.wait_for_line("it runs on the CPU")
     unload(server, "onnx")

@@ -1,4 +1,5 @@
-"""Clients' GPU memory, end to end: a real driver, a real server, memory that this process exports with cupy."""
+"""Clients' GPU memory, end to end: a real driver, a real server, memory that this process exports
+with cupy."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     except cupy.cuda.runtime.CUDARuntimeError:
         pytest.skip("no GPU here")
     folder = tmp_path_factory.mktemp("repository")
-    (folder / "identity_fp32").symlink_to(Path(__file__).parents[1] / "repositories" / "main" / "identity_fp32")
+    (folder / "identity_fp32").symlink_to(
+        Path(__file__).parents[1] / "repositories" / "main" / "identity_fp32"
+    )
     with naiad([str(folder)], ["--allow-client-shm=true"]) as one:
         yield one
 
@@ -59,19 +62,35 @@ def memory(server: Server) -> Iterator[DeviceMemory]:
     made.free()
 
 
-def register(server: Server, memory: DeviceMemory, byte_size: int = 0, handle: bytes = b"", device_id: int = 0) -> tuple[int, str]:
+def register(
+    server: Server,
+    memory: DeviceMemory,
+    byte_size: int = 0,
+    handle: bytes = b"",
+    device_id: int = 0,
+) -> tuple[int, str]:
     raw = base64.b64encode(handle or memory.handle).decode()
-    body = {"raw_handle": {"b64": raw}, "device_id": device_id, "byte_size": byte_size or memory.num_bytes}
+    body = {
+        "raw_handle": {"b64": raw},
+        "device_id": device_id,
+        "byte_size": byte_size or memory.num_bytes,
+    }
     status, data = server.post("/v2/cudasharedmemory/region/gpu/register", body)
     return status, json.loads(data)["error"] if data else ""
 
 
 def infer(server: Server, count: int, in_offset: int, out_offset: int) -> tuple[int, Any]:
     def place(offset: int) -> dict[str, Any]:
-        return {"shared_memory_region": "gpu", "shared_memory_byte_size": 4 * count, "shared_memory_offset": offset}
+        return {
+            "shared_memory_region": "gpu",
+            "shared_memory_byte_size": 4 * count,
+            "shared_memory_offset": offset,
+        }
 
     body = {
-        "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [count], "parameters": place(in_offset)}],
+        "inputs": [
+            {"name": "INPUT0", "datatype": "FP32", "shape": [count], "parameters": place(in_offset)}
+        ],
         "outputs": [{"name": "OUTPUT0", "parameters": place(out_offset)}],
     }
     status, data = server.post("/v2/models/identity_fp32/infer", body)
@@ -79,7 +98,11 @@ def infer(server: Server, count: int, in_offset: int, out_offset: int) -> tuple[
 
 
 def helpers(server: Server) -> list[int]:
-    return [pid for pid in process_tree(server.pid) if "naiad.shm.cuda_process" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [
+        pid
+        for pid in process_tree(server.pid)
+        if "naiad.shm.cuda_process" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 1000, 1 << 20, 7 << 20])
@@ -95,20 +118,34 @@ def test_inputs_and_outputs(server: Server, memory: DeviceMemory, count: int) ->
 
 def test_status(server: Server, memory: DeviceMemory) -> None:
     register(server, memory, 1000)
-    assert json.loads(server.get("/v2/cudasharedmemory/status")[1]) == [{"name": "gpu", "device_id": 0, "byte_size": 1000}]
+    assert json.loads(server.get("/v2/cudasharedmemory/status")[1]) == [
+        {"name": "gpu", "device_id": 0, "byte_size": 1000}
+    ]
     assert register(server, memory)[1] == "shared memory region 'gpu' already in manager"
 
 
 def test_bounds(server: Server, memory: DeviceMemory) -> None:
-    assert register(server, memory, memory.num_bytes * 4)[1] == "failed to register shared memory region 'gpu': invalid args"
+    assert (
+        register(server, memory, memory.num_bytes * 4)[1]
+        == "failed to register shared memory region 'gpu': invalid args"
+    )
     register(server, memory, 1000)
-    assert infer(server, 100, 900, 0)[1]["error"] == "Invalid offset + byte size for shared memory region: 'gpu'"
+    assert (
+        infer(server, 100, 900, 0)[1]["error"]
+        == "Invalid offset + byte size for shared memory region: 'gpu'"
+    )
 
 
 def test_handles_of_nothing(server: Server, memory: DeviceMemory) -> None:
     for handle in (bytes(64), bytes(range(64)), memory.handle[::-1]):
-        assert register(server, memory, handle=handle) == (400, "failed to register shared memory region: invalid args")
-    assert register(server, memory, device_id=77) == (400, "failed to register shared memory region: invalid args")
+        assert register(server, memory, handle=handle) == (
+            400,
+            "failed to register shared memory region: invalid args",
+        )
+    assert register(server, memory, device_id=77) == (
+        400,
+        "failed to register shared memory region: invalid args",
+    )
     assert server.is_ready()
 
 
@@ -139,7 +176,10 @@ def test_a_killed_helper_costs_its_regions_only(server: Server, memory: DeviceMe
     register(server, memory)
     os.kill(helpers(server)[0], signal.SIGKILL)
     status, answer = infer(server, 10, 0, 4096)
-    assert (status, answer["error"]) == (500, "the GPU memory of shared memory region 'gpu' was lost; register it again")
+    assert (status, answer["error"]) == (
+        500,
+        "the GPU memory of shared memory region 'gpu' was lost; register it again",
+    )
     server.post("/v2/cudasharedmemory/unregister", b"")
     eventually(lambda: register(server, memory)[0] == 200, "it can be registered again")
     assert infer(server, 10, 0, 4096)[0] == 200

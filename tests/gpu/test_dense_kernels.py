@@ -23,18 +23,24 @@ def test_rms_norm(hidden: int, num_parts: int, dtype: torch.dtype, device: torch
     weight = (torch.rand(hidden, device=device) + 0.5).to(dtype)
     parts = torch.randn((num_parts, 5, hidden), device=device) if num_parts else None
     bias = torch.randn(hidden, device=device).to(dtype) if num_parts else None
-    whole = x.double() + (parts.double().sum(0) + bias.double() if parts is not None and bias is not None else 0.0)
+    whole = x.double() + (
+        parts.double().sum(0) + bias.double() if parts is not None and bias is not None else 0.0
+    )
     rows = torch.tensor([4, 1], dtype=torch.int32, device=device)
     picked = rms_norm(x, weight, 1e-5, parts, bias, rows)
     out = rms_norm(x, weight, 1e-5, parts, bias)
     expected = reference.rms_norm(whole, weight, 1e-5)
     assert reference.relative_error(out, expected) < reference.TOLERANCE[dtype]
     assert reference.relative_error(picked, expected[[4, 1]]) < reference.TOLERANCE[dtype]
-    assert reference.relative_error(x, whole) < reference.TOLERANCE[dtype], "the stream was not brought up to date"
+    assert reference.relative_error(x, whole) < reference.TOLERANCE[dtype], (
+        "the stream was not brought up to date"
+    )
 
 
 @pytest.mark.parametrize("scale", [1.0, 48.0])
-def test_embed_takes_host_tokens_and_sampled_ones(scale: float, device: torch.device, narrow: torch.dtype) -> None:
+def test_embed_takes_host_tokens_and_sampled_ones(
+    scale: float, device: torch.device, narrow: torch.dtype
+) -> None:
     table = torch.randn((50, 576), device=device).to(narrow)
     next_tokens = torch.tensor([7, 8, 9], dtype=torch.int32, device=device)
     ids = torch.tensor([3, -1, -1, 49], dtype=torch.int32, device=device)
@@ -55,13 +61,23 @@ def test_silu_mul(num_parts: int, device: torch.device, narrow: torch.dtype) -> 
 
 @pytest.mark.parametrize("num_inputs", [512, 576, 4096, 14336])
 @pytest.mark.parametrize("case", ["plain", "norm", "bias", "residual", "gated"])
-def test_gemv(case: str, num_inputs: int, device: torch.device, is_small: bool, narrow: torch.dtype) -> None:
+def test_gemv(
+    case: str, num_inputs: int, device: torch.device, is_small: bool, narrow: torch.dtype
+) -> None:
     dtype, num_outputs = narrow, 70 if is_small else 6144
     x = torch.randn((1, num_inputs), device=device).to(dtype)
-    weight = torch.randn((2 * num_outputs if case == "gated" else num_outputs, num_inputs), device=device).to(dtype)
-    norm = (torch.rand(num_inputs, device=device) + 0.5).to(dtype) if case in ("norm", "gated") else None
+    weight = torch.randn(
+        (2 * num_outputs if case == "gated" else num_outputs, num_inputs), device=device
+    ).to(dtype)
+    norm = (
+        (torch.rand(num_inputs, device=device) + 0.5).to(dtype)
+        if case in ("norm", "gated")
+        else None
+    )
     bias = torch.randn(num_outputs, device=device).to(dtype) if case == "bias" else None
-    residual = torch.randn((1, num_outputs), device=device).to(dtype) * 50 if case == "residual" else None
+    residual = (
+        torch.randn((1, num_outputs), device=device).to(dtype) * 50 if case == "residual" else None
+    )
     out = gemv(x, weight, norm, 1e-5, bias, residual, case == "gated")
     wide = x.double() if norm is None else reference.rms_norm(x, norm, 1e-5)
     expected = wide @ weight.double().t()
@@ -76,7 +92,9 @@ def test_gemv(case: str, num_inputs: int, device: torch.device, is_small: bool, 
 
 @pytest.mark.parametrize("num_rows", [2, 5, 16, 33])
 @pytest.mark.parametrize("num_splits", [1, 4])
-def test_skinny_gemm(num_rows: int, num_splits: int, device: torch.device, is_small: bool, narrow: torch.dtype) -> None:
+def test_skinny_gemm(
+    num_rows: int, num_splits: int, device: torch.device, is_small: bool, narrow: torch.dtype
+) -> None:
     num_inputs, num_outputs = (512, 100) if is_small else (4096, 6100)
     x = torch.randn((num_rows, num_inputs), device=device).to(narrow)
     weight = torch.randn((num_outputs, num_inputs), device=device).to(narrow)

@@ -1,4 +1,5 @@
-"""Outputs of a model that lie on a GPU: taken over by DLPack, read back through the driver alone, freed with the last view."""
+"""Outputs of a model that lie on a GPU: taken over by DLPack, read back through the driver alone,
+freed with the last view."""
 
 from __future__ import annotations
 
@@ -44,11 +45,15 @@ def test_strided_tensors_are_refused(device: str) -> None:
 
 
 def test_input_to_torch() -> None:
-    numbers = received_tensor(WorkTensor("X", "FP32", [2], bytearray(np.array([1, 2], np.float32).tobytes())))
+    numbers = received_tensor(
+        WorkTensor("X", "FP32", [2], bytearray(np.array([1, 2], np.float32).tobytes()))
+    )
     shared = torch.from_dlpack(numbers)
     shared[0] = 5
     assert numbers.as_numpy().tolist() == [5, 2]
-    halves = received_tensor(WorkTensor("X", "BF16", [2], bytearray(bits(torch.tensor([1.5, -2], dtype=torch.bfloat16)))))
+    halves = received_tensor(
+        WorkTensor("X", "BF16", [2], bytearray(bits(torch.tensor([1.5, -2], dtype=torch.bfloat16))))
+    )
     assert torch.from_dlpack(halves).tolist() == [1.5, -2]
 
 

@@ -1,4 +1,5 @@
-"""The whole engine on the GPU: the CPU engine's tokens in float32, logits near float64's in bfloat16, nothing left behind."""
+"""The whole engine on the GPU: the CPU engine's tokens in float32, logits near float64's in
+bfloat16, nothing left behind."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ from naiad.llm.start.build import build_engine
 from naiad.llm.start.load import load_engine
 
 VOCAB = 997
-COMMON: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 256, "num_hidden_layers": 3, "max_position_embeddings": 1024}
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 256,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 1024,
+}
 TINY: dict[str, dict[str, Any]] = {
     "llama": {"intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 2},
     "qwen3": {"intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128, "tie_word_embeddings": True},
@@ -78,10 +84,26 @@ def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def build(
-    config: DecoderConfig, weights: DecoderWeights, device: torch.device, dtype: torch.dtype = torch.float32, **values: Any
+    config: DecoderConfig,
+    weights: DecoderWeights,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    **values: Any,
 ) -> Engine:
-    settings = {"max_num_seqs": 12, "max_num_batched_tokens": 96, "num_kv_blocks": 90, "max_waiting_requests": 20_000, **values}
-    return build_engine(config, moved(weights, device, dtype), None, [], EngineSettings(device=device.type, **settings))
+    settings = {
+        "max_num_seqs": 12,
+        "max_num_batched_tokens": 96,
+        "num_kv_blocks": 90,
+        "max_waiting_requests": 20_000,
+        **values,
+    }
+    return build_engine(
+        config,
+        moved(weights, device, dtype),
+        None,
+        [],
+        EngineSettings(device=device.type, **settings),
+    )
 
 
 def prompts(count: int, seed: int) -> list[list[int]]:
@@ -98,14 +120,25 @@ def prompts(count: int, seed: int) -> list[list[int]]:
 def run_once(engine: Engine) -> None:
     """Every lazily made buffer is there afterwards."""
     parameters = SamplingParameters(temperature=1.0, max_tokens=20, logprobs=3, top_p=0.9, n=3)
-    for _ in engine.run([GenerationRequest(id=f"warm{i}", prompt=p, parameters=parameters) for i, p in enumerate(prompts(12, seed=9))]):
+    for _ in engine.run(
+        [
+            GenerationRequest(id=f"warm{i}", prompt=p, parameters=parameters)
+            for i, p in enumerate(prompts(12, seed=9))
+        ]
+    ):
         pass
 
 
-def generate(engine: Engine, given: list[list[int]], max_tokens: int = 24) -> list[list[TokenLogprobs]]:
-    parameters = SamplingParameters(temperature=0.0, max_tokens=max_tokens, logprobs=2, ignore_eos=True)
+def generate(
+    engine: Engine, given: list[list[int]], max_tokens: int = 24
+) -> list[list[TokenLogprobs]]:
+    parameters = SamplingParameters(
+        temperature=0.0, max_tokens=max_tokens, logprobs=2, ignore_eos=True
+    )
     out: dict[str, list[TokenLogprobs]] = {str(i): [] for i in range(len(given))}
-    for output in engine.run([GenerationRequest(id=str(i), prompt=p, parameters=parameters) for i, p in enumerate(given)]):
+    for output in engine.run(
+        [GenerationRequest(id=str(i), prompt=p, parameters=parameters) for i, p in enumerate(given)]
+    ):
         out[output.request_id] += output.logprobs or []
     assert engine.scheduler.pool.num_used == 0
     return list(out.values())
@@ -113,7 +146,9 @@ def generate(engine: Engine, given: list[list[int]], max_tokens: int = 24) -> li
 
 @pytest.mark.parametrize("use_cuda_graphs", [True, False])
 @pytest.mark.parametrize("family", TINY)
-def test_float32_tokens_equal_the_cpu_engines(family: str, use_cuda_graphs: bool, cuda: torch.device) -> None:
+def test_float32_tokens_equal_the_cpu_engines(
+    family: str, use_cuda_graphs: bool, cuda: torch.device
+) -> None:
     """A token may differ only where the CPU's two best logits are as good as equal."""
     config = tiny_config(family)
     weights = lively_weights(config)
@@ -133,7 +168,8 @@ def test_float32_tokens_equal_the_cpu_engines(family: str, use_cuda_graphs: bool
 
 @pytest.mark.parametrize("family", TINY)
 def test_bfloat16_logprobs_are_near_float64(family: str, cuda: torch.device) -> None:
-    """Weights rounded to bfloat16 first, so that only the computation differs. The same tokens are forced through both."""
+    """Weights rounded to bfloat16 first, so that only the computation differs. The same tokens are
+    forced through both."""
     config = tiny_config(family)
     weights = moved(lively_weights(config), torch.device("cpu"), torch.bfloat16)
     given = prompts(12, seed=2)
@@ -147,10 +183,17 @@ def test_bfloat16_logprobs_are_near_float64(family: str, cuda: torch.device) -> 
             assert abs(one.top[0][1] - one.top[1][1]) < 0.25
 
 
-def test_other_architectures_run_through_transformers_code(cuda: torch.device, tmp_path: Path) -> None:
+def test_other_architectures_run_through_transformers_code(
+    cuda: torch.device, tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
     config = transformers.Olmo2Config(
-        **COMMON, intermediate_size=384, num_attention_heads=8, num_key_value_heads=2, eos_token_id=None, pad_token_id=None
+        **COMMON,
+        intermediate_size=384,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        eos_token_id=None,
+        pad_token_id=None,
     )
     torch.manual_seed(9)
     model = transformers.AutoModelForCausalLM.from_config(config)
@@ -160,7 +203,10 @@ def test_other_architectures_run_through_transformers_code(cuda: torch.device, t
     values = {"max_num_seqs": 12, "max_num_batched_tokens": 96, "num_kv_blocks": 90}
     given = prompts(10, seed=4)
     want, got = (
-        generate(load_engine(tmp_path, EngineSettings(device=device, dtype="float32", **values)), given) for device in ("cpu", "cuda")
+        generate(
+            load_engine(tmp_path, EngineSettings(device=device, dtype="float32", **values)), given
+        )
+        for device in ("cpu", "cuda")
     )
     for expected, found in zip(want, got, strict=True):
         for one, other in zip(expected, found, strict=True):
@@ -170,9 +216,19 @@ def test_other_architectures_run_through_transformers_code(cuda: torch.device, t
 
 
 @pytest.mark.parametrize("count", [int(os.environ.get("NAIAD_SOAK_REQUESTS", "1500"))])
-def test_random_requests_with_cancellations_leave_nothing_behind(count: int, cuda: torch.device) -> None:
+def test_random_requests_with_cancellations_leave_nothing_behind(
+    count: int, cuda: torch.device
+) -> None:
     config = tiny_config("llama")
-    engine = build(config, lively_weights(config), cuda, torch.bfloat16, max_num_seqs=48, max_num_batched_tokens=512, num_kv_blocks=400)
+    engine = build(
+        config,
+        lively_weights(config),
+        cuda,
+        torch.bfloat16,
+        max_num_seqs=48,
+        max_num_batched_tokens=512,
+        num_kv_blocks=400,
+    )
     run_once(engine)
     allocated = torch.cuda.memory_allocated()
     source = random.Random(3)
@@ -188,8 +244,17 @@ def test_random_requests_with_cancellations_leave_nothing_behind(count: int, cud
                 logit_bias=source.choice([{}, {3: -100.0, 5: 1.0}]), n=source.choice([1, 1, 3]), logprobs=source.choice([None, None, 3]),
                 max_tokens=source.randint(1, 60), min_tokens=0, stop_token_ids=source.choice([[], [11, 13, 17, 19]]),
             )  # fmt: skip
-            prompt = [source.randrange(VOCAB) for _ in range(source.choice([1, 15, 16, 17, 100, 700]))]
-            engine.submit(GenerationRequest(id=str(submitted), prompt=prompt, parameters=parameters, priority=source.choice([0, 0, 1])))
+            prompt = [
+                source.randrange(VOCAB) for _ in range(source.choice([1, 15, 16, 17, 100, 700]))
+            ]
+            engine.submit(
+                GenerationRequest(
+                    id=str(submitted),
+                    prompt=prompt,
+                    parameters=parameters,
+                    priority=source.choice([0, 0, 1]),
+                )
+            )
             completions[str(submitted)] = parameters.n
             submitted += 1
         if source.random() < 0.2:
@@ -202,8 +267,14 @@ def test_random_requests_with_cancellations_leave_nothing_behind(count: int, cud
             if output.finish_reason is not None:
                 finished[key] = output.finish_reason
     assert len(finished) == sum(completions.values())
-    assert set(finished.values()) >= {FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.STOP}
+    assert set(finished.values()) >= {
+        FinishReason.LENGTH,
+        FinishReason.CANCELLED,
+        FinishReason.STOP,
+    }
     assert engine.scheduler.pool.num_used == 0
     assert engine.scheduler.num_preemptions > 0
-    assert torch.cuda.memory_allocated() <= allocated + (4 << 20), "only staging buffers may have grown"
+    assert torch.cuda.memory_allocated() <= allocated + (4 << 20), (
+        "only staging buffers may have grown"
+    )
     assert int(engine.runner.cache.block_tables.max()) < engine.scheduler.pool.num_blocks

@@ -22,8 +22,11 @@ LENGTHS = ((3,), (1, 70, 5), (90, 2), (64, 17, 1), (1, 1, 1), (40,))
 """Prompts that join, step by step, while those before them generate."""
 
 
-def plans_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[StepPlan, torch.Tensor, torch.Tensor]]:
-    """Runs prompts of LENGTHS; for each step that has some, its plan and its logits: as it is, and padded. Both leave the same cache."""
+def plans_seen(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[StepPlan, torch.Tensor, torch.Tensor]]:
+    """Runs prompts of LENGTHS; for each step that has some, its plan and its logits: as it is, and
+    padded. Both leave the same cache."""
     runner, stager, model = engine.runner, engine.runner.stager, engine.runner.model
     seen: list[tuple[StepPlan, torch.Tensor, torch.Tensor]] = []
     plain = runner._run
@@ -31,7 +34,9 @@ def plans_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[St
     def run(plan: StepPlan, mask_rows: dict[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         padded = torch.empty(0)
         if plan.num_single < len(plan.rows):
-            step = stager.stage_padded(plan, padded_size(plan) + source.choice([0, 1, 13]), mask_rows)
+            step = stager.stage_padded(
+                plan, padded_size(plan) + source.choice([0, 1, 13]), mask_rows
+            )
             padded = model.logits(model.run_layers(step, runner.cache), step).clone()
         logits, sampled = plain(plan, mask_rows)
         if padded.shape[0]:
@@ -44,7 +49,9 @@ def plans_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[St
         for index, length in enumerate(lengths):
             prompt = [source.randrange(VOCAB) for _ in range(length)]
             parameters = SamplingParameters(temperature=0.0, max_tokens=4, ignore_eos=True)
-            engine.submit(GenerationRequest(id=f"{number}.{index}", prompt=prompt, parameters=parameters))
+            engine.submit(
+                GenerationRequest(id=f"{number}.{index}", prompt=prompt, parameters=parameters)
+            )
         engine.step()
     while engine.has_work:
         engine.step()
@@ -52,7 +59,9 @@ def plans_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[tuple[St
 
 
 @pytest.mark.parametrize("family", ["llama", "falcon", "gemma2"])
-def test_padding_changes_nothing(family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_changes_nothing(
+    family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tiny_config(family)
     values = {"use_triton_interpreter": True} if IS_INTERPRETED else {"use_cuda_graphs": False}
     engine = build(config, lively_weights(config), device, max_num_batched_tokens=256, **values)
@@ -72,12 +81,22 @@ def test_graphs_give_the_tokens_of_single_launches(device: torch.device) -> None
     config = tiny_config("llama")
     answers = []
     for use_cuda_graphs in (False, True):
-        engine = build(config, lively_weights(config), device, max_num_batched_tokens=200, use_cuda_graphs=use_cuda_graphs)
+        engine = build(
+            config,
+            lively_weights(config),
+            device,
+            max_num_batched_tokens=200,
+            use_cuda_graphs=use_cuda_graphs,
+        )
         assert len(engine.runner.graphs) == (2 if use_cuda_graphs else 0)
         source, tokens = random.Random(6), {}
         for number in range(40):
-            prompt = [source.randrange(VOCAB) for _ in range(source.choice([1, 2, 30, 90, 190, 500]))]
-            parameters = SamplingParameters(temperature=0.0, max_tokens=source.randint(1, 12), ignore_eos=True, logprobs=2)
+            prompt = [
+                source.randrange(VOCAB) for _ in range(source.choice([1, 2, 30, 90, 190, 500]))
+            ]
+            parameters = SamplingParameters(
+                temperature=0.0, max_tokens=source.randint(1, 12), ignore_eos=True, logprobs=2
+            )
             engine.submit(GenerationRequest(id=str(number), prompt=prompt, parameters=parameters))
             for output in engine.step():
                 tokens.setdefault(output.request_id, []).extend(output.logprobs or [])
@@ -97,20 +116,36 @@ def test_graphs_give_the_tokens_of_single_launches(device: torch.device) -> None
 
 @pytest.mark.parametrize(
     ("max_tokens", "num_parameters", "last"),
-    [(8192, 8_030_000_000, 512), (8192, 600_000_000, 2048), (95, 1, 96), (96, 1, 128), (100, 1, 128), (7, 1, 16), (9999, 1, 2048)],
+    [
+        (8192, 8_030_000_000, 512),
+        (8192, 600_000_000, 2048),
+        (95, 1, 96),
+        (96, 1, 128),
+        (100, 1, 128),
+        (7, 1, 16),
+        (9999, 1, 2048),
+    ],
 )
-def test_the_ladder_ends_where_the_device_is_slower_than_the_host(max_tokens: int, num_parameters: int, last: int) -> None:
+def test_the_ladder_ends_where_the_device_is_slower_than_the_host(
+    max_tokens: int, num_parameters: int, last: int
+) -> None:
     sizes = prompt_ladder(max_tokens, num_parameters)
     assert sizes == SIZES[: len(sizes)]
     assert sizes[-1] == last
 
 
 def test_many_short_prompts_need_a_larger_graph(device: torch.device) -> None:
-    del device  # where there is neither a GPU nor an interpreter, prompt_graphs cannot be imported without CUDA's parts
+    # where there is neither a GPU nor an interpreter, prompt_graphs cannot be imported without
+    # CUDA's parts
+    del device
     config = tiny_config("llama")
     engine = build(config, lively_weights(config), torch.device("cpu"), max_num_batched_tokens=256)
     for number in range(10):
-        engine.submit(GenerationRequest(id=str(number), prompt=[number + 1, 7], parameters=SamplingParameters(max_tokens=2)))
+        engine.submit(
+            GenerationRequest(
+                id=str(number), prompt=[number + 1, 7], parameters=SamplingParameters(max_tokens=2)
+            )
+        )
     plan = engine.scheduler.schedule()
     assert plan.num_tokens == 20
     assert padded_size(plan) == 160

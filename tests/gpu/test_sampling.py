@@ -1,4 +1,5 @@
-"""The CUDA sampler against the PyTorch one: the same adjusted argmax, the same surviving tokens, the same distribution."""
+"""The CUDA sampler against the PyTorch one: the same adjusted argmax, the same surviving tokens,
+the same distribution."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ VOCAB = 5000
 
 
 def fill_slot(
-    table: SlotTable, slot: int, seed: int = 0, prompt: list[int] | None = None, output: list[int] | None = None, **values: Any
+    table: SlotTable,
+    slot: int,
+    seed: int = 0,
+    prompt: list[int] | None = None,
+    output: list[int] | None = None,
+    **values: Any,
 ) -> Sequence:
     request = GenerationRequest(id=str(slot), prompt=[], parameters=SamplingParameters(**values))
     sequence = Sequence(request, 0, prompt or [1], 10_000, seed, 0)
@@ -59,8 +65,12 @@ def test_greedy_with_every_adjustment_agrees(device: torch.device, narrow: torch
         one.masks[0] = mask.to(one.device)
     slots, positions, mask_rows = list(range(6)), [3] * 6, [0, -1, -1, -1, -1, -1]
     for _ in range(3):  # counts carry over from step to step
-        got = TritonSampler(table).sample(logits, *(as_int32(v, device) for v in (slots, positions, mask_rows)))
-        want = TorchSampler(other).sample(logits.cpu(), *(as_int32(v, torch.device("cpu")) for v in (slots, positions, mask_rows)))
+        got = TritonSampler(table).sample(
+            logits, *(as_int32(v, device) for v in (slots, positions, mask_rows))
+        )
+        want = TorchSampler(other).sample(
+            logits.cpu(), *(as_int32(v, torch.device("cpu")) for v in (slots, positions, mask_rows))
+        )
         assert got.tolist() == want.tolist()
         assert table.next_tokens[:6].tolist() == want.tolist()
         assert torch.equal(table.counts.cpu(), other.counts)
@@ -70,7 +80,9 @@ def test_greedy_with_every_adjustment_agrees(device: torch.device, narrow: torch
 
 def kept_tokens(logits: torch.Tensor, **values: Any) -> set[int]:
     """By sorting, as the reference sampler does."""
-    ordered, ids = (logits.float() / values.get("temperature", 1.0)).sort(descending=True, stable=True)
+    ordered, ids = (logits.float() / values.get("temperature", 1.0)).sort(
+        descending=True, stable=True
+    )
     if values.get("top_k"):
         ordered[values["top_k"] :] = float("-inf")
     weights = torch.softmax(ordered.double(), dim=-1)
@@ -93,9 +105,14 @@ def kept_tokens(logits: torch.Tensor, **values: Any) -> set[int]:
 )
 @pytest.mark.parametrize("is_adjusted", [False, True])
 def test_only_surviving_tokens_are_drawn(
-    values: dict[str, Any], is_adjusted: bool, device: torch.device, narrow: torch.dtype, is_small: bool
+    values: dict[str, Any],
+    is_adjusted: bool,
+    device: torch.device,
+    narrow: torch.dtype,
+    is_small: bool,
 ) -> None:
-    """Equal logits at the border may all survive here; random float logits seldom are equal, so at most one token more is allowed."""
+    """Equal logits at the border may all survive here; random float logits seldom are equal, so at
+    most one token more is allowed."""
     torch.manual_seed(1)
     num_rows = 8 if is_small else 256
     table = SlotTable(num_rows, VOCAB, device)
@@ -109,7 +126,8 @@ def test_only_surviving_tokens_are_drawn(
     for position in range(1 if is_small else 20):
         slots, positions, masks = list(range(num_rows)), [position] * num_rows, [-1] * num_rows
         tokens = TritonSampler(table).sample(
-            line.expand(num_rows, -1).contiguous(), *(as_int32(v, device) for v in (slots, positions, masks))
+            line.expand(num_rows, -1).contiguous(),
+            *(as_int32(v, device) for v in (slots, positions, masks)),
         )
         drawn |= set(tokens.tolist())
     assert all(float(line[token]) >= border for token in drawn)
@@ -128,13 +146,25 @@ def test_draws_follow_the_distribution_and_the_seed(device: torch.device, is_sma
         fill_slot(table, slot, seed=1000 + slot, temperature=0.7)
     sampler, logits = TritonSampler(table), line.expand(num_rows, -1).contiguous()
     slots, masks = as_int32(list(range(num_rows)), device), as_int32([-1] * num_rows, device)
-    draws = torch.stack([sampler.sample(logits, slots, as_int32([p] * num_rows, device), masks) for p in range(num_steps)])
-    again = torch.stack([sampler.sample(logits, slots, as_int32([p] * num_rows, device), masks) for p in range(num_steps)])
+    draws = torch.stack(
+        [
+            sampler.sample(logits, slots, as_int32([p] * num_rows, device), masks)
+            for p in range(num_steps)
+        ]
+    )
+    again = torch.stack(
+        [
+            sampler.sample(logits, slots, as_int32([p] * num_rows, device), masks)
+            for p in range(num_steps)
+        ]
+    )
     assert torch.equal(draws, again)
     expected = torch.softmax(line.double() / 0.7, dim=-1) * draws.numel()
     counts = torch.bincount(draws.flatten().long(), minlength=vocab).double()
     assert float(((counts - expected) ** 2 / expected).sum()) < 75.0
-    assert len({tuple(column) for column in draws.t().tolist()}) == num_rows, "different seeds gave the same stream"
+    assert len({tuple(column) for column in draws.t().tolist()}) == num_rows, (
+        "different seeds gave the same stream"
+    )
 
 
 def test_reference_draws_follow_the_distribution() -> None:

@@ -1,4 +1,5 @@
-"""The engine on the GPU behind the server: a forked worker, steps on a thread of its own, streams to many clients at once."""
+"""The engine on the GPU behind the server: a forked worker, steps on a thread of its own, streams
+to many clients at once."""
 
 from __future__ import annotations
 
@@ -27,8 +28,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("served")
     checkpoint = write_checkpoint(folder / "checkpoint")
     for device in ("cuda", "cpu"):
-        values = {"checkpoint": checkpoint, "device": device, "dtype": "float32", "max_num_seqs": 16, "kv_cache_bytes": 1 << 28}
-        config = 'backend: "llm"\n' + "".join(parameter(name, value) for name, value in values.items())
+        values = {
+            "checkpoint": checkpoint,
+            "device": device,
+            "dtype": "float32",
+            "max_num_seqs": 16,
+            "kv_cache_bytes": 1 << 28,
+        }
+        config = 'backend: "llm"\n' + "".join(
+            parameter(name, value) for name, value in values.items()
+        )
         write_model(folder / "repository", device, config)
     with naiad([str(folder / "repository")]) as running:
         yield running
@@ -36,8 +45,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def stream(server: Server, model: str, prompt: str, num_events: int | None = None) -> str:
     """The whole answer, or what came in the first events before we went away."""
-    fields = {"text_input": prompt, "stream": True, "temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
-    request = urllib.request.Request(f"http://{server.http}/v2/models/{model}/generate_stream", json.dumps(fields).encode())
+    fields = {
+        "text_input": prompt,
+        "stream": True,
+        "temperature": 0,
+        "max_tokens": NUM_TOKENS,
+        "ignore_eos": True,
+    }
+    request = urllib.request.Request(
+        f"http://{server.http}/v2/models/{model}/generate_stream", json.dumps(fields).encode()
+    )
     text, count = "", 0
     with urllib.request.urlopen(request, timeout=60) as response:
         for line in response:
@@ -51,7 +68,11 @@ def stream(server: Server, model: str, prompt: str, num_events: int | None = Non
 
 def gauge(server: Server, name: str, model: str) -> float:
     lines = server.get("/metrics", "metrics")[1].decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{") and f'model="{model}"' in line)
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith(name + "{") and f'model="{model}"' in line
+    )
 
 
 def test_many_streams_give_the_cpu_engines_text(server: Server) -> None:
@@ -64,8 +85,11 @@ def test_many_streams_give_the_cpu_engines_text(server: Server) -> None:
 def test_clients_that_go_away_leave_no_block_behind(server: Server) -> None:
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(lambda prompt: stream(server, "cuda", prompt, num_events=2), PROMPTS))
-    # Answers to later requests come after the cancellations have been seen; gauges follow within a quarter of a second.
-    while gauge(server, "vllm:num_requests_running", "cuda") + gauge(server, "vllm:num_requests_waiting", "cuda"):
+    # Answers to later requests come after the cancellations have been seen; gauges follow within a
+    # quarter of a second.
+    while gauge(server, "vllm:num_requests_running", "cuda") + gauge(
+        server, "vllm:num_requests_waiting", "cuda"
+    ):
         stream(server, "cuda", "one more")
     assert gauge(server, "vllm:kv_cache_usage_perc", "cuda") == 0
     assert stream(server, "cuda", PROMPTS[0]) == stream(server, "cpu", PROMPTS[0])

@@ -13,7 +13,12 @@ def ask(scene: Scene, model: str, x: list[int], **fields: Any) -> list[Any]:
     inputs = [{"name": "X", "datatype": "INT32", "shape": [1, len(x)], "data": x}]
     status, body = scene.server.post(f"/v2/models/{model}/infer", {"inputs": inputs, **fields})
     answer = json.loads(body)
-    return [status, answer if status != 200 else {output["name"]: output["data"] for output in answer["outputs"]}]
+    return [
+        status,
+        answer
+        if status != 200
+        else {output["name"]: output["data"] for output in answer["outputs"]},
+    ]
 
 
 def counted(scene: Scene) -> None:

@@ -1,4 +1,5 @@
-"""Loading, reloading and unloading, seen from a model's own notes: warm-up, statistics, instances."""
+"""Loading, reloading and unloading, seen from a model's own notes: warm-up, statistics,
+instances."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def every_instance_is_warmed_up(scene: Scene) -> None:
 
 
 def warm_up_that_fails(scene: Scene) -> None:
-    """Such a model is not served. (Of a file that is too short, Triton 2.73 tells in other words than 2.51.)"""
+    """Such a model is not served. (Of a file that is too short, Triton 2.73 tells in other words
+    than 2.51.)"""
     scene.tell("warm_fails", load(scene, "warm_fails"))
     scene.tell("warm_short", load(scene, "warm_short")[0])
     for model in ("warm_fails", "warm_short"):
@@ -65,7 +67,8 @@ def warm_up_that_fails(scene: Scene) -> None:
 
 
 def statistics(scene: Scene) -> None:
-    """What becomes of the counts when a model is loaded again unchanged, changed, and after it was unloaded."""
+    """What becomes of the counts when a model is loaded again unchanged, changed, and after it was
+    unloaded."""
     scene.tell("load", load(scene, "plain"))
     for number in range(3):
         scene.ask(str(number), "plain", x=number)

@@ -1,4 +1,5 @@
-"""Decoupled models with a dynamic batcher: what is executed together is answered by each request for itself."""
+"""Decoupled models with a dynamic batcher: what is executed together is answered by each request
+for itself."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def batched(scene: Scene) -> None:
 
 
 def next_batch(scene: Scene) -> None:
-    """The next batch goes to the model when `execute` has returned, while answers of the one before are still to come."""
+    """The next batch goes to the model when `execute` has returned, while answers of the one before
+    are still to come."""
     model = "decoupled_batched"
     gate = scene.gate()
     for number in range(4):

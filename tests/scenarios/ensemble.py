@@ -1,4 +1,5 @@
-"""Ensembles: which steps run, with what, and what comes of absent tensors, failures and many responses."""
+"""Ensembles: which steps run, with what, and what comes of absent tensors, failures and many
+responses."""
 
 from __future__ import annotations
 
@@ -15,42 +16,91 @@ def _tell_steps(scene: Scene, *steps: str) -> None:
 
 
 def fork(scene: Scene) -> None:
-    """Steps get the request's own id; parameters and timeout go along; a step is asked for what the ensemble takes of it."""
+    """Steps get the request's own id; parameters and timeout go along; a step is asked for what the
+    ensemble takes of it."""
     scene.tell("two", scene.ask("r1", "ensemble_fork", x=5, batch_size=2, input_name="IN", go=None))
     _tell_steps(scene)
-    scene.ask("r2", "ensemble_fork", x=5, input_name="IN", go=None, timeout=9_000_000, priority=3, parameters={"note": "v", "n": 7})
+    scene.ask(
+        "r2",
+        "ensemble_fork",
+        x=5,
+        input_name="IN",
+        go=None,
+        timeout=9_000_000,
+        priority=3,
+        parameters={"note": "v", "n": 7},
+    )
     for step in STEPS:
         ((request,),) = scene.batches(step)
-        scene.tell(step, [request["id"], request["timeout"], request["parameters"], request["wanted"]])
+        scene.tell(
+            step, [request["id"], request["timeout"], request["parameters"], request["wanted"]]
+        )
 
 
 def some_outputs(scene: Scene) -> None:
     """Only the steps that they need run."""
     for output in ("OUT", "TENFOLD"):
-        scene.tell(output, scene.ask(output, "ensemble_fork", x=5, input_name="IN", go=None, outputs=[output]))
+        scene.tell(
+            output,
+            scene.ask(output, "ensemble_fork", x=5, input_name="IN", go=None, outputs=[output]),
+        )
         _tell_steps(scene)
 
 
 def failures(scene: Scene) -> None:
     for step in STEPS:
-        scene.tell(step, scene.ask(step, "ensemble_fork", x=1, input_name="IN", go=None, parameters={"fail": step}))
-    scene.tell("nested", scene.ask("nested", "ensemble_nested", x=1, input_name="IN", go=None, parameters={"fail": "step_b"}))
+        scene.tell(
+            step,
+            scene.ask(
+                step, "ensemble_fork", x=1, input_name="IN", go=None, parameters={"fail": step}
+            ),
+        )
+    scene.tell(
+        "nested",
+        scene.ask(
+            "nested",
+            "ensemble_nested",
+            x=1,
+            input_name="IN",
+            go=None,
+            parameters={"fail": "step_b"},
+        ),
+    )
     for step in STEPS:
         scene.batches(step)
 
 
 def left_out(scene: Scene) -> None:
-    """An output that a step leaves out: the answer lacks it, a step that needs it refuses, one to which it is optional runs."""
-    scene.tell("of the answer", scene.ask("a", "ensemble_fork", x=1, input_name="IN", go=None, parameters={"skip": "step_b"}))
-    scene.tell("of a step", scene.ask("b", "ensemble_fork", x=1, input_name="IN", go=None, parameters={"skip": "step_a"}))
+    """An output that a step leaves out: the answer lacks it, a step that needs it refuses, one to
+    which it is optional runs."""
+    scene.tell(
+        "of the answer",
+        scene.ask(
+            "a", "ensemble_fork", x=1, input_name="IN", go=None, parameters={"skip": "step_b"}
+        ),
+    )
+    scene.tell(
+        "of a step",
+        scene.ask(
+            "b", "ensemble_fork", x=1, input_name="IN", go=None, parameters={"skip": "step_a"}
+        ),
+    )
     scene.tell("all there", scene.ask("c", "ensemble_absent", x=1, input_name="IN", go=None))
-    scene.tell("optional", scene.ask("d", "ensemble_absent", x=1, input_name="IN", go=None, parameters={"skip": "step_b"}))
+    scene.tell(
+        "optional",
+        scene.ask(
+            "d", "ensemble_absent", x=1, input_name="IN", go=None, parameters={"skip": "step_b"}
+        ),
+    )
     scene.tell_batches("step_optional")
 
 
 def optional_inputs(scene: Scene) -> None:
     scene.tell("without", scene.ask("a", "ensemble_optional", x=1, input_name="IN", go=None))
-    scene.tell("with", scene.ask("b", "ensemble_optional", x=1, input_name="IN", go=None, more={"EXTRA": 50}))
+    scene.tell(
+        "with",
+        scene.ask("b", "ensemble_optional", x=1, input_name="IN", go=None, more={"EXTRA": 50}),
+    )
     scene.tell_batches("step_optional")
 
 
@@ -64,7 +114,9 @@ def reshaped(scene: Scene) -> None:
     scene.tell("answer", scene.answer("r"))
     scene.tell_batches("step_reshaped")
     body = {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
-    (output,) = json.loads(scene.server.post("/v2/models/ensemble_reshaped/infer", body)[1])["outputs"]
+    (output,) = json.loads(scene.server.post("/v2/models/ensemble_reshaped/infer", body)[1])[
+        "outputs"
+    ]
     scene.tell("shape", output["shape"])
     scene.batches("step_reshaped")
 
@@ -86,11 +138,24 @@ def sequences(scene: Scene) -> None:
 def many(scene: Scene) -> None:
     """Each response of a decoupled step runs the steps after it."""
     for id, count, parameters in (("a", 2, {}), ("b", 0, {}), ("c", 2, {"together": True})):
-        scene.tell(id, scene.ask(id, "ensemble_many", x=count - 1, input_name="IN", go=None, parameters=parameters))
+        scene.tell(
+            id,
+            scene.ask(
+                id, "ensemble_many", x=count - 1, input_name="IN", go=None, parameters=parameters
+            ),
+        )
     scene.tell("nothing", scene.ask("d", "ensemble_many", x=-1, input_name="IN", go=None))
     scene.tell("twice", scene.ask("e", "ensemble_many_twice", x=4, input_name="IN", go=None))
-    scene.tell("fails", scene.ask("f", "ensemble_many", x=0, input_name="IN", go=None, parameters={"fail_at": 0}))
-    scene.tell("fails later", scene.ask("g", "ensemble_many", x=0, input_name="IN", go=None, parameters={"fail": "step_b"}))
+    scene.tell(
+        "fails",
+        scene.ask("f", "ensemble_many", x=0, input_name="IN", go=None, parameters={"fail_at": 0}),
+    )
+    scene.tell(
+        "fails later",
+        scene.ask(
+            "g", "ensemble_many", x=0, input_name="IN", go=None, parameters={"fail": "step_b"}
+        ),
+    )
 
 
 def statistics(scene: Scene) -> None:

@@ -1,6 +1,7 @@
 """The rate limiter: who executes while whom, when two units of R are all there is.
 
-Rule: while somebody waits for resources, nobody else is asked: the genuine Triton holds up all that come later, whatever they need.
+Rule: while somebody waits for resources, nobody else is asked: the genuine Triton holds up all that
+      come later, whatever they need.
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ def side_by_side(scene: Scene) -> None:
 
 
 def refused(scene: Scene) -> None:
-    """What could never run is not loaded; neither is what calls a resource of each device a global one."""
+    """What could never run is not loaded; neither is what calls a resource of each device a global
+    one."""
     for model in ("limit_greedy", "limit_global"):
         scene.tell(model, load(scene, model))
 
 
 def comes_and_goes(scene: Scene) -> list[list[Any]]:
-    """Not among the scenarios: the genuine Triton never ends the unload of a model whose request waits for resources."""
+    """Not among the scenarios: the genuine Triton never ends the unload of a model whose request
+    waits for resources."""
     load(scene, "limit_often")
     gate = scene.gate()
     scene.send("holder", "limit_holder", x=1, go=gate, on="holder")
@@ -63,7 +66,8 @@ def comes_and_goes(scene: Scene) -> list[list[Any]]:
 
 
 def order(scene: Scene) -> list[str]:
-    """Not among the scenarios: the genuine Triton hands resources on before it looks at what has just come back."""
+    """Not among the scenarios: the genuine Triton hands resources on before it looks at what has
+    just come back."""
     path = Path(scene.folder) / "order"
     for model in ("limit_often", "limit_seldom"):
         load(scene, model)

@@ -67,9 +67,16 @@ def main(arguments: list[str]) -> int:
                     found += 1
                     _print_difference(scenario, golden.get(scenario, []), transcript)
         if is_recording:
-            lines = [f" {json.dumps(key)}: [\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in golden[key]) + "\n ]" for key in golden]
+            lines = [
+                f" {json.dumps(key)}: [\n"
+                + ",\n".join(f"  {json.dumps(entry)}" for entry in golden[key])
+                + "\n ]"
+                for key in golden
+            ]
             golden_path(suite_name).write_text("{\n" + ",\n".join(lines) + "\n}\n")
-        print(f"{suite_name}: {len(names)} scenarios {'recorded' if is_recording else f'played, {found} differ'}")
+        print(
+            f"{suite_name}: {len(names)} scenarios {'recorded' if is_recording else f'played, {found} differ'}"
+        )
     return 1 if found else 0
 
 

@@ -1,8 +1,11 @@
-"""A conversation with a running server, ours or the genuine Triton, and the transcript of what it did.
+"""A conversation with a running server, ours or the genuine Triton, and the transcript of what it
+did.
 
-Requests go out on one gRPC stream, so the server takes them in the order in which they are sent; `submitted` waits until it has them all.
-What the models were given is read from the lines that they write (models/recorder.py).
-Rule: a scenario only acts through a scene, and what it tells (`tell`) is equal on both servers or the scenario says why not.
+Requests go out on one gRPC stream, so the server takes them in the order in which they are sent;
+`submitted` waits until it has them all. What the models were given is read from the lines that they
+write (models/recorder.py).
+Rule: a scenario only acts through a scene, and what it tells (`tell`) is equal on both servers or
+      the scenario says why not.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class Gate:
                 self._fd = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
             except OSError:
                 assert time.monotonic() < end, "the model did not come to the gate"
-                time.sleep(0.002)  # opening a FIFO says nothing until its reader is there, and must not block for ever
+                # opening a FIFO says nothing until its reader is there, and must not block for ever
+                time.sleep(0.002)
 
     def open(self) -> None:
         os.close(self._fd)
@@ -49,7 +53,8 @@ class Gate:
 
 
 class Stream:
-    """One gRPC stream and the answers that came on it: those of plain models in the order of their requests."""
+    """One gRPC stream and the answers that came on it: those of plain models in the order of their
+    requests."""
 
     def __init__(self, server: Server) -> None:
         self.client = grpc_client.InferenceServerClient(server.grpc)
@@ -70,7 +75,10 @@ class Stream:
             else:
                 response = result.get_response()
                 answers = self._answers.setdefault(response.id, [])
-                outputs = {output.name: result.as_numpy(output.name).ravel().tolist() for output in response.outputs}
+                outputs = {
+                    output.name: result.as_numpy(output.name).ravel().tolist()
+                    for output in response.outputs
+                }
                 if outputs:
                     answers.append(outputs)
                 if response.parameters["triton_final_response"].bool_param:
@@ -110,8 +118,17 @@ class Scene:
 
     # Requests.
 
-    def send(self, id: str, model: str, sequence: int | str = 0, flags: str = "", x: Any = 0, **options: Any) -> None:
-        """`flags`: s for START, e for END. `x` is the value of X, a list for several elements, or None to leave it out.
+    def send(
+        self,
+        id: str,
+        model: str,
+        sequence: int | str = 0,
+        flags: str = "",
+        x: Any = 0,
+        **options: Any,
+    ) -> None:
+        """`flags`: s for START, e for END. `x` is the value of X, a list for several elements, or
+                 None to leave it out.
 
         `on` names a stream: answers of plain models wait for each other on it.
         """
@@ -130,7 +147,9 @@ class Scene:
             inputs[-1].set_data_from_numpy(array)
         go = options.pop("go", "")
         if go is not None:
-            texts = np.full([*shape_prefix, 1], (go.path if isinstance(go, Gate) else go).encode(), np.object_)
+            texts = np.full(
+                [*shape_prefix, 1], (go.path if isinstance(go, Gate) else go).encode(), np.object_
+            )
             inputs.append(grpc_client.InferInput("GO", list(texts.shape), "BYTES"))
             inputs[-1].set_data_from_numpy(texts)
         outputs = options.pop("outputs", None)
@@ -142,7 +161,9 @@ class Scene:
             sequence_start="s" in flags,
             sequence_end="e" in flags,
             enable_empty_final_response=True,
-            outputs=None if outputs is None else [grpc_client.InferRequestedOutput(name) for name in outputs],
+            outputs=None
+            if outputs is None
+            else [grpc_client.InferRequestedOutput(name) for name in outputs],
             **options,
         )
 
@@ -167,7 +188,11 @@ class Scene:
     def batches(self, model: str) -> list[Any]:
         """What the instances of a model have executed since this was asked last."""
         found: list[Any] = []
-        for path in sorted(Path(self.folder).glob(f"{model}_*.jsonl") if model else Path(self.folder).glob("*.jsonl")):
+        for path in sorted(
+            Path(self.folder).glob(f"{model}_*.jsonl")
+            if model
+            else Path(self.folder).glob("*.jsonl")
+        ):
             lines = path.read_text().splitlines()
             found += [json.loads(line) for line in lines[self._read.get(path.name, 0) :]]
             self._read[path.name] = len(lines)
@@ -217,33 +242,51 @@ class Scene:
         self._counted.update({model: self._counts(model) for model in models})
 
     def wait_executions(self, model: str, count: int) -> None:
-        """Until the server knows that so many batches are over: an answer may be there before `execute` has returned."""
+        """Until the server knows that so many batches are over: an answer may be there before
+        `execute` has returned."""
         end = time.monotonic() + LIMIT_S
-        while (self._counts(model) - self._counted.get(model, Counter()))["execution_count"] < count:
+        while (self._counts(model) - self._counted.get(model, Counter()))[
+            "execution_count"
+        ] < count:
             assert time.monotonic() < end, f"not {count} executions of {model}"
 
     def tell_statistics(self, model: str, num_requests: int) -> None:
-        """The counts, not the times, when so many requests are in them: Triton counts after it has answered."""
+        """The counts, not the times, when so many requests are in them: Triton counts after it has
+        answered."""
         end = time.monotonic() + LIMIT_S
         while True:
             found = self._counts(model) - self._counted.get(model, Counter())
             if found["success"] + found["fail"] >= num_requests:
                 break
             assert time.monotonic() < end, f"only {found} in the statistics of {model}"
-        told: dict[str, Any] = {name: found.pop(name, 0) for name in ("inference_count", "execution_count")}
-        told["batch_sizes"] = {name.removeprefix(BATCH): found.pop(name) for name in list(found) if name.startswith(BATCH)}
+        told: dict[str, Any] = {
+            name: found.pop(name, 0) for name in ("inference_count", "execution_count")
+        }
+        told["batch_sizes"] = {
+            name.removeprefix(BATCH): found.pop(name)
+            for name in list(found)
+            if name.startswith(BATCH)
+        }
         self.tell(f"statistics of {model}", told | dict(found))
 
     def _counts(self, model: str) -> Counter[str]:
         (statistics,) = json.loads(self.server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
-        counts = Counter({name: value["count"] for name, value in statistics["inference_stats"].items()})
+        counts = Counter(
+            {name: value["count"] for name, value in statistics["inference_stats"].items()}
+        )
         counts.update({name: statistics[name] for name in ("inference_count", "execution_count")})
-        counts.update({f"{BATCH}{batch['batch_size']}": batch["compute_infer"]["count"] for batch in statistics["batch_stats"]})
+        counts.update(
+            {
+                f"{BATCH}{batch['batch_size']}": batch["compute_infer"]["count"]
+                for batch in statistics["batch_stats"]
+            }
+        )
         return +counts
 
 
 def brief(request: dict[str, Any]) -> str:
-    """One line: id, sequence, flags, then inputs as name=values, with the shape where it is not one element. GO is left out."""
+    """One line: id, sequence, flags, then inputs as name=values, with the shape where it is not one
+    element. GO is left out."""
     parts = [request["id"] or "-"]
     if request["sequence"]:
         parts.append(f"of {request['sequence']}")
@@ -251,7 +294,12 @@ def brief(request: dict[str, Any]) -> str:
         parts.append(f"flags {request['flags']}")
     for name, (_, shape, values) in request["inputs"].items():
         if name != "GO":
-            is_null = request["id"] == "" and name == "X"  # a null request's own inputs mean nothing, and Triton leaves them uninitialized
+            # a null request's own inputs mean nothing, and Triton leaves them uninitialized
+            is_null = request["id"] == "" and name == "X"
             text = "?" if is_null else ",".join(map(str, values))
-            parts.append(f"{name}={text}" if len(values) == 1 else f"{name}={'x'.join(map(str, shape))}:{text}")
+            parts.append(
+                f"{name}={text}"
+                if len(values) == 1
+                else f"{name}={'x'.join(map(str, shape))}:{text}"
+            )
     return " ".join(parts)

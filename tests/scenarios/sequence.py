@@ -8,7 +8,14 @@ from tests.scenarios.scene import Scene
 def direct_slots(scene: Scene) -> None:
     """A sequence stays in its slot; slots before it that have nothing to do are null requests."""
     model = "sequence_direct"
-    for id, sequence, flags in (("a1", 1, "s"), ("b1", 2, "s"), ("c1", 3, "s"), ("b2", 2, ""), ("a2", 1, "e"), ("c2", 3, "e")):
+    for id, sequence, flags in (
+        ("a1", 1, "s"),
+        ("b1", 2, "s"),
+        ("c1", 3, "s"),
+        ("b2", 2, ""),
+        ("a2", 1, "e"),
+        ("c2", 3, "e"),
+    ):
         scene.tell(id, scene.ask(id, model, sequence, flags, x=sequence))
     scene.tell(" d takes the first slot", scene.ask("d1", model, 4, "se"))
     scene.ask("b3", model, 2, "e")
@@ -16,14 +23,21 @@ def direct_slots(scene: Scene) -> None:
 
 
 def direct_together(scene: Scene) -> None:
-    """While the instance is busy, requests of several sequences gather; each slot gives one to the next batch."""
+    """While the instance is busy, requests of several sequences gather; each slot gives one to the
+    next batch."""
     model = "sequence_direct"
     for number in (1, 2, 3, 4):
         scene.ask(f"start {number}", model, number, "s")
     gate = scene.gate()
     scene.send("busy", model, 1, go=gate)
     gate.wait_entered()
-    for id, sequence, flags in (("d2", 4, "e"), ("b2", 2, ""), ("b3", 2, "e"), ("a2", 1, "e"), ("c2", 3, "e")):
+    for id, sequence, flags in (
+        ("d2", 4, "e"),
+        ("b2", 2, ""),
+        ("b3", 2, "e"),
+        ("a2", 1, "e"),
+        ("c2", 3, "e"),
+    ):
         scene.send(id, model, sequence, flags)
     scene.submitted()
     gate.open()
@@ -92,7 +106,8 @@ def unbatched(scene: Scene) -> None:
 
 
 def oldest(scene: Scene) -> None:
-    """Candidates stand in line in the order in which they have something to do; a sequence is in a batch once."""
+    """Candidates stand in line in the order in which they have something to do; a sequence is in a
+    batch once."""
     model = "sequence_oldest"
     for number in (1, 2, 3):
         scene.ask(f"start {number}", model, number, "s")
@@ -114,7 +129,8 @@ def oldest(scene: Scene) -> None:
 
 
 def oldest_delay(scene: Scene) -> None:
-    """Preferred sizes 2 and 4: two go at once, a third waits for its delay, and so does a single request."""
+    """Preferred sizes 2 and 4: two go at once, a third waits for its delay, and so does a single
+    request."""
     model = "sequence_oldest_delay"
     for number in (1, 2, 3):
         scene.send(f"start {number}", model, number, "s")
@@ -162,7 +178,8 @@ def refused(scene: Scene) -> None:
 
 
 def start_again(scene: Scene) -> None:
-    """START on an open sequence begins it anew in its slot; after END its id is free at once, also while that waits."""
+    """START on an open sequence begins it anew in its slot; after END its id is free at once, also
+    while that waits."""
     model = "sequence_direct"
     scene.ask("a1", model, 1, "s")
     scene.ask("b1", model, 2, "s")
@@ -180,7 +197,8 @@ def start_again(scene: Scene) -> None:
 
 
 def variable_shapes(scene: Scene) -> None:
-    """What does not fit the first slot's shape, or has other optional inputs, waits; its slot is null meanwhile."""
+    """What does not fit the first slot's shape, or has other optional inputs, waits; its slot is
+    null meanwhile."""
     model = "sequence_variable"
     for number in (1, 2, 3, 4):
         scene.ask(f"start {number}", model, number, "s", x=[number, number])
@@ -225,7 +243,8 @@ def idle(scene: Scene) -> None:
 
 
 def backlog_timeout(scene: Scene) -> None:
-    """The shortest `timeout` among its requests ends a sequence that has no slot yet; in a slot it means nothing."""
+    """The shortest `timeout` among its requests ends a sequence that has no slot yet; in a slot it
+    means nothing."""
     for model in ("sequence_one_slot", "sequence_one_candidate"):
         gate = scene.gate()
         scene.send("a1", model, 1, "s", go=gate)
@@ -242,7 +261,8 @@ def backlog_timeout(scene: Scene) -> None:
 
 
 def decoupled(scene: Scene) -> None:
-    """The next request goes when `execute` has returned, not when the answers are over; so does the next sequence."""
+    """The next request goes when `execute` has returned, not when the answers are over; so does the
+    next sequence."""
     for model in ("sequence_decoupled", "sequence_decoupled_direct"):
         scene.count_from_here(model)
         gate = scene.gate()

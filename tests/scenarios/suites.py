@@ -1,4 +1,5 @@
-"""Which scenarios go to which server: a repository, server flags, and the functions that are played."""
+"""Which scenarios go to which server: a repository, server flags, and the functions that are
+played."""
 
 from __future__ import annotations
 
@@ -24,8 +25,14 @@ class Suite(msgspec.Struct, frozen=True):
     scenarios: dict[str, Callable[[Scene], None]]
 
 
-def _suite(scenarios: list[Callable[[Scene], None]], flags: list[str] | None = None, repository: Path = REPOSITORY) -> Suite:
-    return Suite(str(repository), flags or [], {scenario.__name__: scenario for scenario in scenarios})
+def _suite(
+    scenarios: list[Callable[[Scene], None]],
+    flags: list[str] | None = None,
+    repository: Path = REPOSITORY,
+) -> Suite:
+    return Suite(
+        str(repository), flags or [], {scenario.__name__: scenario for scenario in scenarios}
+    )
 
 
 SUITES = {
@@ -35,10 +42,18 @@ SUITES = {
     "control": _suite(control.SCENARIOS, [EXPLICIT, "--load-model=probe"], LIMITS),
     "rate_limiter": _suite(
         rate_limiter.SCENARIOS,
-        ["--rate-limit=execution_count", "--rate-limit-resource=R:2", EXPLICIT, *(f"--load-model={name}" for name in LIMITED)],
+        [
+            "--rate-limit=execution_count",
+            "--rate-limit-resource=R:2",
+            EXPLICIT,
+            *(f"--load-model={name}" for name in LIMITED),
+        ],
         LIMITS,
     ),
-    "cache": _suite(cache.SCENARIOS, ["--cache-config=local,size=1048576", EXPLICIT, "--load-model=cached_ensemble"]),
+    "cache": _suite(
+        cache.SCENARIOS,
+        ["--cache-config=local,size=1048576", EXPLICIT, "--load-model=cached_ensemble"],
+    ),
 }
 
 

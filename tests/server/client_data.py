@@ -1,4 +1,5 @@
-"""Arrays of every datatype and the calls that both of tritonclient's protocols spell alike. Runs with old clients too."""
+"""Arrays of every datatype and the calls that both of tritonclient's protocols spell alike. Runs
+with old clients too."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import numpy as np
 
 
 def bfloat16(values: list[float]) -> np.ndarray[Any, Any]:
-    """numpy has no such type: new clients take it from ml_dtypes, old ones take float32 and cut it to 16 bits."""
+    """numpy has no such type: new clients take it from ml_dtypes, old ones take float32 and cut it
+    to 16 bits."""
     if int(metadata.version("tritonclient").split(".")[1]) < 70:
         return np.array(values, np.float32)
     import ml_dtypes
@@ -46,7 +48,12 @@ def typed_input(client: ModuleType, datatype: str, **options: Any) -> Any:
     return tensor
 
 
-def add_sub_inputs(client: ModuleType, left: np.ndarray[Any, Any] = ROW, right: np.ndarray[Any, Any] = ROW, **options: Any) -> list[Any]:
+def add_sub_inputs(
+    client: ModuleType,
+    left: np.ndarray[Any, Any] = ROW,
+    right: np.ndarray[Any, Any] = ROW,
+    **options: Any,
+) -> list[Any]:
     tensors = []
     for name, array in (("INPUT0", left), ("INPUT1", right)):
         tensor = client.InferInput(name, list(array.shape), "FP32")
@@ -68,4 +75,8 @@ def number_input(client: ModuleType, name: str, *numbers: int) -> Any:
 
 
 def is_same(got: np.ndarray[Any, Any] | None, want: np.ndarray[Any, Any]) -> bool:
-    return got is not None and got.dtype == want.dtype and np.array_equal(got, want, equal_nan=want.dtype.kind == "f")
+    return (
+        got is not None
+        and got.dtype == want.dtype
+        and np.array_equal(got, want, equal_nan=want.dtype.kind == "f")
+    )

@@ -1,4 +1,5 @@
-"""Servers shared by the tests of this folder: each repository is served once per run, and stopped at its end."""
+"""Servers shared by the tests of this folder: each repository is served once per run, and stopped
+at its end."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def repositories() -> Path:
 
 @pytest.fixture(scope="session")
 def main_server() -> Iterator[Endpoints]:
-    """All the well-behaved models, in mode none. Tests must not depend on what others have counted there."""
+    """All the well-behaved models, in mode none. Tests must not depend on what others have counted
+    there."""
     elsewhere = running_elsewhere("NAIAD_TEST_MAIN")
     if elsewhere is not None:
         yield elsewhere
@@ -31,7 +33,8 @@ def main_server() -> Iterator[Endpoints]:
 
 @pytest.fixture(scope="session")
 def scheduler_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """Sequences, ensembles and the like; and the folder in which those models note what they are given (tests/scenarios)."""
+    """Sequences, ensembles and the like; and the folder in which those models note what they are
+    given (tests/scenarios)."""
     folder = str(tmp_path_factory.mktemp("records"))
     with naiad([str(REPOSITORIES / "schedulers")], environment={"RECORD_DIR": folder}) as server:
         yield server, folder
@@ -46,7 +49,8 @@ def scene(scheduler_server: tuple[Server, str]) -> Iterator[Scene]:
 
 @pytest.fixture(scope="session")
 def control_server() -> Iterator[Endpoints]:
-    """Explicit model control, nothing loaded at the start. Tests load what they need and unload it again."""
+    """Explicit model control, nothing loaded at the start. Tests load what they need and unload it
+    again."""
     elsewhere = running_elsewhere("NAIAD_TEST_CONTROL")
     if elsewhere is not None:
         yield elsewhere

@@ -28,7 +28,9 @@ def accumulator() -> bytes:
     """y and the new state are the old state plus x; a sequence starts at zero."""
     nodes = [Node("Add", ["x", "before"], ["y"]), Node("Identity", ["y"], ["after"])]
     inputs = [Value("x", "FP32", ["N", 1]), Value("before", "FP32", ["N", 1])]
-    return onnx_file.model(nodes, inputs, [Value("y", "FP32", ["N", 1]), Value("after", "FP32", ["N", 1])])
+    return onnx_file.model(
+        nodes, inputs, [Value("y", "FP32", ["N", 1]), Value("after", "FP32", ["N", 1])]
+    )
 
 
 ACCUMULATOR = """
@@ -52,4 +54,8 @@ def lookup() -> bytes:
 def heavy(num_floats: int) -> bytes:
     """Looks one number up in as many."""
     values = [Value("x", "INT64", [1])], [Value("y", "FP32", [1])]
-    return onnx_file.model([Node("Gather", ["w", "x"], ["y"])], *values, [Constant("w", np.ones(num_floats, np.float32))])
+    return onnx_file.model(
+        [Node("Gather", ["w", "x"], ["y"])],
+        *values,
+        [Constant("w", np.ones(num_floats, np.float32))],
+    )

@@ -1,6 +1,8 @@
-"""FIFOs through which a test holds a model's execute and lets it go, and calls that run while the test looks on.
+"""FIFOs through which a test holds a model's execute and lets it go, and calls that run while the
+test looks on.
 
-A FIFO tells exactly when the other side has come: opening one waits for the other end, end of file means that it was closed.
+A FIFO tells exactly when the other side has come: opening one waits for the other end, end of file
+means that it was closed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _numbers = itertools.count()
 
 
 class Gate:
-    """What a model of the `gates` repository reads from: `wait_entered` returns when it has begun, `open` lets it go on."""
+    """What a model of the `gates` repository reads from: `wait_entered` returns when it has begun,
+    `open` lets it go on."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"gate{next(_numbers)}"
@@ -111,10 +114,15 @@ def text(name: str, *values: str, is_batched: bool = True) -> dict[str, Any]:
     return {"name": name, "datatype": "BYTES", "shape": shape, "data": list(values)}
 
 
-def call_gate(server: Endpoints, gate: Gate | None, model: str = "gate", **parameters: Any) -> HttpCall:
+def call_gate(
+    server: Endpoints, gate: Gate | None, model: str = "gate", **parameters: Any
+) -> HttpCall:
     """A request that waits at the gate, or passes at once when there is none."""
     is_batched = model not in ("gate_plain", "gate_async")
-    body = {"inputs": [text("GO", str(gate.path) if gate else "", is_batched=is_batched)], "parameters": parameters}
+    body = {
+        "inputs": [text("GO", str(gate.path) if gate else "", is_batched=is_batched)],
+        "parameters": parameters,
+    }
     return HttpCall(server, f"/v2/models/{model}/infer", body)
 
 
@@ -136,7 +144,11 @@ def eventually(is_true: Callable[[], bool], what: str, limit_s: float = LIMIT_S)
 def pending(server: Endpoints, model: str) -> int:
     """Requests that wait in the model's queue, as the metrics tell it."""
     page = server.get("/metrics", "metrics")[1].decode()
-    lines = [line for line in page.splitlines() if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line]
+    lines = [
+        line
+        for line in page.splitlines()
+        if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line
+    ]
     return int(float(lines[0].split()[-1])) if lines else 0
 
 

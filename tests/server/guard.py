@@ -1,8 +1,10 @@
-"""Ends what the tests have started when they are killed themselves: a process of its own, which outlives them and sees their end.
+"""Ends what the tests have started when they are killed themselves: a process of its own, which
+outlives them and sees their end.
 
-One per test process, started with its first server. Its standard input is a pipe: `+N` names a process group, `-N` forgets it, and the
-end of the pipe means that nobody is left who would end them. A parent-death signal would not do: it belongs to the thread that starts
-a process, and comes when that thread ends.
+One per test process, started with its first server. Its standard input is a pipe: `+N` names a
+process group, `-N` forgets it, and the end of the pipe means that nobody is left who would end
+them. A parent-death signal would not do: it belongs to the thread that starts a process, and comes
+when that thread ends.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ class Guard:
 
 def _start() -> IO[bytes]:
     """In a session of its own: what ends the tests by a signal to their group does not reach it."""
-    process = subprocess.Popen([sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__],
+        stdin=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+    )
     process.returncode = 0  # it ends after us: nobody waits for it
     assert process.stdin is not None
     return process.stdin

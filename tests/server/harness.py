@@ -1,7 +1,9 @@
-"""Starts a real server as a subprocess on free ports, knows when it is ready from its own words, and ends it.
+"""Starts a real server as a subprocess on free ports, knows when it is ready from its own words,
+and ends it.
 
-Used by server tests, the differential suite and the benchmarks, for `naiad serve` and for the genuine Triton alike:
-both print `Started HTTPService at` and the like when a port is open. Rule: nothing of naiad is imported here, and nothing sleeps.
+Used by server tests, the differential suite and the benchmarks, for `naiad serve` and for the
+genuine Triton alike: both print `Started HTTPService at` and the like when a port is open. Rule:
+nothing of naiad is imported here, and nothing sleeps.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ from pathlib import Path
 
 from tests.server.guard import Guard
 
-STARTED = ("Started GRPCInferenceService at", "Started HTTPService at", "Started Metrics Service at")
+STARTED = (
+    "Started GRPCInferenceService at",
+    "Started HTTPService at",
+    "Started Metrics Service at",
+)
 START_LIMIT_S = 240.0
 STOP_LIMIT_S = 120.0
 ANSWER_LIMIT_S = 120.0
@@ -37,7 +43,8 @@ _guard = Guard()
 
 
 class ServerFailedError(AssertionError):
-    """The server ended, or did not say what was waited for; the message ends with its last lines."""
+    """The server ended, or did not say what was waited for; the message ends with its last
+    lines."""
 
 
 class Endpoints:
@@ -57,15 +64,21 @@ class Endpoints:
     def port(self, kind: str) -> int:
         return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}[kind]
 
-    def get(self, path: str, kind: str = "http", timeout_s: float = ANSWER_LIMIT_S) -> tuple[int, bytes]:
-        return self.fetch(urllib.request.Request(f"http://127.0.0.1:{self.port(kind)}{path}"), timeout_s)
+    def get(
+        self, path: str, kind: str = "http", timeout_s: float = ANSWER_LIMIT_S
+    ) -> tuple[int, bytes]:
+        return self.fetch(
+            urllib.request.Request(f"http://127.0.0.1:{self.port(kind)}{path}"), timeout_s
+        )
 
     def post(self, path: str, body: object, timeout_s: float = ANSWER_LIMIT_S) -> tuple[int, bytes]:
         """A body that is not bytes is sent as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.fetch(urllib.request.Request(f"http://{self.http}{path}", data), timeout_s)
 
-    def fetch(self, request: urllib.request.Request, timeout_s: float = ANSWER_LIMIT_S) -> tuple[int, bytes]:
+    def fetch(
+        self, request: urllib.request.Request, timeout_s: float = ANSWER_LIMIT_S
+    ) -> tuple[int, bytes]:
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as response:
                 return response.status, response.read()
@@ -78,10 +91,15 @@ class Endpoints:
 
 
 class Server(Endpoints):
-    """One server process and its output. `pid` is also its process group, so that nothing of it is left behind."""
+    """One server process and its output. `pid` is also its process group, so that nothing of it is
+    left behind."""
 
     def __init__(
-        self, command: list[str], ports: tuple[int, int, int], environment: dict[str, str] | None = None, cwd: Path | None = None
+        self,
+        command: list[str],
+        ports: tuple[int, int, int],
+        environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         super().__init__(ports)
         self.lines: list[str] = []
@@ -111,11 +129,19 @@ class Server(Endpoints):
             self._ended = True
             self._news.notify_all()
 
-    def wait_until(self, is_true: Callable[[list[str]], bool], what: str, limit_s: float = START_LIMIT_S) -> None:
+    def wait_until(
+        self, is_true: Callable[[list[str]], bool], what: str, limit_s: float = START_LIMIT_S
+    ) -> None:
         """Looks again at each new line of output."""
         with self._news:
-            if not self._news.wait_for(lambda: is_true(self.lines) or self._ended, limit_s) or not is_true(self.lines):
-                raise ServerFailedError(f"{what}: " + ("the server ended" if self._ended else f"not within {limit_s} s") + self.tail())
+            if not self._news.wait_for(
+                lambda: is_true(self.lines) or self._ended, limit_s
+            ) or not is_true(self.lines):
+                raise ServerFailedError(
+                    f"{what}: "
+                    + ("the server ended" if self._ended else f"not within {limit_s} s")
+                    + self.tail()
+                )
 
     def wait_for_line(self, pattern: str, limit_s: float = START_LIMIT_S, since: int = 0) -> str:
         """The first line that matches, among those printed after the first `since` ones."""
@@ -129,7 +155,11 @@ class Server(Endpoints):
         return found[0]
 
     def wait_started(self, limit_s: float = START_LIMIT_S) -> Server:
-        self.wait_until(lambda lines: all(any(words in line for line in lines) for words in STARTED), "not started", limit_s)
+        self.wait_until(
+            lambda lines: all(any(words in line for line in lines) for words in STARTED),
+            "not started",
+            limit_s,
+        )
         return self
 
     def tail(self, count: int = 40) -> str:
@@ -163,12 +193,18 @@ class Server(Endpoints):
 
 
 def _ports_nobody_is_given() -> Iterator[int]:
-    """Round and round, outside the range from which the kernel serves clients and those who ask for any port.
+    """Round and round, outside the range from which the kernel serves clients and those who ask for
+    any port.
 
-    One of that range may be somebody's a moment after it was found free. These are taken only by those who name them.
+    One of that range may be somebody's a moment after it was found free. These are taken only by
+    those who name them.
     """
-    low, high = (int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    ports = [port for port in range(FIRST_PORT, LAST_PORT + 1) if not low <= port <= high] or list(range(FIRST_PORT, LAST_PORT + 1))
+    low, high = (
+        int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    )
+    ports = [port for port in range(FIRST_PORT, LAST_PORT + 1) if not low <= port <= high] or list(
+        range(FIRST_PORT, LAST_PORT + 1)
+    )
     start = random.SystemRandom().randrange(len(ports))
     return itertools.cycle(ports[start:] + ports[:start])
 
@@ -192,32 +228,52 @@ def port_flags(ports: tuple[int, int, int]) -> list[str]:
 
 
 def naiad_command(*arguments: str) -> list[str]:
-    """$NAIAD_EXECUTABLE; or the script beside the interpreter that runs the tests; or, where nothing is installed, that interpreter."""
+    """$NAIAD_EXECUTABLE; or the script beside the interpreter that runs the tests; or, where
+    nothing is installed, that interpreter."""
     if "NAIAD_EXECUTABLE" in os.environ:
         return [os.environ["NAIAD_EXECUTABLE"], *arguments]
     script = Path(sys.executable).with_name("naiad")
-    return [*([str(script)] if script.exists() else [sys.executable, "-c", "from naiad.cli.main import main; main()"]), *arguments]
+    return [
+        *(
+            [str(script)]
+            if script.exists()
+            else [sys.executable, "-c", "from naiad.cli.main import main; main()"]
+        ),
+        *arguments,
+    ]
 
 
 def naiad_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """For `naiad_command`: what runs is this tree, unless $NAIAD_EXECUTABLE says otherwise."""
     found = {**os.environ, **(more or {})}
     if "NAIAD_EXECUTABLE" not in os.environ:
-        found["PYTHONPATH"] = os.pathsep.join(part for part in (str(ROOT), found.get("PYTHONPATH", "")) if part)
+        found["PYTHONPATH"] = os.pathsep.join(
+            part for part in (str(ROOT), found.get("PYTHONPATH", "")) if part
+        )
     return found
 
 
 def launch_naiad(
-    repositories: list[str], flags: Sequence[str] = (), environment: dict[str, str] | None = None, prefix: Sequence[str] = ()
+    repositories: list[str],
+    flags: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
 ) -> Server:
-    """Starts without waiting: for tests of the start itself. `prefix` is a command that ends by executing the rest."""
+    """Starts without waiting: for tests of the start itself. `prefix` is a command that ends by
+    executing the rest."""
     ports = free_ports()
-    command = naiad_command("serve", *(f"--model-repository={path}" for path in repositories), *port_flags(ports), *flags)
+    command = naiad_command(
+        "serve",
+        *(f"--model-repository={path}" for path in repositories),
+        *port_flags(ports),
+        *flags,
+    )
     return Server([*prefix, *command], ports, naiad_environment(environment))
 
 
 def running_elsewhere(variable: str) -> Endpoints | None:
-    """A server that somebody else has started, as `http,grpc,metrics` ports in an environment variable."""
+    """A server that somebody else has started, as `http,grpc,metrics` ports in an environment
+    variable."""
     given = os.environ.get(variable)
     if not given:
         return None
@@ -226,7 +282,9 @@ def running_elsewhere(variable: str) -> Endpoints | None:
 
 
 @contextlib.contextmanager
-def naiad(repositories: list[str], flags: Sequence[str] = (), environment: dict[str, str] | None = None) -> Iterator[Server]:
+def naiad(
+    repositories: list[str], flags: Sequence[str] = (), environment: dict[str, str] | None = None
+) -> Iterator[Server]:
     server = launch_naiad(repositories, flags, environment)
     try:
         yield server.wait_started()
@@ -235,7 +293,8 @@ def naiad(repositories: list[str], flags: Sequence[str] = (), environment: dict[
 
 
 def process_tree(pid: int) -> list[int]:
-    """The process and all its descendants that are alive now. Threads and processes may end meanwhile."""
+    """The process and all its descendants that are alive now. Threads and processes may end
+    meanwhile."""
     found = [pid]
     tasks: list[str] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -264,7 +323,8 @@ def process_state(pid: int) -> str:
 
 
 def wait_gone(pids: list[int], limit_s: float = STOP_LIMIT_S) -> list[int]:
-    """Those still alive (zombies count as gone) after at most limit_s. Waits on pidfds, which also works for strangers' children."""
+    """Those still alive (zombies count as gone) after at most limit_s. Waits on pidfds, which also
+    works for strangers' children."""
     end = time.monotonic() + limit_s
     left = []
     for pid in pids:

@@ -1,4 +1,5 @@
-"""A tiny chat model for tests: random weights, a byte-level tokenizer and a chat template, in Hugging Face's layout."""
+"""A tiny chat model for tests: random weights, a byte-level tokenizer and a chat template, in
+Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -15,14 +16,19 @@ TEMPLATE = (
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
-def write_checkpoint(folder: Path, *, max_positions: int = 512, layers: int = 2, hidden: int = 32) -> Path:
+def write_checkpoint(
+    folder: Path, *, max_positions: int = 512, layers: int = 2, hidden: int = 32
+) -> Path:
     import tokenizers
     import torch
     import transformers
     from tokenizers import decoders, models, pre_tokenizers
 
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = {word: index for index, word in enumerate(SPECIAL + sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary = {
+        word: index
+        for index, word in enumerate(SPECIAL + sorted(pre_tokenizers.ByteLevel.alphabet()))
+    }
     tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,7 +55,9 @@ def write_checkpoint(folder: Path, *, max_positions: int = 512, layers: int = 2,
     return folder
 
 
-def write_model(repository: Path, name: str, config: str, files: dict[str, str] | None = None) -> None:
+def write_model(
+    repository: Path, name: str, config: str, files: dict[str, str] | None = None
+) -> None:
     folder = repository / name
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(config)

@@ -14,19 +14,36 @@ def write_repository(folder: Path) -> Path:
     checkpoint = write_checkpoint(folder / "checkpoint", max_positions=4096)
     repository = folder / "repository"
     small = "".join(parameter(name, value) for name, value in SMALL.items())
-    write_model(repository, "tiny", 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + small)
+    write_model(
+        repository, "tiny", 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + small
+    )
     narrow = {**SMALL, "max_num_seqs": 1, "max_waiting_requests": 2}
     settings = "".join(parameter(name, value) for name, value in narrow.items())
-    write_model(repository, "narrow", 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + settings)
-    write_model(repository, "fragile", 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + small)
+    write_model(
+        repository, "narrow", 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + settings
+    )
+    write_model(
+        repository, "fragile", 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + small
+    )
     write_model(
         repository,
         "tiny_vllm",
         'backend: "vllm"\ninstance_group [ { count: 1 kind: KIND_MODEL } ]\n',
-        {"1/model.json": json.dumps({"model": str(checkpoint), "max_num_seqs": 8, "device": "cpu", "disable_log_requests": True})},
+        {
+            "1/model.json": json.dumps(
+                {
+                    "model": str(checkpoint),
+                    "max_num_seqs": 8,
+                    "device": "cpu",
+                    "disable_log_requests": True,
+                }
+            )
+        },
     )
     write_model(repository, "tensorrt_llm", tensorrt_llm_config(checkpoint, is_decoupled=True))
-    write_model(repository, "tensorrt_llm_whole", tensorrt_llm_config(checkpoint, is_decoupled=False))
+    write_model(
+        repository, "tensorrt_llm_whole", tensorrt_llm_config(checkpoint, is_decoupled=False)
+    )
     return repository
 
 
@@ -45,7 +62,11 @@ _SCALARS = {
 
 def tensorrt_llm_config(checkpoint: Path, *, is_decoupled: bool) -> str:
     """As fill_template leaves it: some values set, others still as they were."""
-    scalars = "".join(_OPTIONAL % {"name": name, "kind": kind} for kind, names in _SCALARS.items() for name in names)
+    scalars = "".join(
+        _OPTIONAL % {"name": name, "kind": kind}
+        for kind, names in _SCALARS.items()
+        for name in names
+    )
     return (
         f"""
 backend: "tensorrtllm"

@@ -1,4 +1,5 @@
-"""Writes small Python models into a test's own repository: what they answer tells which files, process and instance they are."""
+"""Writes small Python models into a test's own repository: what they answer tells which files,
+process and instance they are."""
 
 from __future__ import annotations
 
@@ -50,8 +51,17 @@ def model_code(word: str, *, initialize: str = "pass", execute: str = "pass") ->
     return MODEL.format(word=word, initialize=initialize, execute=execute)
 
 
-def write_model(repository: Path, name: str, word: str = "", *, versions: tuple[int, ...] = (1,), extra: str = "", **code: str) -> Path:
-    """Files are replaced, never written in place: a server that looks meanwhile sees the old or the new one."""
+def write_model(
+    repository: Path,
+    name: str,
+    word: str = "",
+    *,
+    versions: tuple[int, ...] = (1,),
+    extra: str = "",
+    **code: str,
+) -> Path:
+    """Files are replaced, never written in place: a server that looks meanwhile sees the old or the
+    new one."""
     folder = repository / name
     folder.mkdir(parents=True, exist_ok=True)
     put(folder / "config.pbtxt", CONFIG.format(extra=extra))
@@ -81,10 +91,14 @@ class Control:
         self.server = server
 
     def load(self, model: str, **parameters: Any) -> tuple[int, str]:
-        return self._post(f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/load", parameters)
+        return self._post(
+            f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/load", parameters
+        )
 
     def unload(self, model: str, **parameters: Any) -> tuple[int, str]:
-        return self._post(f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/unload", parameters)
+        return self._post(
+            f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/unload", parameters
+        )
 
     def _post(self, path: str, parameters: dict[str, Any]) -> tuple[int, str]:
         status, body = self.server.post(path, {"parameters": parameters} if parameters else b"", 60)
@@ -96,13 +110,18 @@ class Control:
 
     def index(self, *models: str) -> list[tuple[str, str, str, str]]:
         rows = json.loads(self.server.post("/v2/repository/index", b"")[1])
-        found = [(row["name"], row.get("version", ""), row.get("state", ""), row.get("reason", "")) for row in rows]
+        found = [
+            (row["name"], row.get("version", ""), row.get("state", ""), row.get("reason", ""))
+            for row in rows
+        ]
         return [row for row in found if not models or row[0] in models]
 
     def infer(self, model: str, version: str = "") -> tuple[int, str]:
         """(status, the model's words or the error)"""
         name = urllib.parse.quote(model, safe="")
-        path = f"/v2/models/{name}/versions/{version}/infer" if version else f"/v2/models/{name}/infer"
+        path = (
+            f"/v2/models/{name}/versions/{version}/infer" if version else f"/v2/models/{name}/infer"
+        )
         status, body = self.server.post(path, ANY)
         answer = json.loads(body)
         return status, answer["outputs"][0]["data"][0] if status == 200 else answer["error"]

@@ -1,6 +1,8 @@
-"""A collector of OpenTelemetry spans as a process of its own: OTLP over HTTP in, one JSON line per span out, on stdout.
+"""A collector of OpenTelemetry spans as a process of its own: OTLP over HTTP in, one JSON line per
+span out, on stdout.
 
-Run as `python -m tests.server.otlp_collector`; the first line is the port. Knows the two encodings that exporters use.
+Run as `python -m tests.server.otlp_collector`; the first line is the port. Knows the two encodings
+that exporters use.
 """
 
 from __future__ import annotations

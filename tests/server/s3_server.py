@@ -15,11 +15,16 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 class S3Server:
-    """Started on the port of its first life again after `stop`, so that a repository's URL stays the same."""
+    """Started on the port of its first life again after `stop`, so that a repository's URL stays
+    the same."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -28,7 +33,13 @@ class S3Server:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, **KEYS})
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **KEYS},
+        )
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if found := re.search(r"Running on http://127\.0\.0\.1:(\d+)", line):
@@ -77,7 +88,11 @@ class S3Server:
             client.delete_object(Bucket=bucket, Key=key)
 
     def upload(self, bucket: str, folder: Path, prefix: str = "") -> None:
-        files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        files = {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
         self.put(bucket, {f"{prefix}{key}": content for key, content in files.items()})
 
 

@@ -1,7 +1,8 @@
-"""`naiad analyze` with real servers: searches, failing configurations, resuming, ensembles, remote servers, writing back.
+"""`naiad analyze` with real servers: searches, failing configurations, resuming, ensembles, remote
+servers, writing back.
 
-What is best depends on how busy the machine is: it is compared with what was measured. That searches find the best is
-tests/unit/analyze/test_search.py.
+What is best depends on how busy the machine is: it is compared with what was measured. That
+searches find the best is tests/unit/analyze/test_search.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ import pytest
 from naiad.analyze.checkpoint import FILE
 from naiad.cli.main import naiad as naiad_group
 from naiad.cli.main import run
-from tests.server.harness import Server, naiad, naiad_command, naiad_environment, process_tree, wait_gone
+from tests.server.harness import (
+    Server,
+    naiad,
+    naiad_command,
+    naiad_environment,
+    process_tree,
+    wait_gone,
+)
 
 CONFIG = """
 backend: "python"
@@ -65,9 +73,19 @@ ensemble_scheduling {
   step { model_name: "sleeper" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }
 }
 """
-SPACE = ["--run-config-search-max-instance-count", "3", "--run-config-search-max-model-batch-size", "8"]
+SPACE = [
+    "--run-config-search-max-instance-count",
+    "3",
+    "--run-config-search-max-model-batch-size",
+    "8",
+]
 SPACE += ["--run-config-search-max-concurrency", "16"]
-SMALL = ["--run-config-search-max-instance-count", "2", "--run-config-search-max-model-batch-size", "4"]
+SMALL = [
+    "--run-config-search-max-instance-count",
+    "2",
+    "--run-config-search-max-model-batch-size",
+    "4",
+]
 BRUTE = ["--run-config-search-mode", "brute"]
 FAST = ["--measurement-interval", "60", "--stability-percentage", "100000", "--max-trials", "3"]
 
@@ -83,7 +101,16 @@ def models(tmp_path: Path) -> Path:
 
 
 def arguments(folder: Path, *more: str, model: str = "sleeper") -> list[str]:
-    places = ["-m", str(folder / "models"), "--profile-models", model, "-s", str(folder / "cp"), "-e", str(folder / "out")]
+    places = [
+        "-m",
+        str(folder / "models"),
+        "--profile-models",
+        model,
+        "-s",
+        str(folder / "cp"),
+        "-e",
+        str(folder / "out"),
+    ]
     return ["analyze", "profile", *places, *SPACE, *FAST, *more]
 
 
@@ -113,7 +140,8 @@ def assert_best(folder: Path) -> None:
         if not one["error"]:
             name = one["outcomes"][0]["config_name"]
             rates[name] = max(rates[name], one["outcomes"][0]["figures"]["perf_throughput"])
-    # Of loads that are nearly as good as the best of a configuration, the one that answers soonest counts.
+    # Of loads that are nearly as good as the best of a configuration, the one that answers soonest
+    # counts.
     winner = ranking(folder)[0]
     assert rates[winner["name"]] >= 0.97 * max(rates.values())
 
@@ -126,7 +154,13 @@ def tried(folder: Path) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("mode", ["quick", "optuna"])
 def test_searches_find_the_best(models: Path, tmp_path: Path, mode: str) -> None:
-    more = ["--optuna-min-trials", "8", "--concurrency-sweep-disable", "--run-config-search-max-model-batch-size", "4"]
+    more = [
+        "--optuna-min-trials",
+        "8",
+        "--concurrency-sweep-disable",
+        "--run-config-search-max-model-batch-size",
+        "4",
+    ]
     text = analyze(arguments(tmp_path, "--run-config-search-mode", mode, *more))
     assert_best(tmp_path)
     assert len(tried(tmp_path)) >= 3
@@ -139,7 +173,9 @@ def test_searches_find_the_best(models: Path, tmp_path: Path, mode: str) -> None
 
 
 def test_a_configuration_that_does_not_load_is_noted(models: Path, tmp_path: Path) -> None:
-    text = analyze(arguments(tmp_path, *BRUTE, "-c", "8", "--run-config-search-max-instance-count", "1"))
+    text = analyze(
+        arguments(tmp_path, *BRUTE, "-c", "8", "--run-config-search-max-instance-count", "1")
+    )
     errors = [one["error"] for one in measured(tmp_path) if one["error"]]
     assert len(errors) == 1
     assert "out of memory, says the model" in errors[0]
@@ -151,7 +187,13 @@ def test_a_configuration_that_does_not_load_is_noted(models: Path, tmp_path: Pat
 
 def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path: Path) -> None:
     given = arguments(tmp_path, *SMALL, "--run-config-search-mode", "quick")
-    first = subprocess.Popen(naiad_command(*given), env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = subprocess.Popen(
+        naiad_command(*given),
+        env=naiad_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert first.stdout is not None
     for line in first.stdout:
         if line.startswith("sleeper_config_1 "):
@@ -167,7 +209,10 @@ def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path:
     after = measured(tmp_path)
     assert after[: len(before)] == before
     assert len({one["key"] for one in after}) == len(after) >= len(before)
-    names = [(one["outcomes"][0]["config_name"], json.dumps(one["outcomes"][0]["values"])) for one in after]
+    names = [
+        (one["outcomes"][0]["config_name"], json.dumps(one["outcomes"][0]["values"]))
+        for one in after
+    ]
     assert len({name for name, _ in names}) == len(set(names)), "each name means one configuration"
     again = analyze(given)
     assert len(measured(tmp_path)) == len(after)
@@ -176,7 +221,13 @@ def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path:
 
 def test_an_interrupt_leaves_a_report(models: Path, tmp_path: Path) -> None:
     given = arguments(tmp_path, *BRUTE)
-    running = subprocess.Popen(naiad_command(*given), env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    running = subprocess.Popen(
+        naiad_command(*given),
+        env=naiad_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("sleeper_config_0 "):
@@ -192,13 +243,32 @@ def test_an_interrupt_leaves_a_report(models: Path, tmp_path: Path) -> None:
 
 def test_a_configuration_that_kills_the_server(models: Path, tmp_path: Path) -> None:
     config = models / "sleeper" / "config.pbtxt"
-    config.write_text(config.read_text() + 'parameters { key: "kills_server" value { string_value: "yes" } }\n')
-    (models / "sleeper" / "1" / "model.py").write_text(
-        MODEL.replace("os.getppid()", "int(open('/proc/%d/status' % os.getppid()).read().split('PPid:')[1].split()[0])")
+    config.write_text(
+        config.read_text() + 'parameters { key: "kills_server" value { string_value: "yes" } }\n'
     )
-    sizes = ["--run-config-search-min-model-batch-size", "4", "--run-config-search-max-model-batch-size", "4"]
+    (models / "sleeper" / "1" / "model.py").write_text(
+        MODEL.replace(
+            "os.getppid()",
+            "int(open('/proc/%d/status' % os.getppid()).read().split('PPid:')[1].split()[0])",
+        )
+    )
+    sizes = [
+        "--run-config-search-min-model-batch-size",
+        "4",
+        "--run-config-search-max-model-batch-size",
+        "4",
+    ]
     # Downwards from 3 instances: the search goes on after the server was killed.
-    given = arguments(tmp_path, *sizes, "--run-config-search-mode", "quick", "--run-config-search-max-instance-count", "4", "-c", "8")
+    given = arguments(
+        tmp_path,
+        *sizes,
+        "--run-config-search-mode",
+        "quick",
+        "--run-config-search-max-instance-count",
+        "4",
+        "-c",
+        "8",
+    )
     text = analyze(given)
     errors = [one["error"] for one in measured(tmp_path) if one["error"]]
     assert len(errors) == 1
@@ -209,7 +279,18 @@ def test_a_configuration_that_kills_the_server(models: Path, tmp_path: Path) -> 
 
 
 def test_an_ensemble_is_searched_through_its_parts(models: Path, tmp_path: Path) -> None:
-    analyze(arguments(tmp_path, *SMALL, *BRUTE, "-c", "16", "--run-config-search-min-model-batch-size", "4", model="both"))
+    analyze(
+        arguments(
+            tmp_path,
+            *SMALL,
+            *BRUTE,
+            "-c",
+            "16",
+            "--run-config-search-min-model-batch-size",
+            "4",
+            model="both",
+        )
+    )
     assert tried(tmp_path) == {(1, 4), (2, 4)}
     assert_best(tmp_path)
     folder = tmp_path / "out" / "output_model_repository"
@@ -222,7 +303,9 @@ def test_an_ensemble_is_searched_through_its_parts(models: Path, tmp_path: Path)
 
 
 def test_the_winner_is_written_back(models: Path, tmp_path: Path) -> None:
-    given = arguments(tmp_path, *SMALL, *BRUTE, "-c", "16", "--run-config-search-min-model-batch-size", "4")
+    given = arguments(
+        tmp_path, *SMALL, *BRUTE, "-c", "16", "--run-config-search-min-model-batch-size", "4"
+    )
     # The configuration as it is, of batches of 2, is slower than any other by far.
     (models / "sleeper" / "1" / "model.py").write_text(
         MODEL.replace("0.006 if self.count <= 2 else 0.02", "0.2 if self.size == 2 else 0.006")
@@ -246,12 +329,27 @@ def remote(models: Path) -> Iterator[Server]:
 
 
 def places(server: Server) -> list[str]:
-    found = ["--triton-launch-mode", "remote", "--triton-http-endpoint", server.http, "--triton-grpc-endpoint", server.grpc]
+    found = [
+        "--triton-launch-mode",
+        "remote",
+        "--triton-http-endpoint",
+        server.http,
+        "--triton-grpc-endpoint",
+        server.grpc,
+    ]
     return [*found, "--triton-metrics-url", f"http://127.0.0.1:{server.metrics_port}/metrics"]
 
 
 def test_a_server_that_already_runs(remote: Server, tmp_path: Path) -> None:
-    flags = ["-c", "4", *BRUTE, "--run-config-search-max-instance-count", "1", "--client-protocol", "http"]
+    flags = [
+        "-c",
+        "4",
+        *BRUTE,
+        "--run-config-search-max-instance-count",
+        "1",
+        "--client-protocol",
+        "http",
+    ]
     analyze(arguments(tmp_path, *places(remote), *flags))
     assert len(measured(tmp_path)) == 5
     assert not (tmp_path / "out" / "output_model_repository").exists()
@@ -260,7 +358,13 @@ def test_a_server_that_already_runs(remote: Server, tmp_path: Path) -> None:
 
 def test_a_running_server_that_dies_leaves_a_partial_report(remote: Server, tmp_path: Path) -> None:
     command = naiad_command(*arguments(tmp_path, *places(remote), *BRUTE))
-    running = subprocess.Popen(command, env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    running = subprocess.Popen(
+        command,
+        env=naiad_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert running.stdout is not None
     lines: list[str] = []
     for line in running.stdout:
@@ -273,7 +377,9 @@ def test_a_running_server_that_dies_leaves_a_partial_report(remote: Server, tmp_
     assert "Traceback" not in text
     assert f"error: the server at {remote.http} cannot be used: cannot connect" in text
     assert "best is sleeper_config_" in text
-    assert sum("failed: the server ended" in line for line in lines) == 1, "it is not asked again and again"
+    assert sum("failed: the server ended" in line for line in lines) == 1, (
+        "it is not asked again and again"
+    )
     assert (tmp_path / "out" / "report.html").exists()
 
 
@@ -289,10 +395,27 @@ def test_models_together(models: Path, tmp_path: Path) -> None:
     second.mkdir(parents=True)
     (second / "model.py").write_text(MODEL)
     (models / "other" / "config.pbtxt").write_text(CONFIG)
-    flags = [*BRUTE, "--run-config-search-max-instance-count", "1", "--run-config-search-max-model-batch-size", "2", "-c", "4"]
-    text = analyze(arguments(tmp_path, "--run-config-profile-models-concurrently-enable", *flags, model="sleeper,other"))
+    flags = [
+        *BRUTE,
+        "--run-config-search-max-instance-count",
+        "1",
+        "--run-config-search-max-model-batch-size",
+        "2",
+        "-c",
+        "4",
+    ]
+    text = analyze(
+        arguments(
+            tmp_path,
+            "--run-config-profile-models-concurrently-enable",
+            *flags,
+            model="sleeper,other",
+        )
+    )
     assert "=== sleeper + other" in text
-    assert all(set(one["outcomes"][1]["figures"]) >= {"perf_throughput"} for one in measured(tmp_path))
+    assert all(
+        set(one["outcomes"][1]["figures"]) >= {"perf_throughput"} for one in measured(tmp_path)
+    )
     assert len(measured(tmp_path)) == 5
 
 
@@ -301,7 +424,12 @@ def test_a_server_that_cannot_start(models: Path, tmp_path: Path) -> None:
     assert "error: the server ended while it started" in text
     text = analyze(arguments(tmp_path, "--triton-server-path", str(tmp_path / "none")), code=99)
     assert "error: the server cannot be started" in text
-    text = analyze(arguments(tmp_path, "--triton-launch-mode", "remote", "--triton-http-endpoint", "127.0.0.1:1"), code=99)
+    text = analyze(
+        arguments(
+            tmp_path, "--triton-launch-mode", "remote", "--triton-http-endpoint", "127.0.0.1:1"
+        ),
+        code=99,
+    )
     assert "the server at 127.0.0.1:1 cannot be used" in text
 
 

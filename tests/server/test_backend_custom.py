@@ -1,4 +1,5 @@
-"""Backends that are not ours, behind a real server: from an installed package, and from a folder of backends."""
+"""Backends that are not ours, behind a real server: from an installed package, and from a folder of
+backends."""
 
 from __future__ import annotations
 
@@ -48,19 +49,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     info = folder / "site" / "linear_backend-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: linear-backend\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[naiad.backends]\nlinear = linear_backend:LinearBackend\n")
+    (info / "entry_points.txt").write_text(
+        "[naiad.backends]\nlinear = linear_backend:LinearBackend\n"
+    )
     (folder / "backends/shouting").mkdir(parents=True)
     (folder / "backends/shouting/model.py").write_text("import json\n" + SHOUTING)
     for name, mark in (("loud", "!"), ("louder", "!!!")):
         (folder / "repository" / name / "1").mkdir(parents=True)
         # The backend itself knows the tensors of the second one.
-        config = CONFIG if name == "loud" else "\n".join(line for line in CONFIG.splitlines() if "put" not in line)
+        config = (
+            CONFIG
+            if name == "loud"
+            else "\n".join(line for line in CONFIG.splitlines() if "put" not in line)
+        )
         (folder / "repository" / name / "config.pbtxt").write_text(config % mark)
     (folder / "repository/unheard-of/1").mkdir(parents=True)
-    (folder / "repository/unheard-of/config.pbtxt").write_text(CONFIG.replace("shouting", "whispering") % "")
-    paths = os.pathsep.join([str(EXAMPLE), str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    (folder / "repository/unheard-of/config.pbtxt").write_text(
+        CONFIG.replace("shouting", "whispering") % ""
+    )
+    paths = os.pathsep.join(
+        [str(EXAMPLE), str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     flags = [f"--backend-directory={folder / 'backends'}", "--exit-on-error=false"]
-    with naiad([str(EXAMPLE / "repository"), str(folder / "repository")], flags, {"PYTHONPATH": paths}) as running:
+    with naiad(
+        [str(EXAMPLE / "repository"), str(folder / "repository")], flags, {"PYTHONPATH": paths}
+    ) as running:
         yield running
 
 
@@ -73,9 +86,13 @@ def test_a_backend_from_a_package(server: Server) -> None:
 def test_a_backend_from_a_folder_serves_several_models(server: Server) -> None:
     body = {"inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [1], "data": ["hear"]}]}
     for name, expected in (("loud", "HEAR!"), ("louder", "HEAR!!!")):
-        assert json.loads(server.post(f"/v2/models/{name}/infer", body)[1])["outputs"][0]["data"] == [expected]
+        assert json.loads(server.post(f"/v2/models/{name}/infer", body)[1])["outputs"][0][
+            "data"
+        ] == [expected]
 
 
 def test_a_backend_that_nobody_has(server: Server) -> None:
     index = {row["name"]: row for row in json.loads(server.post("/v2/repository/index", {})[1])}
-    assert "unable to find backend library for backend 'whispering'" in index["unheard-of"]["reason"]
+    assert (
+        "unable to find backend library for backend 'whispering'" in index["unheard-of"]["reason"]
+    )

@@ -1,4 +1,5 @@
-"""The sentence-embedding example, where it has been built (examples/embeddings/build.py fetches it)."""
+"""The sentence-embedding example, where it has been built (examples/embeddings/build.py fetches
+it)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip ins
 pytest.importorskip("tokenizers", reason="tokenizers is not installed")
 
 REPOSITORY = Path(__file__).parents[2] / "examples/embeddings/repository"
-CAT, FELINE, REVENUE = "The cat sits on the mat.", "A feline rests on a rug.", "Quarterly revenue grew by 12 percent."
+CAT, FELINE, REVENUE = (
+    "The cat sits on the mat.",
+    "A feline rests on a rug.",
+    "Quarterly revenue grew by 12 percent.",
+)
 # What transformers and PyTorch give for the same weights.
 SIMILARITY = {(CAT, FELINE): 0.5584, (CAT, REVENUE): -0.0236, (FELINE, REVENUE): -0.0064}
 
@@ -33,7 +38,9 @@ def embed(server: Server, *texts: str) -> np.ndarray[Any, Any]:
     tensor = triton.InferInput("TEXT", [len(texts), 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[text] for text in texts], object))
     with triton.InferenceServerClient(server.http) as client:
-        embeddings: np.ndarray[Any, Any] = client.infer("sentence_embedding", [tensor]).as_numpy("EMBEDDING")
+        embeddings: np.ndarray[Any, Any] = client.infer("sentence_embedding", [tensor]).as_numpy(
+            "EMBEDDING"
+        )
         return embeddings
 
 
@@ -46,4 +53,6 @@ def test_sentences_are_as_near_as_they_should_be(server: Server) -> None:
 
 def test_a_sentence_alone_is_what_it_is_in_a_batch(server: Server) -> None:
     """Padding must not count."""
-    np.testing.assert_allclose(embed(server, CAT)[0], embed(server, REVENUE + " " + FELINE, CAT)[1], atol=1e-5)
+    np.testing.assert_allclose(
+        embed(server, CAT)[0], embed(server, REVENUE + " " + FELINE, CAT)[1], atol=1e-5
+    )

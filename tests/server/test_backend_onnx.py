@@ -1,4 +1,5 @@
-"""ONNX models behind a real server: no config, every type on the wire, batches, sequences with state, bad files beside good ones."""
+"""ONNX models behind a real server: no config, every type on the wire, batches, sequences with
+state, bad files beside good ones."""
 
 from __future__ import annotations
 
@@ -43,8 +44,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     wrong = 'max_batch_size: 4 input { name: "a" data_type: TYPE_FP32 dims: 64 } output { name: "y" data_type: TYPE_FP32 dims: 16 }'
     models.add(repository, "wrong_name", "model.onnx", models.linear(), wrong)
     warm = 'max_batch_size: 4 model_warmup { name: "%s" batch_size: 2 inputs { key: "x" value { data_type: TYPE_INT64 dims: 1 %s } } }'
-    models.add(repository, "warmed", "model.onnx", models.lookup(), warm % ("zeros", "zero_data: true"))
-    models.add(repository, "too_warm", "model.onnx", models.lookup(), warm % ("far", 'input_data_file: "far"'))
+    models.add(
+        repository, "warmed", "model.onnx", models.lookup(), warm % ("zeros", "zero_data: true")
+    )
+    models.add(
+        repository,
+        "too_warm",
+        "model.onnx",
+        models.lookup(),
+        warm % ("far", 'input_data_file: "far"'),
+    )
     (repository / "too_warm/warmup").mkdir()
     (repository / "too_warm/warmup/far").write_bytes(np.int64(99).tobytes())
     for name, content in BROKEN.items():
@@ -56,12 +65,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(params=["http", "grpc"])
 def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Any]:
     module = triton if request.param == "http" else triton_grpc
-    with module.InferenceServerClient(server.http if request.param == "http" else server.grpc) as opened:
+    with module.InferenceServerClient(
+        server.http if request.param == "http" else server.grpc
+    ) as opened:
         opened.module = module
         yield opened
 
 
-def infer(client: Any, model: str, array: np.ndarray[Any, Any], datatype: str, name: str = "x", output: str = "y", **more: Any) -> Any:
+def infer(
+    client: Any,
+    model: str,
+    array: np.ndarray[Any, Any],
+    datatype: str,
+    name: str = "x",
+    output: str = "y",
+    **more: Any,
+) -> Any:
     tensor = client.module.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array)
     return client.infer(model, [tensor], **more).as_numpy(output)
@@ -69,15 +88,23 @@ def infer(client: Any, model: str, array: np.ndarray[Any, Any], datatype: str, n
 
 def test_a_model_without_a_config(client: Any, server: Server) -> None:
     config = json.loads(server.get("/v2/models/linear/config")[1])
-    assert (config["backend"], config["platform"], config["max_batch_size"]) == ("onnxruntime", "onnxruntime_onnx", 4)
+    assert (config["backend"], config["platform"], config["max_batch_size"]) == (
+        "onnxruntime",
+        "onnxruntime_onnx",
+        4,
+    )
     assert config["dynamic_batching"]["preferred_batch_size"] == [4]
     x = np.random.default_rng(1).standard_normal((3, 64), np.float32)
-    np.testing.assert_allclose(infer(client, "linear", x, "FP32"), x @ models.WEIGHTS, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        infer(client, "linear", x, "FP32"), x @ models.WEIGHTS, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_strings(client: Any) -> None:
     sent = np.array([["a", "größer"], ["", "日本"]], object)
-    assert infer(client, "echo_string", sent, "BYTES").tolist() == [[text.encode() for text in row] for row in sent.tolist()]
+    assert infer(client, "echo_string", sent, "BYTES").tolist() == [
+        [text.encode() for text in row] for row in sent.tolist()
+    ]
 
 
 def test_half_precision(client: Any) -> None:
@@ -108,7 +135,12 @@ def test_many_at_once_each_gets_its_own(server: Server) -> None:
         with triton.InferenceServerClient(server.http) as client:
             client.module = triton
             try:
-                answers[number] = infer(client, "lookup", np.array([[99 if number % 7 == 0 else number % 5]], np.int64), "INT64").tolist()
+                answers[number] = infer(
+                    client,
+                    "lookup",
+                    np.array([[99 if number % 7 == 0 else number % 5]], np.int64),
+                    "INT64",
+                ).tolist()
             except Exception as error:
                 answers[number] = str(error)
 
@@ -130,8 +162,14 @@ def test_a_sequence_keeps_its_state(client: Any) -> None:
     for step in range(3):
         for sequence in totals:
             value = np.array([[sequence * (step + 1)]], np.float32)
-            flags = {"sequence_id": base + sequence, "sequence_start": step == 0, "sequence_end": step == 2}
-            totals[sequence].append(float(infer(client, "accumulator", value, "FP32", **flags)[0, 0]))
+            flags = {
+                "sequence_id": base + sequence,
+                "sequence_start": step == 0,
+                "sequence_end": step == 2,
+            }
+            totals[sequence].append(
+                float(infer(client, "accumulator", value, "FP32", **flags)[0, 0])
+            )
     assert totals == {1: [1, 3, 6], 2: [2, 6, 12]}
 
 
@@ -139,7 +177,11 @@ def test_a_sequence_keeps_its_state(client: Any) -> None:
 def test_bad_models_fail_with_a_message_and_the_others_serve(server: Server, name: str) -> None:
     index = {row["name"]: row for row in json.loads(server.post("/v2/repository/index", {})[1])}
     assert index[name]["state"] == "UNAVAILABLE"
-    words = "unexpected inference input 'a', allowed inputs are: x" if name == "wrong_name" else "onnx runtime error: "
+    words = (
+        "unexpected inference input 'a', allowed inputs are: x"
+        if name == "wrong_name"
+        else "onnx runtime error: "
+    )
     assert words in index[name]["reason"]
     assert index["linear"]["state"] == "READY"
     assert server.get(f"/v2/models/{name}/ready")[0] == 400
@@ -148,13 +190,22 @@ def test_bad_models_fail_with_a_message_and_the_others_serve(server: Server, nam
 def test_warm_up_happens_before_a_model_is_ready_and_may_fail_it(server: Server) -> None:
     index = {row["name"]: row for row in json.loads(server.post("/v2/repository/index", {})[1])}
     assert index["warmed"]["state"] == "READY"
-    assert json.loads(server.get("/v2/models/warmed/stats")[1])["model_stats"][0]["execution_count"] > 0
+    assert (
+        json.loads(server.get("/v2/models/warmed/stats")[1])["model_stats"][0]["execution_count"]
+        > 0
+    )
     assert "failed to run warmup sample 'far': onnx runtime error: " in index["too_warm"]["reason"]
 
 
 def test_the_server_does_not_grow_with_its_models(tmp_path: Path) -> None:
     """60 MB of weights are the worker's; with the model they are gone."""
-    models.add(tmp_path, "heavy", "model.onnx", models.heavy(15_000_000), "instance_group [ { kind: KIND_CPU count: 1 } ]")
+    models.add(
+        tmp_path,
+        "heavy",
+        "model.onnx",
+        models.heavy(15_000_000),
+        "instance_group [ { kind: KIND_CPU count: 1 } ]",
+    )
     models.add(tmp_path, "linear", "model.onnx", models.linear())
     with naiad([str(tmp_path)], ["--model-control-mode=explicit"]) as server:
         assert server.post("/v2/repository/models/linear/load", {})[0] == 200
@@ -164,7 +215,9 @@ def test_the_server_does_not_grow_with_its_models(tmp_path: Path) -> None:
         (worker,) = [pid for pid in process_tree(server.pid) if process_name(pid) == "heavy_0_0"]
         assert _resident_mb(worker) > 100
         body = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [14_999_999]}]}
-        assert json.loads(server.post("/v2/models/heavy/infer", body)[1])["outputs"][0]["data"] == [1.0]
+        assert json.loads(server.post("/v2/models/heavy/infer", body)[1])["outputs"][0]["data"] == [
+            1.0
+        ]
         assert server.post("/v2/repository/models/heavy/unload", {})[0] == 200
         assert wait_gone([worker]) == []
 
@@ -196,14 +249,21 @@ def digits() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         return images.astype(np.float32), file["labels"]
 
 
-def test_digits_are_as_right_as_offline(examples_server: Server, digits: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]) -> None:
+def test_digits_are_as_right_as_offline(
+    examples_server: Server, digits: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+) -> None:
     import onnxruntime
 
     images, labels = digits
-    offline = onnxruntime.InferenceSession(str(EXAMPLES / "repository/digits/1/model.onnx")).run(None, {"image": images})[0]
+    offline = onnxruntime.InferenceSession(str(EXAMPLES / "repository/digits/1/model.onnx")).run(
+        None, {"image": images}
+    )[0]
     with triton.InferenceServerClient(examples_server.http) as client:
         client.module = triton
-        parts = [infer(client, "digits", images[at : at + 32], "FP32", "image", "scores") for at in range(0, len(images), 32)]
+        parts = [
+            infer(client, "digits", images[at : at + 32], "FP32", "image", "scores")
+            for at in range(0, len(images), 32)
+        ]
     served = np.concatenate(parts)
     np.testing.assert_allclose(served, offline, rtol=1e-4, atol=1e-4)
     accuracy = json.loads((EXAMPLES / "digits/accuracy.json").read_text())
@@ -211,7 +271,9 @@ def test_digits_are_as_right_as_offline(examples_server: Server, digits: tuple[n
 
 
 def test_the_request_of_the_readme(examples_server: Server) -> None:
-    status, body = examples_server.post("/v2/models/digits/infer", (EXAMPLES / "digits/seven.json").read_bytes())
+    status, body = examples_server.post(
+        "/v2/models/digits/infer", (EXAMPLES / "digits/seven.json").read_bytes()
+    )
     assert status == 200
     (label,) = json.loads(body)["outputs"][0]["data"]
     assert label.endswith(":7:seven")

@@ -1,4 +1,5 @@
-"""OpenVINO models behind a real server: a model.xml without a config, batches, and a bad file beside it."""
+"""OpenVINO models behind a real server: a model.xml without a config, batches, and a bad file
+beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ import tritonclient.http as triton
 from tests.server import framework_repository as models
 from tests.server.harness import Server, naiad
 
-openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed (pip install naiad[openvino])")
+openvino = pytest.importorskip(
+    "openvino", reason="OpenVINO is not installed (pip install naiad[openvino])"
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "linear.onnx").write_bytes(models.linear())
     repository = folder / "repository"
     (repository / "linear/1").mkdir(parents=True)
-    openvino.save_model(openvino.Core().read_model(folder / "linear.onnx"), repository / "linear/1/model.xml", compress_to_fp16=False)
+    openvino.save_model(
+        openvino.Core().read_model(folder / "linear.onnx"),
+        repository / "linear/1/model.xml",
+        compress_to_fp16=False,
+    )
     models.add(repository, "garbage", "model.xml", b"<net")
     with naiad([str(repository)], ["--exit-on-error=false", "--strict-readiness=false"]) as running:
         yield running
@@ -33,7 +40,9 @@ def test_a_model_without_a_config(server: Server) -> None:
     tensor = triton.InferInput("x", [3, 64], "FP32")
     tensor.set_data_from_numpy(x)
     with triton.InferenceServerClient(server.http) as client:
-        np.testing.assert_allclose(client.infer("linear", [tensor]).as_numpy("y"), x @ models.WEIGHTS, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            client.infer("linear", [tensor]).as_numpy("y"), x @ models.WEIGHTS, rtol=1e-4, atol=1e-5
+        )
         assert client.get_model_config("linear")["max_batch_size"] == 4
 
 

@@ -1,4 +1,5 @@
-"""PyTorch models behind a real server: TorchScript, torch.export without a config, a Python class, and files that fail with a message."""
+"""PyTorch models behind a real server: TorchScript, torch.export without a config, a Python class,
+and files that fail with a message."""
 
 from __future__ import annotations
 
@@ -47,13 +48,21 @@ def server(tmp_path_factory: pytest.TempPathFactory, linear: Any) -> Iterator[Se
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
-        torch.export.save(torch.export.export(linear, (torch.ones(2, 4),), dynamic_shapes=shapes), str(repository / "exported/1/model.pt2"))
+        torch.export.save(
+            torch.export.export(linear, (torch.ones(2, 4),), dynamic_shapes=shapes),
+            str(repository / "exported/1/model.pt2"),
+        )
     (repository / "class/1/model.py").write_text(CLASS)
     (repository / "class/config.pbtxt").write_text(CLASS_CONFIG)
-    (repository / "untold/1/model.pt").write_bytes((EXAMPLES / "pytorch/mnist-cnn/1/model.pt").read_bytes())
+    (repository / "untold/1/model.pt").write_bytes(
+        (EXAMPLES / "pytorch/mnist-cnn/1/model.pt").read_bytes()
+    )
     torch.save(linear, repository / "pickled/1/model.pt")
     (repository / "garbage/1/model.pt").write_bytes(b"no model")
-    with naiad([str(repository), str(EXAMPLES / "pytorch")], ["--exit-on-error=false", "--strict-readiness=false"]) as running:
+    with naiad(
+        [str(repository), str(EXAMPLES / "pytorch")],
+        ["--exit-on-error=false", "--strict-readiness=false"],
+    ) as running:
         yield running
 
 
@@ -78,10 +87,15 @@ def test_torchscript_by_its_index_names(client: Any) -> None:
     finally:
         sys.path.pop()
     with np.load(EXAMPLES / "digits/test_digits.npz") as file:
-        images = (np.stack([resize(image, 32, 32) for image in file["images"]])[:, None] / 16).astype(np.float32)
+        images = (
+            np.stack([resize(image, 32, 32) for image in file["images"]])[:, None] / 16
+        ).astype(np.float32)
         labels = file["labels"]
     scores = np.concatenate(
-        [infer(client, "mnist-cnn", "INPUT__0", images[at : at + 32]).as_numpy("OUTPUT__0") for at in range(0, 450, 32)]
+        [
+            infer(client, "mnist-cnn", "INPUT__0", images[at : at + 32]).as_numpy("OUTPUT__0")
+            for at in range(0, 450, 32)
+        ]
     )
     accuracy = json.loads((EXAMPLES / "digits/accuracy.json").read_text())
     assert {"correct": int((scores.argmax(axis=1) == labels).sum()), "of": len(labels)} == accuracy
@@ -90,7 +104,9 @@ def test_torchscript_by_its_index_names(client: Any) -> None:
 def test_an_exported_program_without_a_config(client: Any, linear: Any) -> None:
     x = np.random.default_rng(1).standard_normal((3, 4), np.float32)
     answer = infer(client, "exported", "input", x).as_numpy("OUTPUT__0")
-    np.testing.assert_allclose(answer, linear(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        answer, linear(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6
+    )
     assert client.get_model_config("exported")["max_batch_size"] == 4
 
 

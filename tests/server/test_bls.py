@@ -1,4 +1,5 @@
-"""Business logic scripting on a real server: every way to call, and every way to call in a circle."""
+"""Business logic scripting on a real server: every way to call, and every way to call in a
+circle."""
 
 from __future__ import annotations
 
@@ -49,7 +50,12 @@ def test_a_call_from_a_thread_of_the_model(server: Server) -> None:
 @pytest.mark.parametrize("caller", ["bls_a", "bls_async"])
 def test_all_responses_of_a_decoupled_model(server: Server, caller: str) -> None:
     """The final flag is a response without outputs, as under Triton."""
-    assert run(server, caller, {"call": "step_many", "x": 3, "how": "iterate"}) == [[0], [1], [2], []]
+    assert run(server, caller, {"call": "step_many", "x": 3, "how": "iterate"}) == [
+        [0],
+        [1],
+        [2],
+        [],
+    ]
 
 
 def test_the_first_response_of_an_endless_model(scene: Scene) -> None:
@@ -65,15 +71,23 @@ def test_many_calls_at_once(server: Server) -> None:
 
 
 def test_a_decoupled_caller_answers_once_per_call(server: Server) -> None:
-    inputs = {"SCRIPT": json.dumps([{"call": "step_a", "x": 1}, {"call": "bls_a", "script": {"call": "step_b", "x": 2}}])}
+    inputs = {
+        "SCRIPT": json.dumps(
+            [{"call": "step_a", "x": 1}, {"call": "bls_a", "script": {"call": "step_b", "x": 2}}]
+        )
+    }
     status, body = server.post("/v2/models/bls_decoupled/generate_stream", inputs)
     assert status == 200
-    lines = [json.loads(line.removeprefix("data: ")) for line in body.decode().split("\n\n") if line]
+    lines = [
+        json.loads(line.removeprefix("data: ")) for line in body.decode().split("\n\n") if line
+    ]
     assert [json.loads(line["RESULT"]) for line in lines] == [[2], [3]]
 
 
 def test_an_ensemble_and_a_sequence_can_be_called(server: Server) -> None:
-    assert run(server, "bls_b", {"call": "bls_ensemble", "script": "through both"}) == "through both"
+    assert (
+        run(server, "bls_b", {"call": "bls_ensemble", "script": "through both"}) == "through both"
+    )
     sequence = {"call": "step_sequence", "x": 1, "sequence": 77}
     assert run(server, "bls_a", {**sequence, "flags": 1}) == [2]
     assert run(server, "bls_b", {**sequence, "flags": 2}) == [2]
@@ -97,7 +111,11 @@ def test_calls_down_a_chain_and_side_by_side(server: Server) -> None:
 CIRCLES = {
     "itself": ("bls_a", ["bls_a"], "'bls_a' -> 'bls_a'"),
     "through another": ("bls_a", ["bls_b", "bls_a"], "'bls_b' -> 'bls_a' -> 'bls_b'"),
-    "through two others": ("bls_a", ["bls_b", "bls_c", "bls_a"], "'bls_c' -> 'bls_a' -> 'bls_b' -> 'bls_c'"),
+    "through two others": (
+        "bls_a",
+        ["bls_b", "bls_c", "bls_a"],
+        "'bls_c' -> 'bls_a' -> 'bls_b' -> 'bls_c'",
+    ),
 }
 
 
@@ -115,7 +133,10 @@ def test_a_circle_from_a_thread(server: Server) -> None:
 
 def test_a_circle_through_an_ensemble(server: Server) -> None:
     """bls_a calls an ensemble, whose second step is bls_a."""
-    assert "'bls_a' -> 'bls_a'" in run(server, "bls_a", {"call": "bls_ensemble", "script": "x"})["error"]
+    assert (
+        "'bls_a' -> 'bls_a'"
+        in run(server, "bls_a", {"call": "bls_ensemble", "script": "x"})["error"]
+    )
 
 
 def test_a_free_instance_lets_a_model_call_itself(server: Server) -> None:

@@ -1,4 +1,5 @@
-"""Blocking calls that go from worker to worker: nothing but their speed may tell them from calls through the server."""
+"""Blocking calls that go from worker to worker: nothing but their speed may tell them from calls
+through the server."""
 
 from __future__ import annotations
 
@@ -113,7 +114,10 @@ class TritonPythonModel:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    for name, config, code in (("called", CALLED_CONFIG, CALLED), ("caller", CALLER_CONFIG, CALLER)):
+    for name, config, code in (
+        ("called", CALLED_CONFIG, CALLED),
+        ("caller", CALLER_CONFIG, CALLER),
+    ):
         (tmp_path / name / "1").mkdir(parents=True)
         put(tmp_path / name / "config.pbtxt", config)
         put(tmp_path / name / "1" / "model.py", code)
@@ -128,7 +132,9 @@ def server(repository: Path) -> Iterator[Server]:
 
 
 def run(server: Server, *plan: int) -> Any:
-    body = {"inputs": [{"name": "PLAN", "datatype": "INT32", "shape": [len(plan)], "data": list(plan)}]}
+    body = {
+        "inputs": [{"name": "PLAN", "datatype": "INT32", "shape": [len(plan)], "data": list(plan)}]
+    }
     status, answer = server.post("/v2/models/caller/infer", body, 60)
     assert status == 200, answer
     return json.loads(json.loads(answer)["outputs"][0]["data"][0])
@@ -147,7 +153,10 @@ def borrow(server: Server) -> Any:
 
 
 def ask_called(server: Server, x: int) -> Any:
-    status, answer = server.post("/v2/models/called/infer", {"inputs": [{"name": "X", "datatype": "INT32", "shape": [1], "data": [x]}]})
+    status, answer = server.post(
+        "/v2/models/called/infer",
+        {"inputs": [{"name": "X", "datatype": "INT32", "shape": [1], "data": [x]}]},
+    )
     assert status == 200, answer
     outputs = {output["name"]: output["data"] for output in json.loads(answer)["outputs"]}
     return outputs["Y"][0]
@@ -169,7 +178,12 @@ def test_calls_are_direct_after_a_while_and_counted_like_the_others(server: Serv
         found = calls(server, *range(50))
         assert [call["y"] for call in found] == [x + 1 for x in range(50)]
         assert found[-1]["is_direct"]
-        assert counted(server) == {"inferences": 50 * number, "executions": 50 * number, "success": 50 * number, "fail": 0}
+        assert counted(server) == {
+            "inferences": 50 * number,
+            "executions": 50 * number,
+            "success": 50 * number,
+            "fail": 0,
+        }
 
 
 def test_others_are_served_meanwhile(server: Server) -> None:
@@ -210,7 +224,10 @@ def test_a_large_answer_arrives_and_its_like_take_the_usual_way(server: Server) 
 def test_a_circle_of_calls_is_found_behind_a_direct_call(server: Server, how: int) -> None:
     borrow(server)
     circle, after = calls(server, how, 1)
-    assert "'called' -> 'caller' -> 'called' is a circle of calls that would wait for ever" in circle["error"]
+    assert (
+        "'called' -> 'caller' -> 'called' is a circle of calls that would wait for ever"
+        in circle["error"]
+    )
     assert after["y"] == 2
 
 
@@ -239,7 +256,10 @@ def test_the_called_model_is_reloaded_under_calls(server: Server, repository: Pa
     with ThreadPoolExecutor(1) as pool:
         for number in range(2, 7):
             running = pool.submit(calls, server, *range(400))
-            put(repository / "called" / "1" / "model.py", CALLED.replace("VERSION = 1", f"VERSION = {number}"))
+            put(
+                repository / "called" / "1" / "model.py",
+                CALLED.replace("VERSION = 1", f"VERSION = {number}"),
+            )
             assert control.load("called") == (200, "")
             assert [call.get("y") for call in running.result()] == [x + 1 for x in range(400)]
             assert calls(server, 1)[0]["version"] == number

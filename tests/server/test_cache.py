@@ -22,11 +22,19 @@ GOLDEN = read_golden("cache")
 MODELS = ["--model-control-mode=explicit", "--load-model=cached_ensemble"]
 
 
-def ask(server: Server, x: list[int], model: str = "cached", shape: list[int] | None = None, **fields: Any) -> tuple[int, Any]:
+def ask(
+    server: Server,
+    x: list[int],
+    model: str = "cached",
+    shape: list[int] | None = None,
+    **fields: Any,
+) -> tuple[int, Any]:
     inputs = [{"name": "X", "datatype": "INT32", "shape": shape or [1, len(x)], "data": x}]
     status, body = server.post(f"/v2/models/{model}/infer", {"inputs": inputs, **fields})
     answer = json.loads(body)
-    return status, answer if status != 200 else {output["name"]: output["data"] for output in answer["outputs"]}
+    return status, answer if status != 200 else {
+        output["name"]: output["data"] for output in answer["outputs"]
+    }
 
 
 def number(server: Server, x: list[int], **fields: Any) -> int:
@@ -44,7 +52,9 @@ def counts(server: Server, model: str = "cached") -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def server(repositories: Path) -> Iterator[Server]:
-    with naiad([str(repositories / "schedulers")], [*MODELS, "--cache-config=local,size=8192"]) as server:
+    with naiad(
+        [str(repositories / "schedulers")], [*MODELS, "--cache-config=local,size=8192"]
+    ) as server:
         yield server
 
 
@@ -55,16 +65,30 @@ def test_as_the_genuine_triton() -> None:
 
 
 def test_hits_and_misses_are_on_the_page_of_metrics(repositories: Path) -> None:
-    with naiad([str(repositories / "schedulers")], [*MODELS, "--cache-config=local,size=8192"]) as server:
+    with naiad(
+        [str(repositories / "schedulers")], [*MODELS, "--cache-config=local,size=8192"]
+    ) as server:
         assert number(server, [1]) == number(server, [1], id="other") == 1
         assert number(server, [2]) == 2
-        assert counts(server) == {"success": 3, "cache_hit": 1, "cache_miss": 2, "inference_count": 2, "execution_count": 2}
+        assert counts(server) == {
+            "success": 3,
+            "cache_hit": 1,
+            "cache_miss": 2,
+            "inference_count": 2,
+            "execution_count": 2,
+        }
         metrics = server.get("/metrics", "metrics")[1].decode()
         assert 'nv_cache_num_hits_per_model{model="cached",version="1"} 1' in metrics
         assert 'nv_cache_num_misses_per_model{model="cached",version="1"} 2' in metrics
         assert 'nv_inference_request_success{model="cached",version="1"} 3' in metrics
         assert 'nv_inference_count{model="cached",version="1"} 2' in metrics
-        for line in ("num_entries 2", "num_lookups 3", "num_hits 1", "num_misses 2", "num_evictions 0"):
+        for line in (
+            "num_entries 2",
+            "num_lookups 3",
+            "num_hits 1",
+            "num_misses 2",
+            "num_evictions 0",
+        ):
             assert f"\nnv_cache_{line}\n" in metrics
         assert 0 < float(metrics.split("\nnv_cache_util ")[1].split()[0]) < 1
 
@@ -140,7 +164,9 @@ class Redis:
             "--daemonize",
             "no",
         ]
-        self._process = subprocess.Popen([*command, "--requirepass", "moon"], stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [*command, "--requirepass", "moon"], stdout=subprocess.PIPE, text=True
+        )
         assert self._process.stdout is not None
         assert any("Ready to accept connections" in line for line in self._process.stdout)
 
@@ -151,7 +177,15 @@ class Redis:
         self._process.stdout.close()
 
     def command(self, *parts: str) -> str:
-        command = [program("redis-cli"), "-p", str(self.port), "-a", "moon", "--no-auth-warning", *parts]
+        command = [
+            program("redis-cli"),
+            "-p",
+            str(self.port),
+            "-a",
+            "moon",
+            "--no-auth-warning",
+            *parts,
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     @property
@@ -185,7 +219,9 @@ def ask_until(server: Server, x: list[int], is_right: Any) -> None:
         time.sleep(0.02)
 
 
-def test_two_servers_share_a_redis_and_what_it_holds_outlives_them(redis: Redis, repositories: Path) -> None:
+def test_two_servers_share_a_redis_and_what_it_holds_outlives_them(
+    redis: Redis, repositories: Path
+) -> None:
     repository = str(repositories / "schedulers")
     with naiad([repository], redis_flags(redis)) as first:
         assert number(first, [1]) == 1
@@ -197,7 +233,9 @@ def test_two_servers_share_a_redis_and_what_it_holds_outlives_them(redis: Redis,
         assert counts(second)["execution_count"] == 0
 
 
-def test_requests_go_on_without_redis_and_use_it_when_it_is_back(redis: Redis, repositories: Path) -> None:
+def test_requests_go_on_without_redis_and_use_it_when_it_is_back(
+    redis: Redis, repositories: Path
+) -> None:
     with naiad([str(repositories / "schedulers")], redis_flags(redis)) as server:
         number(server, [1])
         redis.stop()
@@ -215,11 +253,18 @@ def test_what_others_wrote_there_is_not_believed(redis: Redis, repositories: Pat
         ask_until(server, [1], lambda answer: answer == 1)
         (key,) = redis.command("keys", "*").splitlines()
         assert key.startswith("naiad:response:")
-        redis.command("eval", "for _, k in ipairs(redis.call('keys', '*')) do redis.call('set', k, ARGV[1]) end", "0", "nonsense")
+        redis.command(
+            "eval",
+            "for _, k in ipairs(redis.call('keys', '*')) do redis.call('set', k, ARGV[1]) end",
+            "0",
+            "nonsense",
+        )
         assert number(server, [1]) == 2
 
 
-def test_a_redis_that_cannot_be_used_is_told_and_nothing_is_cached(redis: Redis, repositories: Path) -> None:
+def test_a_redis_that_cannot_be_used_is_told_and_nothing_is_cached(
+    redis: Redis, repositories: Path
+) -> None:
     with naiad([str(repositories / "schedulers")], redis_flags(redis, "wrong")) as server:
         line = server.wait_for_line("cannot be used")
         assert "WRONGPASS" in line

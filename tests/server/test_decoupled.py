@@ -1,4 +1,5 @@
-"""Decoupled models on a real server: batches, senders in threads, cancellation that the model sees, streams of both protocols."""
+"""Decoupled models on a real server: batches, senders in threads, cancellation that the model sees,
+streams of both protocols."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ def endless_inputs() -> list[grpc_client.InferInput]:
 def test_a_stream_that_the_client_closes_is_seen_by_the_model(scene: Scene) -> None:
     numbers: list[int] = []
     with grpc_client.InferenceServerClient(scene.server.grpc) as client:
-        client.start_stream(lambda result, error: numbers.append(int(result.as_numpy("Y")[0, 0])) if error is None else None)
+        client.start_stream(
+            lambda result, error: (
+                numbers.append(int(result.as_numpy("Y")[0, 0])) if error is None else None
+            )
+        )
         client.async_stream_infer("decoupled_endless", endless_inputs(), request_id="closed")
         while len(numbers) < 100:
             scene.submitted()
@@ -44,10 +49,15 @@ def test_a_stream_that_the_client_closes_is_seen_by_the_model(scene: Scene) -> N
 
 def test_a_generate_stream_that_the_client_leaves_is_seen_by_the_model(scene: Scene) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", scene.server.http_port, timeout=20)
-    connection.request("POST", "/v2/models/decoupled_endless/generate_stream", json.dumps({"X": 0, "id": "left"}))
+    connection.request(
+        "POST", "/v2/models/decoupled_endless/generate_stream", json.dumps({"X": 0, "id": "left"})
+    )
     response = connection.getresponse()
     assert response.status == 200
-    assert response.readline() == b'data: {"id":"left","model_name":"decoupled_endless","model_version":"1","Y":0}\n'
+    assert (
+        response.readline()
+        == b'data: {"id":"left","model_name":"decoupled_endless","model_version":"1","Y":0}\n'
+    )
     connection.close()
     response.close()
     ((request,),) = scene.wait_batches("decoupled_endless", 1)

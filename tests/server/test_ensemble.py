@@ -1,4 +1,5 @@
-"""Ensembles on a real server: the genuine Triton's transcripts; cancellation, large tensors, labels, shutdown."""
+"""Ensembles on a real server: the genuine Triton's transcripts; cancellation, large tensors,
+labels, shutdown."""
 
 from __future__ import annotations
 
@@ -27,9 +28,14 @@ def test_as_the_genuine_triton(scheduler_server: tuple[Server, str], name: str) 
     assert play(*scheduler_server, SUITE, name) == GOLDEN[name]
 
 
-def fork(scene: Scene, outputs: list[dict[str, Any]], **parameters: Any) -> tuple[int, dict[str, Any]]:
+def fork(
+    scene: Scene, outputs: list[dict[str, Any]], **parameters: Any
+) -> tuple[int, dict[str, Any]]:
     inputs = [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [1]}]
-    status, body = scene.server.post("/v2/models/ensemble_fork/infer", {"inputs": inputs, "outputs": outputs, "parameters": parameters})
+    status, body = scene.server.post(
+        "/v2/models/ensemble_fork/infer",
+        {"inputs": inputs, "outputs": outputs, "parameters": parameters},
+    )
     return status, json.loads(body)
 
 
@@ -40,13 +46,20 @@ def test_classification_with_the_ensembles_own_labels(scene: Scene) -> None:
 
 def test_the_answer_is_in_the_order_of_the_config_or_of_the_request(scene: Scene) -> None:
     assert [output["name"] for output in fork(scene, [])[1]["outputs"]] == ["OUT", "TENFOLD"]
-    assert [output["name"] for output in fork(scene, [{"name": "TENFOLD"}, {"name": "OUT"}])[1]["outputs"]] == ["TENFOLD", "OUT"]
+    assert [
+        output["name"]
+        for output in fork(scene, [{"name": "TENFOLD"}, {"name": "OUT"}])[1]["outputs"]
+    ] == ["TENFOLD", "OUT"]
 
 
 def test_generate_stream_of_a_decoupled_ensemble(scene: Scene) -> None:
     status, body = scene.server.post("/v2/models/ensemble_many/generate_stream", {"IN": 1})
     assert status == 200
-    assert [json.loads(line.removeprefix("data: "))["OUT"] for line in body.decode().split("\n\n") if line] == [1, 2]
+    assert [
+        json.loads(line.removeprefix("data: "))["OUT"]
+        for line in body.decode().split("\n\n")
+        if line
+    ] == [1, 2]
 
 
 def test_cancelling_the_request_cancels_the_step(scene: Scene) -> None:
@@ -54,21 +67,30 @@ def test_cancelling_the_request_cancels_the_step(scene: Scene) -> None:
     gate = scene.gate()
     scene.send("busy", "step_gated", x=1, go=gate)
     gate.wait_entered()
-    inputs = [grpc_client.InferInput("IN", [1, 1], "INT32"), grpc_client.InferInput("GO", [1, 1], "BYTES")]
+    inputs = [
+        grpc_client.InferInput("IN", [1, 1], "INT32"),
+        grpc_client.InferInput("GO", [1, 1], "BYTES"),
+    ]
     inputs[0].set_data_from_numpy(np.zeros([1, 1], np.int32))
     inputs[1].set_data_from_numpy(np.array([[b""]], np.object_))
     with grpc_client.InferenceServerClient(scene.server.grpc) as client:
-        doomed = client.async_infer("ensemble_gated", inputs, lambda result, error: None, request_id="doomed")
+        doomed = client.async_infer(
+            "ensemble_gated", inputs, lambda result, error: None, request_id="doomed"
+        )
         scene.wait_pending("step_gated", 1)
         doomed.cancel()
         scene.wait_pending("step_gated", 0)
     gate.open()
     scene.answer("busy")
-    assert [[request["id"] for request in batch] for batch in scene.batches("step_gated")] == [["busy"]]
+    assert [[request["id"] for request in batch] for batch in scene.batches("step_gated")] == [
+        ["busy"]
+    ]
     assert scene.batches("step_b") == []
 
 
-def test_an_ensemble_in_flight_finishes_while_the_server_shuts_down(repositories: Path, tmp_path: Path) -> None:
+def test_an_ensemble_in_flight_finishes_while_the_server_shuts_down(
+    repositories: Path, tmp_path: Path
+) -> None:
     flags = ["--model-control-mode=explicit", "--load-model=ensemble_gated"]
     with naiad([str(repositories / "schedulers")], flags, {"RECORD_DIR": str(tmp_path)}) as server:
         scene = Scene(server, str(tmp_path))
@@ -122,7 +144,11 @@ def large_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
             f'{{ model_name: "{m}" model_version: -1 input_map {{ key: "X" value: "{i}" }} output_map {{ key: "Y" value: "{o}" }} }}'
             for m, i, o in maps
         )
-        outputs = ", ".join(f'{{ name: "{o}" data_type: TYPE_INT32 dims: [ -1 ] }}' for _, _, o in maps if o.startswith("OUT"))
+        outputs = ", ".join(
+            f'{{ name: "{o}" data_type: TYPE_INT32 dims: [ -1 ] }}'
+            for _, _, o in maps
+            if o.startswith("OUT")
+        )
         (folder / name / "config.pbtxt").write_text(
             f'platform: "ensemble" input [ {{ name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }} ] output [ {outputs} ]\n'
             f"ensemble_scheduling {{ step [ {text} ] }}\n"
@@ -131,16 +157,22 @@ def large_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield server
 
 
-def infer(server: Server, model: str, array: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+def infer(
+    server: Server, model: str, array: np.ndarray[Any, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
     with http_client.InferenceServerClient(server.http) as client:
         tensor = http_client.InferInput("IN", list(array.shape), "INT32")
         tensor.set_data_from_numpy(array)
         result = client.infer(model, [tensor])
-        return {output["name"]: result.as_numpy(output["name"]) for output in result.get_response()["outputs"]}
+        return {
+            output["name"]: result.as_numpy(output["name"])
+            for output in result.get_response()["outputs"]
+        }
 
 
 def test_a_chain_of_large_tensors(large_server: Server) -> None:
-    """Among the steps one that writes to its input and one that returns it: each sees only its own."""
+    """Among the steps one that writes to its input and one that returns it: each sees only its
+    own."""
     for seed in range(5):
         array = np.random.default_rng(seed).integers(0, 1 << 30, LARGE, np.int32)
         assert np.array_equal(infer(large_server, "chain", array)["OUT"], array + 12)
@@ -163,7 +195,9 @@ def test_a_model_that_keeps_its_input_does_not_see_it_change(large_server: Serve
 def test_many_at_once_do_not_mix(large_server: Server) -> None:
     def work(seed: int) -> bool:
         array = np.random.default_rng(seed).integers(0, 1 << 30, LARGE // 4, np.int32)
-        return all(np.array_equal(infer(large_server, "chain", array)["OUT"], array + 12) for _ in range(6))
+        return all(
+            np.array_equal(infer(large_server, "chain", array)["OUT"], array + 12) for _ in range(6)
+        )
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(work, range(6)))

@@ -1,4 +1,5 @@
-"""Models on interpreters of their own: a virtual environment, another Python, an archive, requirements; and what is told when it fails."""
+"""Models on interpreters of their own: a virtual environment, another Python, an archive,
+requirements; and what is told when it fails."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def control(server: Server) -> Control:
 @pytest.fixture(scope="module")
 def venv(folder: Path) -> Path:
     """Of the same Python, with no package at all."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
+    )
     return folder / "venv"
 
 
@@ -66,29 +69,48 @@ def wheel(path: Path, name: str, text: str) -> None:
     with zipfile.ZipFile(path / f"{name}-1.0-py3-none-any.whl", "w") as archive:
         archive.writestr(f"{name}.py", text)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        archive.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr(
+            f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
+        )
 
 
-def test_a_virtual_environment(server: Server, control: Control, repository: Path, venv: Path) -> None:
+def test_a_virtual_environment(
+    server: Server, control: Control, repository: Path, venv: Path
+) -> None:
     """What the worker needs comes from the server; nothing else of the server does."""
-    (venv / "lib" / f"python3.{sys.version_info[1]}" / "site-packages" / "only_here.py").write_text("word = 'here'")
+    (venv / "lib" / f"python3.{sys.version_info[1]}" / "site-packages" / "only_here.py").write_text(
+        "word = 'here'"
+    )
     initialize = "import sys, only_here, importlib.util as u; self.name = f'{sys.prefix} {only_here.word} {u.find_spec(\"uvloop\")}'"
     write_model(repository, "venv", initialize=initialize, extra=parameter("PYTHON_VENV", venv))
     assert control.load("venv") == (200, "")
     assert instance_words(control, "venv") == f"{venv} here None"
     (worker,) = [pid for pid in process_tree(server.pid) if process_name(pid) == "venv_0"]
     template = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    assert all("bootstrap.py" in Path(f"/proc/{pid}/cmdline").read_text() for pid in (worker, template))
+    assert all(
+        "bootstrap.py" in Path(f"/proc/{pid}/cmdline").read_text() for pid in (worker, template)
+    )
     control.unload("venv")
     assert wait_gone([worker, template]) == []
 
 
-def test_instances_versions_and_restarts_on_an_own_interpreter(server: Server, control: Control, repository: Path, venv: Path) -> None:
-    extra = parameter("PYTHON_VENV", venv) + "\nversion_policy { all { } }\ninstance_group [ { count: 2 kind: KIND_CPU } ]"
+def test_instances_versions_and_restarts_on_an_own_interpreter(
+    server: Server, control: Control, repository: Path, venv: Path
+) -> None:
+    extra = (
+        parameter("PYTHON_VENV", venv)
+        + "\nversion_policy { all { } }\ninstance_group [ { count: 2 kind: KIND_CPU } ]"
+    )
     write_model(repository, "many", versions=(1, 2), initialize=SAY_PREFIX, extra=extra)
     assert control.load("many") == (200, "")
-    put(repository / "many" / "config.pbtxt", (repository / "many" / "config.pbtxt").read_text().replace("count: 2", "count: 3"))
+    put(
+        repository / "many" / "config.pbtxt",
+        (repository / "many" / "config.pbtxt").read_text().replace("count: 2", "count: 3"),
+    )
     assert control.load("many") == (200, "")
     since = len(server.lines)
     subprocess.run(["kill", "-9", str(control.pid("many", "2"))], check=True)
@@ -98,11 +120,19 @@ def test_instances_versions_and_restarts_on_an_own_interpreter(server: Server, c
 
 
 def other_python() -> str | None:
-    """Of another version than the tests', and one that runs: version managers put scripts in the way of those that are not chosen."""
+    """Of another version than the tests', and one that runs: version managers put scripts in the
+    way of those that are not chosen."""
     for minor in (12, 13, 11, 14):
-        places = [shutil.which(f"python3.{minor}"), *map(str, Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))]
+        places = [
+            shutil.which(f"python3.{minor}"),
+            *map(str, Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python")),
+        ]
         for python in filter(None, places):
-            if minor != sys.version_info[1] and subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode == 0:
+            if (
+                minor != sys.version_info[1]
+                and subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode
+                == 0
+            ):
                 return python
     return None
 
@@ -116,17 +146,33 @@ def other_venv(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
-def test_another_python_that_lacks_what_workers_need(control: Control, repository: Path, other_venv: Path) -> None:
+def test_another_python_that_lacks_what_workers_need(
+    control: Control, repository: Path, other_venv: Path
+) -> None:
     write_model(repository, "other", extra=parameter("PYTHON_VENV", other_venv))
     status, words = control.load("other")
     assert status == 400
-    assert "lacks msgspec, numpy, which workers need, and it could not be fetched. Install it there: pip install msgspec numpy" in words
+    assert (
+        "lacks msgspec, numpy, which workers need, and it could not be fetched. Install it there: pip install msgspec numpy"
+        in words
+    )
     assert str(other_venv) not in words
 
 
 def test_another_python(folder: Path, other_venv: Path) -> None:
     fetched = subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(other_venv / "bin" / "python"), "install", "-q", "msgspec", "numpy"], check=False
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(other_venv / "bin" / "python"),
+            "install",
+            "-q",
+            "msgspec",
+            "numpy",
+        ],
+        check=False,
     )
     if fetched.returncode:
         pytest.skip("packages for the second Python cannot be fetched here")
@@ -158,7 +204,10 @@ def test_a_packed_environment(control: Control, repository: Path, tmp_path: Path
     with tarfile.open(model / "environment.tar.gz", "w:gz") as archive:
         archive.add(python, "../../evil")
     status, words = control.load("packed")
-    assert (status, "cannot be unpacked: '../../evil' would leave its folder" in words) == (400, True)
+    assert (status, "cannot be unpacked: '../../evil' would leave its folder" in words) == (
+        400,
+        True,
+    )
     assert instance_words(control, "packed").endswith("/bin/python"), "what serves is kept"
 
 
@@ -167,7 +216,9 @@ def test_requirements(server: Server, control: Control, repository: Path) -> Non
     initialize = "import naiad_test_word; self.name = naiad_test_word.word"
     model = write_model(repository, "required", initialize=initialize)
     wheel(model / "wheels", "naiad_test_word", "word = 'first'")
-    (model / "requirements.txt").write_text("--find-links wheels\nnaiad_test_word==1.0\nnumpy  # the server has it\n")
+    (model / "requirements.txt").write_text(
+        "--find-links wheels\nnaiad_test_word==1.0\nnumpy  # the server has it\n"
+    )
     assert control.load("required") == (200, "")
     assert instance_words(control, "required") == "first"
     since = len(server.lines)
@@ -182,7 +233,11 @@ def test_requirements(server: Server, control: Control, repository: Path) -> Non
 def test_requirements_that_cannot_be_met(control: Control, repository: Path, folder: Path) -> None:
     model = write_model(repository, "unmet")
     (model / "requirements.txt").write_text("no-such-package==1.0\n")
-    before = {path.name for path in (folder / "cache").iterdir() if path.is_dir()} if (folder / "cache").exists() else set()
+    before = (
+        {path.name for path in (folder / "cache").iterdir() if path.is_dir()}
+        if (folder / "cache").exists()
+        else set()
+    )
     status, words = control.load("unmet")
     assert status == 400
     assert "the requirements of model 'unmet' could not be installed: " in words
@@ -195,7 +250,11 @@ def test_requirements_that_cannot_be_met(control: Control, repository: Path, fol
 def test_requirements_may_be_left_alone(tmp_path: Path) -> None:
     model = write_model(tmp_path, "m", initialize=SAY_PREFIX)
     (model / "requirements.txt").write_text("no-such-package==1.0\n")
-    with naiad([str(tmp_path)], ["--backend-config=python,install-requirements=false"], {"PIP_NO_INDEX": "1"}) as server:
+    with naiad(
+        [str(tmp_path)],
+        ["--backend-config=python,install-requirements=false"],
+        {"PIP_NO_INDEX": "1"},
+    ) as server:
         assert instance_words(Control(server), "m") == sys.prefix
 
 
@@ -207,7 +266,9 @@ def test_requirements_may_be_left_alone(tmp_path: Path) -> None:
         ("1/model.py", "cannot be used: Permission denied"),
     ],
 )
-def test_an_environment_that_is_none(control: Control, repository: Path, place: str, words: str) -> None:
+def test_an_environment_that_is_none(
+    control: Control, repository: Path, place: str, words: str
+) -> None:
     write_model(repository, "none", extra=parameter("PYTHON_VENV", place))
     status, told = control.load("none")
     assert (status, words in told) == (400, True), told

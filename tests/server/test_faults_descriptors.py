@@ -1,4 +1,5 @@
-"""A server without a descriptor left: large tensors, which need shared memory, are refused; all else goes on, and so do they afterwards."""
+"""A server without a descriptor left: large tensors, which need shared memory, are refused; all
+else goes on, and so do they afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ LARGE, SMALL = np.arange(500_000, dtype=np.float32), np.arange(5, dtype=np.float
 
 @pytest.fixture
 def server(repositories: Path) -> Iterator[Server]:
-    one = launch_naiad([str(repositories / "main")], ["--model-control-mode=explicit", "--load-model=identity_fp32"])
+    one = launch_naiad(
+        [str(repositories / "main")],
+        ["--model-control-mode=explicit", "--load-model=identity_fp32"],
+    )
     try:
         yield one.wait_started()
     finally:
@@ -71,7 +75,10 @@ def test_a_worker_without_descriptors_lives_on(tmp_path: Path, size: int) -> Non
         limits = resource.prlimit(worker, resource.RLIMIT_NOFILE)
         resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, limits[1]))
         for _ in range(3):
-            with pytest.raises(InferenceServerException, match=r"no shared memory for large tensors can be had: .*Too many open files"):
+            with pytest.raises(
+                InferenceServerException,
+                match=r"no shared memory for large tensors can be had: .*Too many open files",
+            ):
                 make(size)
             assert make(6) == 42
         resource.prlimit(worker, resource.RLIMIT_NOFILE, limits)
@@ -86,12 +93,17 @@ def test_large_tensors_wait_for_better_times(server: Server, module: ModuleType)
         tensor.set_data_from_numpy(array)
         return np.array_equal(client.infer("identity_fp32", [tensor]).as_numpy("OUTPUT0"), array)
 
-    with module.InferenceServerClient(server.http if module is http_client else server.grpc) as client:
+    with module.InferenceServerClient(
+        server.http if module is http_client else server.grpc
+    ) as client:
         assert infer(SMALL)  # the connection is there
         limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
         for _ in range(3):
-            with pytest.raises(InferenceServerException, match=r"no shared memory for large tensors can be had: .*Too many open files"):
+            with pytest.raises(
+                InferenceServerException,
+                match=r"no shared memory for large tensors can be had: .*Too many open files",
+            ):
                 infer(LARGE)
             assert infer(SMALL)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)

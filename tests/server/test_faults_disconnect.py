@@ -1,4 +1,5 @@
-"""Clients that go away: what they asked for is stopped, queued or running, on every transport, and others do not notice."""
+"""Clients that go away: what they asked for is stopped, queued or running, on every transport, and
+others do not notice."""
 
 from __future__ import annotations
 
@@ -33,8 +34,14 @@ def report(tmp_path: Path) -> Iterator[Report]:
 
 def begun_message(model: str, report: Report) -> Any:
     path = str(report.path).encode()
-    tensor = service_pb2.ModelInferRequest.InferInputTensor(name="BEGUN", datatype="BYTES", shape=[1])
-    return service_pb2.ModelInferRequest(model_name=model, inputs=[tensor], raw_input_contents=[len(path).to_bytes(4, "little") + path])
+    tensor = service_pb2.ModelInferRequest.InferInputTensor(
+        name="BEGUN", datatype="BYTES", shape=[1]
+    )
+    return service_pb2.ModelInferRequest(
+        model_name=model,
+        inputs=[tensor],
+        raw_input_contents=[len(path).to_bytes(4, "little") + path],
+    )
 
 
 def assert_still_serving(server: Server) -> None:
@@ -42,7 +49,11 @@ def assert_still_serving(server: Server) -> None:
 
 
 def test_http_disconnect_cancels_a_running_request(server: Server, report: Report) -> None:
-    call = HttpCall(server, "/v2/models/until_cancelled/infer", {"inputs": [text("BEGUN", str(report.path), is_batched=False)]})
+    call = HttpCall(
+        server,
+        "/v2/models/until_cancelled/infer",
+        {"inputs": [text("BEGUN", str(report.path), is_batched=False)]},
+    )
     assert report.read(until=b"begun") == b"begun"
     call.hang_up()
     assert report.read() == b" cancelled"
@@ -50,7 +61,11 @@ def test_http_disconnect_cancels_a_running_request(server: Server, report: Repor
 
 
 def test_http_reset_cancels_a_running_request(server: Server, report: Report) -> None:
-    call = HttpCall(server, "/v2/models/until_cancelled/infer", {"inputs": [text("BEGUN", str(report.path), is_batched=False)]})
+    call = HttpCall(
+        server,
+        "/v2/models/until_cancelled/infer",
+        {"inputs": [text("BEGUN", str(report.path), is_batched=False)]},
+    )
     assert report.read(until=b"begun") == b"begun"
     call.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     call.hang_up()
@@ -73,7 +88,9 @@ def test_http_disconnect_removes_a_queued_request(server: Server, tmp_path: Path
 
 def test_grpc_cancel_reaches_a_running_request(server: Server, report: Report) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
-        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(begun_message("until_cancelled", report))
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(
+            begun_message("until_cancelled", report)
+        )
         assert report.read(until=b"begun") == b"begun"
         call.cancel()
         assert report.read() == b" cancelled"
@@ -98,7 +115,9 @@ def test_grpc_deadline_reaches_a_running_request(server: Server, tmp_path: Path)
 
 def test_grpc_disconnect_cancels_a_running_request(server: Server, report: Report) -> None:
     channel = grpc.insecure_channel(server.grpc)
-    call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(begun_message("until_cancelled", report))
+    call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(
+        begun_message("until_cancelled", report)
+    )
     assert report.read(until=b"begun") == b"begun"
     channel.close()
     assert report.read() == b" cancelled"

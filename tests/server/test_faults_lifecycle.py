@@ -1,4 +1,5 @@
-"""Starts and ends that go wrong: initialize and finalize, crash loops, signals, a parent that is killed."""
+"""Starts and ends that go wrong: initialize and finalize, crash loops, signals, a parent that is
+killed."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ def index(server: Server, model: str) -> dict[str, Any]:
 
 
 def answers(server: Server, model: str = "bystander") -> bool:
-    call = HttpCall(server, f"/v2/models/{model}/infer", {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]})
+    call = HttpCall(
+        server,
+        f"/v2/models/{model}/infer",
+        {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]},
+    )
     return call.answer()[0] == 200
 
 
@@ -71,7 +76,12 @@ def answers(server: Server, model: str = "bystander") -> bool:
 
 
 @pytest.mark.parametrize(
-    ("model", "words"), [("initialize_raises", "no weights here"), ("initialize_exits", "exit"), ("initialize_segfaults", "SIGSEGV")]
+    ("model", "words"),
+    [
+        ("initialize_raises", "no weights here"),
+        ("initialize_exits", "exit"),
+        ("initialize_segfaults", "SIGSEGV"),
+    ],
 )
 def test_a_model_that_fails_in_initialize(server: Server, model: str, words: str) -> None:
     before = process_tree(server.pid)
@@ -98,10 +108,18 @@ def test_a_model_that_never_returns_from_initialize(server: Server, state: Path)
     report.path.unlink()
 
 
-def test_sigterm_while_a_model_initializes(faults: list[str], tmp_path: Path, launched: list[Server]) -> None:
+def test_sigterm_while_a_model_initializes(
+    faults: list[str], tmp_path: Path, launched: list[Server]
+) -> None:
     report = Report(tmp_path, "initializing")
     environment = {"NAIAD_TEST_STATE": str(tmp_path)}
-    launched.append(launch_naiad(faults, [*EXPLICIT, "--load-model=initialize_hangs", "--exit-timeout-secs=3"], environment))
+    launched.append(
+        launch_naiad(
+            faults,
+            [*EXPLICIT, "--load-model=initialize_hangs", "--exit-timeout-secs=3"],
+            environment,
+        )
+    )
     worker = int(report.read())
     launched[0].signal(signal.SIGTERM)
     launched[0].wait_exit(20)
@@ -109,15 +127,26 @@ def test_sigterm_while_a_model_initializes(faults: list[str], tmp_path: Path, la
     report.close()
 
 
-def test_a_failed_model_ends_the_start_by_default(faults: list[str], launched: list[Server]) -> None:
-    launched.append(launch_naiad(faults, [*EXPLICIT, "--load-model=initialize_raises", "--load-model=bystander"]))
+def test_a_failed_model_ends_the_start_by_default(
+    faults: list[str], launched: list[Server]
+) -> None:
+    launched.append(
+        launch_naiad(
+            faults, [*EXPLICIT, "--load-model=initialize_raises", "--load-model=bystander"]
+        )
+    )
     assert launched[0].wait_exit() != 0
     assert any("no weights here" in line for line in launched[0].lines)
     assert any("failed to load all models" in line for line in launched[0].lines)
 
 
 def test_a_failed_model_does_not_end_the_start_when_told_so(faults: list[str]) -> None:
-    flags = [*EXPLICIT, "--load-model=initialize_raises", "--load-model=bystander", "--exit-on-error=false"]
+    flags = [
+        *EXPLICIT,
+        "--load-model=initialize_raises",
+        "--load-model=bystander",
+        "--exit-on-error=false",
+    ]
     with naiad(faults, flags) as server:
         assert answers(server)
         assert not server.is_ready("/v2/models/initialize_raises/ready")
@@ -135,8 +164,12 @@ def test_a_model_that_raises_in_finalize_is_unloaded(server: Server) -> None:
     assert answers(server, "finalize_raises")
 
 
-def test_a_model_that_never_returns_from_finalize_does_not_keep_the_server(faults: list[str], launched: list[Server]) -> None:
-    launched.append(launch_naiad(faults, [*EXPLICIT, "--load-model=finalize_hangs", "--exit-timeout-secs=2"]))
+def test_a_model_that_never_returns_from_finalize_does_not_keep_the_server(
+    faults: list[str], launched: list[Server]
+) -> None:
+    launched.append(
+        launch_naiad(faults, [*EXPLICIT, "--load-model=finalize_hangs", "--exit-timeout-secs=2"])
+    )
     launched[0].wait_started()
     pids = process_tree(launched[0].pid)
     launched[0].signal(signal.SIGTERM)
@@ -152,11 +185,17 @@ def test_a_crash_loop_opens_the_breaker_and_says_so(server: Server, state: Path)
     (state / "broken").touch()
     try:
         assert not answers(server, "crash_loop")
-        eventually(lambda: index(server, "crash_loop").get("state") == "UNAVAILABLE", "the breaker opens", 60)
+        eventually(
+            lambda: index(server, "crash_loop").get("state") == "UNAVAILABLE",
+            "the breaker opens",
+            60,
+        )
         assert index(server, "crash_loop")["reason"]
         assert not server.is_ready("/v2/models/crash_loop/ready")
         status, _, body = HttpCall(
-            server, "/v2/models/crash_loop/infer", {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]}
+            server,
+            "/v2/models/crash_loop/infer",
+            {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]},
         ).answer()
         assert status >= 400, body
         assert answers(server)
@@ -180,7 +219,9 @@ def test_the_is_ready_hook_feeds_readiness(server: Server, state: Path) -> None:
 # signals
 
 
-def test_workers_die_with_a_killed_parent(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
+def test_workers_die_with_a_killed_parent(
+    gates: list[str], tmp_path: Path, launched: list[Server]
+) -> None:
     launched.append(launch_naiad(gates))
     launched[0].wait_started()
     gate = Gate(tmp_path)
@@ -194,7 +235,9 @@ def test_workers_die_with_a_killed_parent(gates: list[str], tmp_path: Path, laun
 
 
 @pytest.mark.parametrize("number_of_signal", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_running_requests_finish(gates: list[str], tmp_path: Path, launched: list[Server], number_of_signal: int) -> None:
+def test_a_signal_lets_running_requests_finish(
+    gates: list[str], tmp_path: Path, launched: list[Server], number_of_signal: int
+) -> None:
     launched.append(launch_naiad(gates))
     launched[0].wait_started()
     server, gate = launched[0], Gate(tmp_path)
@@ -235,7 +278,9 @@ def test_a_second_sigterm_forces(gates: list[str], tmp_path: Path, launched: lis
     call.hang_up()
 
 
-def test_the_exit_timeout_ends_a_drain(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
+def test_the_exit_timeout_ends_a_drain(
+    gates: list[str], tmp_path: Path, launched: list[Server]
+) -> None:
     launched.append(launch_naiad(gates, ["--exit-timeout-secs=1"]))
     launched[0].wait_started()
     server, gate = launched[0], Gate(tmp_path)

@@ -1,4 +1,5 @@
-"""Queues under pressure: full, too slow, out of order. Everything is held by gates, so nothing depends on how fast anything is."""
+"""Queues under pressure: full, too slow, out of order. Everything is held by gates, so nothing
+depends on how fast anything is."""
 
 from __future__ import annotations
 
@@ -30,8 +31,12 @@ def test_a_full_queue_is_503_with_retry_after(server: Server, tmp_path: Path) ->
     assert int(headers["Retry-After"]) >= 0
     with grpc.insecure_channel(server.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        tensor = service_pb2.ModelInferRequest.InferInputTensor(name="GO", datatype="BYTES", shape=[1, 1])
-        message = service_pb2.ModelInferRequest(model_name="gate", inputs=[tensor], raw_input_contents=[bytes(4)])
+        tensor = service_pb2.ModelInferRequest.InferInputTensor(
+            name="GO", datatype="BYTES", shape=[1, 1]
+        )
+        message = service_pb2.ModelInferRequest(
+            model_name="gate", inputs=[tensor], raw_input_contents=[bytes(4)]
+        )
         with pytest.raises(grpc.RpcError) as caught:
             stub.ModelInfer(message, timeout=20)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -97,7 +102,9 @@ def test_priorities_decide_who_is_next(server: Server, tmp_path: Path) -> None:
     calls = []
     for count, (priority, one) in enumerate(gates.items(), 1):
         calls.append(call_gate(server, one, "gate_priority", priority=priority))
-        eventually(lambda count=count: pending(server, "gate_priority") == count, f"{count} requests wait")
+        eventually(
+            lambda count=count: pending(server, "gate_priority") == count, f"{count} requests wait"
+        )
     gate.open()
     for priority in (1, 0, 3):
         gates[priority].wait_entered()

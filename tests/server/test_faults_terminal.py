@@ -1,4 +1,5 @@
-"""A server that was started from a terminal: models that ask for something there, or print, are not stopped by it."""
+"""A server that was started from a terminal: models that ask for something there, or print, are not
+stopped by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Workers that die, stand still or misbehave: their requests fail at once and clearly, they come back, nobody else notices."""
+"""Workers that die, stand still or misbehave: their requests fail at once and clearly, they come
+back, nobody else notices."""
 
 from __future__ import annotations
 
@@ -19,9 +20,22 @@ from tests.server.harness import Server, naiad, process_state, process_tree, wai
 
 @pytest.fixture
 def server(repositories: Path) -> Iterator[Server]:
-    """A new one for each test: many deaths within a minute are a crash loop, which is another test's matter."""
-    models = ("crasher", "bystander", "decoupled_crash", "never_final", "prints", "forks", "calls_itself")
-    flags = ["--model-control-mode=explicit", "--exit-timeout-secs=5", *(f"--load-model={model}" for model in models)]
+    """A new one for each test: many deaths within a minute are a crash loop, which is another
+    test's matter."""
+    models = (
+        "crasher",
+        "bystander",
+        "decoupled_crash",
+        "never_final",
+        "prints",
+        "forks",
+        "calls_itself",
+    )
+    flags = [
+        "--model-control-mode=explicit",
+        "--exit-timeout-secs=5",
+        *(f"--load-model={model}" for model in models),
+    ]
     with naiad([str(repositories / "faults")], flags) as one:
         yield one
 
@@ -31,7 +45,11 @@ def crash(server: Server, how: str) -> HttpCall:
 
 
 def plain(server: Server, model: str) -> tuple[int, Any]:
-    call = HttpCall(server, f"/v2/models/{model}/infer", {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]})
+    call = HttpCall(
+        server,
+        f"/v2/models/{model}/infer",
+        {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]},
+    )
     status, _, body = call.answer()
     return status, body
 
@@ -52,7 +70,10 @@ def assert_recovers(server: Server, old_pid: int) -> None:
     assert status == 200, body
     assert int(body["outputs"][0]["data"][0]) != old_pid
     assert server.is_ready()
-    eventually(lambda: "Z" not in [process_state(member) for member in process_tree(server.pid)], "nobody is left unreaped")
+    eventually(
+        lambda: "Z" not in [process_state(member) for member in process_tree(server.pid)],
+        "nobody is left unreaped",
+    )
 
 
 def test_an_idle_worker_that_is_killed_comes_back(server: Server, pid: int) -> None:
@@ -61,7 +82,9 @@ def test_an_idle_worker_that_is_killed_comes_back(server: Server, pid: int) -> N
     assert_recovers(server, pid)
 
 
-def test_a_worker_killed_in_a_request_fails_it_at_once(server: Server, pid: int, tmp_path: Path) -> None:
+def test_a_worker_killed_in_a_request_fails_it_at_once(
+    server: Server, pid: int, tmp_path: Path
+) -> None:
     gate = Gate(tmp_path)
     call = crash(server, f"gate:{gate.path}")
     gate.wait_entered()
@@ -82,8 +105,11 @@ def test_a_worker_that_dies_in_execute(server: Server, pid: int, how: str) -> No
     assert_recovers(server, pid)
 
 
-def test_requests_that_waited_behind_a_crash_are_answered(server: Server, pid: int, tmp_path: Path) -> None:
-    """They were never given to the dead worker: the next one takes them, or they are refused with a hint to come again."""
+def test_requests_that_waited_behind_a_crash_are_answered(
+    server: Server, pid: int, tmp_path: Path
+) -> None:
+    """They were never given to the dead worker: the next one takes them, or they are refused with a
+    hint to come again."""
     gate = Gate(tmp_path)
     doomed = crash(server, f"gate:{gate.path}")
     gate.wait_entered()
@@ -95,7 +121,9 @@ def test_requests_that_waited_behind_a_crash_are_answered(server: Server, pid: i
 
 
 @pytest.mark.parametrize("how", ["system exit", "keyboard interrupt"])
-def test_exceptions_that_usually_end_a_process_are_errors(server: Server, pid: int, how: str) -> None:
+def test_exceptions_that_usually_end_a_process_are_errors(
+    server: Server, pid: int, how: str
+) -> None:
     status, _, body = crash(server, how).answer()
     assert status in (500, 503), body
     eventually(lambda: server.is_ready("/v2/models/crasher/ready"), "the crasher is ready")

@@ -1,4 +1,5 @@
-"""A hostile client over real sockets, built on the `h2` package: the server answers, refuses or closes, and goes on serving others."""
+"""A hostile client over real sockets, built on the `h2` package: the server answers, refuses or
+closes, and goes on serving others."""
 
 from __future__ import annotations
 
@@ -25,7 +26,13 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
-    limits = Http2Limits(control_frame_burst=500, control_frames_per_s=100, reset_burst=100, resets_per_s=10, max_concurrent_streams=100)
+    limits = Http2Limits(
+        control_frame_burst=500,
+        control_frames_per_s=100,
+        reset_burst=100,
+        resets_per_s=10,
+        max_concurrent_streams=100,
+    )
     with hosted(GrpcOptions(http2=limits)) as host:
         yield host
 
@@ -36,7 +43,10 @@ class Adversary:
     def __init__(self, host: Host, initial_window: int | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", host.port), timeout=30)
         config = h2.config.H2Configuration(
-            client_side=True, validate_outbound_headers=False, normalize_outbound_headers=False, validate_inbound_headers=False
+            client_side=True,
+            validate_outbound_headers=False,
+            normalize_outbound_headers=False,
+            validate_inbound_headers=False,
         )
         self.h2 = h2.connection.H2Connection(config)
         self.h2.initiate_connection()
@@ -63,7 +73,13 @@ class Adversary:
 
     def open(self, path: str = INFER, **extra: str) -> int:
         stream_id = self.h2.get_next_available_stream_id()
-        headers = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x", "content-type": "application/grpc"}
+        headers = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": path,
+            ":authority": "x",
+            "content-type": "application/grpc",
+        }
         self.h2.send_headers(stream_id, [*headers.items(), *extra.items()])
         return stream_id
 
@@ -83,7 +99,8 @@ class Adversary:
             self.flush()
 
     def closed(self) -> h2.errors.ErrorCodes | None:
-        """Reads to the end of the connection; the code of the GOAWAY, where one came. No polite h2 is asked."""
+        """Reads to the end of the connection; the code of the GOAWAY, where one came. No polite h2
+        is asked."""
         received = bytearray()
         try:
             while data := self.socket.recv(65536):
@@ -167,7 +184,11 @@ class TestFloods:
 
     def test_priorities(self, host: Host) -> None:
         with Adversary(host) as adversary:
-            adversary.raw(b"".join(b"\0\0\5\2\0" + struct.pack(">I", i) + b"\0\0\0\0\1" for i in range(1, 4001, 2)))
+            adversary.raw(
+                b"".join(
+                    b"\0\0\5\2\0" + struct.pack(">I", i) + b"\0\0\0\0\1" for i in range(1, 4001, 2)
+                )
+            )
             assert calm(adversary.closed())
 
     def test_more_streams_than_allowed(self, host: Host) -> None:
@@ -188,8 +209,14 @@ class TestSlowness:
         with Adversary(host, initial_window=0) as adversary:
             for _ in range(50):
                 adversary.send(adversary.open(), identity(bytes(40_000)))
-            host.wait_until(lambda: any(c.sender.pending_bytes > 1_000_000 for c in host.frontend._endpoint.connections))
-        host.wait_until(lambda: not any(c.sender.pending_bytes for c in host.frontend._endpoint.connections))
+            host.wait_until(
+                lambda: any(
+                    c.sender.pending_bytes > 1_000_000 for c in host.frontend._endpoint.connections
+                )
+            )
+        host.wait_until(
+            lambda: not any(c.sender.pending_bytes for c in host.frontend._endpoint.connections)
+        )
 
     def test_tiny_windows(self, host: Host) -> None:
         with Adversary(host, initial_window=1) as adversary:
@@ -203,7 +230,9 @@ class TestSlowness:
     def test_a_promise_of_two_gigabytes(self, host: Host) -> None:
         with Adversary(host) as adversary:
             for _ in range(50):
-                adversary.h2.send_data(adversary.open(), struct.pack(">BI", 0, 2**31 - 1) + b"x" * 100)
+                adversary.h2.send_data(
+                    adversary.open(), struct.pack(">BI", 0, 2**31 - 1) + b"x" * 100
+                )
             adversary.flush()
             host.wait_until(lambda: host.frontend._endpoint.budget.used_bytes == 5000)
         host.wait_until(lambda: host.frontend._endpoint.budget.used_bytes == 0)
@@ -218,7 +247,15 @@ class TestSlowness:
 
 
 class TestRubbish:
-    @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\0" * 100, b"PRI * HTTP/2.0\r\n\r\nXXXXX"])
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01",
+            b"\0" * 100,
+            b"PRI * HTTP/2.0\r\n\r\nXXXXX",
+        ],
+    )
     def test_other_protocols(self, host: Host, data: bytes) -> None:
         with socket.create_connection(("127.0.0.1", host.port), timeout=30) as connection:
             connection.sendall(data)
@@ -234,7 +271,9 @@ class TestRubbish:
             with Adversary(host) as adversary:
                 for _ in range(rng.randrange(30)):
                     payload = rng.randbytes(rng.choice([0, 4, 5, 8, 20, 500]))
-                    header = struct.pack(">I", len(payload))[1:] + bytes((rng.randrange(11), rng.randrange(256)))
+                    header = struct.pack(">I", len(payload))[1:] + bytes(
+                        (rng.randrange(11), rng.randrange(256))
+                    )
                     adversary.raw(header + struct.pack(">I", rng.randrange(12)) + payload)
 
     def test_random_messages(self, host: Host) -> None:

@@ -1,4 +1,5 @@
-"""grpcio and tritonclient against the gRPC endpoint: what a stock client sees. The core computes in place."""
+"""grpcio and tritonclient against the gRPC endpoint: what a stock client sees. The core computes in
+place."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 
-from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
+from naiad.pb.grpc_service_pb2 import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
 from naiad.transport.grpc.options import GrpcOptions
 from tests.wire.grpc_host import Host, hosted
 
@@ -46,11 +51,15 @@ def one(model: str, data: bytes = b"\0\0\0\0", request_id: str = "") -> ModelInf
 
 
 def infer_method(channel: grpc.Channel) -> Any:
-    return channel.unary_unary(INFER, ModelInferRequest.SerializeToString, ModelInferResponse.FromString)
+    return channel.unary_unary(
+        INFER, ModelInferRequest.SerializeToString, ModelInferResponse.FromString
+    )
 
 
 def stream_method(channel: grpc.Channel) -> Any:
-    return channel.stream_stream(STREAM, ModelInferRequest.SerializeToString, ModelStreamInferResponse.FromString)
+    return channel.stream_stream(
+        STREAM, ModelInferRequest.SerializeToString, ModelStreamInferResponse.FromString
+    )
 
 
 class TestGrpcio:
@@ -67,7 +76,12 @@ class TestGrpcio:
 
     def test_many_at_once(self, channel: grpc.Channel) -> None:
         infer = infer_method(channel)
-        futures = [infer.future(one("identity", np.full(i % 3000 + 1, i, np.float32).tobytes(), str(i)), timeout=60) for i in range(2000)]
+        futures = [
+            infer.future(
+                one("identity", np.full(i % 3000 + 1, i, np.float32).tobytes(), str(i)), timeout=60
+            )
+            for i in range(2000)
+        ]
         for i, future in enumerate(futures):
             response = future.result()
             assert response.id == str(i)
@@ -75,15 +89,32 @@ class TestGrpcio:
 
     @pytest.mark.parametrize("algorithm", [grpc.Compression.Gzip, grpc.Compression.Deflate])
     @pytest.mark.parametrize("size", [100, 2_000_000])
-    def test_compressed_requests(self, channel: grpc.Channel, algorithm: grpc.Compression, size: int) -> None:
+    def test_compressed_requests(
+        self, channel: grpc.Channel, algorithm: grpc.Compression, size: int
+    ) -> None:
         data = bytes(size)
-        assert infer_method(channel)(one("identity", data), compression=algorithm, timeout=30).raw_output_contents[0] == data
+        assert (
+            infer_method(channel)(
+                one("identity", data), compression=algorithm, timeout=30
+            ).raw_output_contents[0]
+            == data
+        )
 
     def test_compressed_responses(self) -> None:
-        with hosted(GrpcOptions(infer_response_compression_level="medium")) as host, grpc.insecure_channel(host.address) as channel:
+        with (
+            hosted(GrpcOptions(infer_response_compression_level="medium")) as host,
+            grpc.insecure_channel(host.address) as channel,
+        ):
             for size in (4, 1000, 2_000_000):
-                assert infer_method(channel)(one("identity", bytes(size)), timeout=30).raw_output_contents[0] == bytes(size)
-            responses = list(stream_method(channel)(iter([one("identity", bytes(n * 1000), str(n)) for n in (1, 900, 2)]), timeout=30))
+                assert infer_method(channel)(
+                    one("identity", bytes(size)), timeout=30
+                ).raw_output_contents[0] == bytes(size)
+            responses = list(
+                stream_method(channel)(
+                    iter([one("identity", bytes(n * 1000), str(n)) for n in (1, 900, 2)]),
+                    timeout=30,
+                )
+            )
             assert [r.infer_response.id for r in responses] == ["1", "900", "2"]
 
     def test_errors(self, channel: grpc.Channel) -> None:
@@ -105,19 +136,29 @@ class TestGrpcio:
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             if host.ask(lambda: any(held.request.id == "deadline" for held in host.core.held)):
                 break
-        host.wait_until(lambda: any(held.request.id == "deadline" and held.is_cancelled for held in host.core.held))
+        host.wait_until(
+            lambda: any(
+                held.request.id == "deadline" and held.is_cancelled for held in host.core.held
+            )
+        )
 
     def test_cancelling_cancels_the_work(self, host: Host, channel: grpc.Channel) -> None:
         future = infer_method(channel).future(one("held", request_id="cancel"))
         host.wait_until(lambda: any(held.request.id == "cancel" for held in host.core.held))
         future.cancel()
-        host.wait_until(lambda: any(held.request.id == "cancel" and held.is_cancelled for held in host.core.held))
+        host.wait_until(
+            lambda: any(
+                held.request.id == "cancel" and held.is_cancelled for held in host.core.held
+            )
+        )
 
     def test_closing_the_channel_cancels_the_work(self, host: Host) -> None:
         with grpc.insecure_channel(host.address) as channel:
             call = infer_method(channel).future(one("held", request_id="gone"))
             host.wait_until(lambda: any(held.request.id == "gone" for held in host.core.held))
-        host.wait_until(lambda: any(held.request.id == "gone" and held.is_cancelled for held in host.core.held))
+        host.wait_until(
+            lambda: any(held.request.id == "gone" and held.is_cancelled for held in host.core.held)
+        )
         assert call.code() is grpc.StatusCode.CANCELLED
 
     def test_a_stream_of_many_requests(self, channel: grpc.Channel) -> None:
@@ -131,31 +172,49 @@ class TestGrpcio:
 
     def test_a_slow_reader_is_waited_for_within_limits(self, channel: grpc.Channel) -> None:
         """Responses exceed the client's window while it does not read."""
-        call = stream_method(channel)(iter([one("identity", bytes(200_000), str(i)) for i in range(20)]), timeout=60)
+        call = stream_method(channel)(
+            iter([one("identity", bytes(200_000), str(i)) for i in range(20)]), timeout=60
+        )
         gate = threading.Event()
         threading.Timer(0.05, gate.set).start()
         gate.wait()
         assert [response.infer_response.id for response in call] == [str(i) for i in range(20)]
 
     def test_metadata_of_any_kind(self, channel: grpc.Channel) -> None:
-        metadata = [("x-text", "some words"), ("x-data-bin", bytes(range(256))), ("x-text", "again")]
-        assert infer_method(channel)(one("identity"), metadata=metadata, timeout=30).model_name == "identity"
+        metadata = [
+            ("x-text", "some words"),
+            ("x-data-bin", bytes(range(256))),
+            ("x-text", "again"),
+        ]
+        assert (
+            infer_method(channel)(one("identity"), metadata=metadata, timeout=30).model_name
+            == "identity"
+        )
 
     def test_large_metadata(self, channel: grpc.Channel) -> None:
-        assert infer_method(channel)(one("identity"), metadata=[("x-token", "t" * 7000)], timeout=30).model_name == "identity"
+        assert (
+            infer_method(channel)(
+                one("identity"), metadata=[("x-token", "t" * 7000)], timeout=30
+            ).model_name
+            == "identity"
+        )
 
     def test_metadata_that_changes_every_time(self, channel: grpc.Channel) -> None:
         infer = infer_method(channel)
         for i in range(500):
             metadata = [("traceparent", f"00-{i:032x}-{i:016x}-01"), ("x-request", str(i))]
-            assert infer(one("identity", request_id=str(i)), metadata=metadata, timeout=30).id == str(i)
+            assert infer(
+                one("identity", request_id=str(i)), metadata=metadata, timeout=30
+            ).id == str(i)
 
 
 class TestGrpcioAsyncio:
     async def test_unary_and_stream(self, host: Host) -> None:
         async with grpc.aio.insecure_channel(host.address, options=UNLIMITED) as channel:
             infer = infer_method(channel)
-            found = await asyncio.gather(*(infer(one("identity", bytes(4 * i), str(i)), timeout=60) for i in range(300)))
+            found = await asyncio.gather(
+                *(infer(one("identity", bytes(4 * i), str(i)), timeout=60) for i in range(300))
+            )
             assert [response.id for response in found] == [str(i) for i in range(300)]
             call = stream_method(channel)(timeout=60)
             for i in range(50):
@@ -172,7 +231,9 @@ class TestGrpcioAsyncio:
             while not any(held.request.id == "task" for held in host.core.held):
                 await asyncio.sleep(0.001)
             task.cancel()
-            while not any(held.request.id == "task" and held.is_cancelled for held in host.core.held):
+            while not any(
+                held.request.id == "task" and held.is_cancelled for held in host.core.held
+            ):
                 await asyncio.sleep(0.001)
 
 
@@ -209,10 +270,25 @@ class TestTls:
     @pytest.fixture
     def certificate(self, tmp_path: Path) -> tuple[Path, Path]:
         key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        command = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ]
         names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
         try:
-            subprocess.run([*command, *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+            subprocess.run(
+                [*command, *names, "-keyout", str(key), "-out", str(certificate)],
+                check=True,
+                capture_output=True,
+            )
         except FileNotFoundError:
             pytest.skip("openssl is needed to make a certificate")
         return certificate, key
@@ -222,10 +298,18 @@ class TestTls:
         context.load_cert_chain(*certificate)
         context.set_alpn_protocols(["h2"])
         credentials = grpc.ssl_channel_credentials(certificate[0].read_bytes())
-        with hosted(tls=context) as host, grpc.secure_channel(f"localhost:{host.port}", credentials, options=UNLIMITED) as channel:
+        with (
+            hosted(tls=context) as host,
+            grpc.secure_channel(
+                f"localhost:{host.port}", credentials, options=UNLIMITED
+            ) as channel,
+        ):
             for size in (4, 100_000, 20_000_000):
                 data = np.random.default_rng(size).bytes(size)
-                assert infer_method(channel)(one("identity", data), timeout=60).raw_output_contents[0] == data
+                assert (
+                    infer_method(channel)(one("identity", data), timeout=60).raw_output_contents[0]
+                    == data
+                )
 
     def test_without_h2_the_connection_is_closed(self, certificate: tuple[Path, Path]) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -233,7 +317,10 @@ class TestTls:
         context.set_alpn_protocols(["h2"])
         plain = ssl.create_default_context(cafile=str(certificate[0]))
         with hosted(tls=context) as host:
-            with socket.create_connection(("localhost", host.port)) as raw, plain.wrap_socket(raw, server_hostname="localhost") as secured:
+            with (
+                socket.create_connection(("localhost", host.port)) as raw,
+                plain.wrap_socket(raw, server_hostname="localhost") as secured,
+            ):
                 assert secured.recv(100) == b""
             assert host.frontend.counters.failures["alpn"] == 1
 
@@ -249,7 +336,9 @@ class TestTritonclient:
             inputs = [triton.InferInput(f"INPUT{i}", [1, 16], "FP32") for i in range(2)]
             for i, tensor in enumerate(inputs):
                 tensor.set_data_from_numpy(np.full((1, 16), i + 2, np.float32))
-            result = client.infer("add_sub", inputs, request_id="1", timeout=1000, parameters={"x": 1})
+            result = client.infer(
+                "add_sub", inputs, request_id="1", timeout=1000, parameters={"x": 1}
+            )
             assert result.as_numpy("OUTPUT0").tolist() == [[5.0] * 16]
             assert result.as_numpy("OUTPUT1").tolist() == [[-1.0] * 16]
 
@@ -268,7 +357,9 @@ class TestTritonclient:
             client.start_stream(callback=lambda result, error: found.put((result, error)))
             count = triton.InferInput("IN", [1], "INT32")
             count.set_data_from_numpy(np.array([5], np.int32))
-            client.async_stream_infer("repeat", [count], request_id="r", enable_empty_final_response=True)
+            client.async_stream_infer(
+                "repeat", [count], request_id="r", enable_empty_final_response=True
+            )
             answers = [found.get(timeout=30) for _ in range(6)]
             assert [int(result.as_numpy("OUT")[0]) for result, _ in answers[:5]] == list(range(5))
             assert answers[5][0].get_response().parameters["triton_final_response"].bool_param
@@ -278,5 +369,7 @@ class TestTritonclient:
         async with triton_aio.InferenceServerClient(host.address) as client:
             tensor = triton_aio.InferInput("INPUT0", [3], "FP32")
             tensor.set_data_from_numpy(np.array([1, 2, 3], np.float32))
-            results = await asyncio.gather(*(client.infer("identity", [tensor], request_id=str(i)) for i in range(100)))
+            results = await asyncio.gather(
+                *(client.infer("identity", [tensor], request_id=str(i)) for i in range(100))
+            )
             assert {result.get_response().id for result in results} == {str(i) for i in range(100)}

@@ -31,7 +31,13 @@ input()
 
 
 def test_servers_end_with_the_tests_that_started_them() -> None:
-    tests = subprocess.Popen([sys.executable, "-c", TESTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    tests = subprocess.Popen(
+        [sys.executable, "-c", TESTS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     assert tests.stdin is not None
     assert tests.stdout is not None
     with tests.stdin, tests.stdout:

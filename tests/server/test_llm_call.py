@@ -1,4 +1,5 @@
-"""The internal call (naiad.ipc.generation_call) answers alike on every language backend; grammars hold."""
+"""The internal call (naiad.ipc.generation_call) answers alike on every language backend; grammars
+hold."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ import pytest
 
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.tensor import Tensor
-from naiad.ipc.generation_call import CALL_PARAMETER, GenerationCall, GenerationEvent, GrammarCall, generation_request, read_event
+from naiad.ipc.generation_call import (
+    CALL_PARAMETER,
+    GenerationCall,
+    GenerationEvent,
+    GrammarCall,
+    generation_request,
+    read_event,
+)
 from naiad.llm.parameters import SamplingParameters
 from tests.server.harness import Server
 
@@ -22,7 +30,11 @@ def spec(server: Server, model: str) -> ModelSpec:
     config = json.loads(server.get(f"/v2/models/{model}/config")[1])
     inputs = {
         one["name"]: TensorSpec(
-            one["name"], one["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES"), one["dims"], [], one["optional"]
+            one["name"],
+            one["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES"),
+            one["dims"],
+            [],
+            one["optional"],
         )
         for one in config["input"]
     }
@@ -38,7 +50,9 @@ def call(server: Server, model: str, **fields: Any) -> tuple[int, list[Generatio
     if status != 200:
         return status, found[0]["error"]
     tensors = [bytes(one[CALL_PARAMETER]) for one in found]
-    return status, [read_event([Tensor(CALL_PARAMETER, "UINT8", [len(data)], data)]) for data in tensors]
+    return status, [
+        read_event([Tensor(CALL_PARAMETER, "UINT8", [len(data)], data)]) for data in tensors
+    ]
 
 
 def _plain(tensor: Tensor) -> Any:
@@ -56,7 +70,12 @@ def test_events_of_a_chat(llm_server: Server, model: str) -> None:
     for index in range(2):
         pieces = [piece for event in events for piece in event.pieces if piece.index == index]
         assert [piece.finish_reason for piece in pieces] == [None] * 5 + ["length"]
-        assert all(len(piece.token_ids) == 1 and piece.logprobs is not None and len(piece.logprobs[0].top) == 2 for piece in pieces)
+        assert all(
+            len(piece.token_ids) == 1
+            and piece.logprobs is not None
+            and len(piece.logprobs[0].top) == 2
+            for piece in pieces
+        )
     assert (events[-1].num_prompt_tokens, events[-1].num_output_tokens) == (21, 12)
 
 
@@ -68,7 +87,9 @@ def test_one_event_with_everything(llm_server: Server, model: str) -> None:
     assert isinstance(whole, list)
     assert isinstance(pieces, list)
     assert len(whole) == 1
-    assert whole[0].pieces[0].token_ids == [token for event in pieces for token in event.pieces[0].token_ids]
+    assert whole[0].pieces[0].token_ids == [
+        token for event in pieces for token in event.pieces[0].token_ids
+    ]
     assert whole[0].pieces[0].text == "".join(event.pieces[0].text for event in pieces)
 
 
@@ -78,7 +99,10 @@ def test_one_event_with_everything(llm_server: Server, model: str) -> None:
         ({}, "expected either a prompt or messages"),
         ({"prompt": "x", "parameters": SamplingParameters(temperature=-1.0)}, "temperature is -1"),
         ({"prompt": "x", "grammar": GrammarCall("haiku")}, "grammar kind is 'haiku'"),
-        ({"messages": USER, "template_arguments": {"messages": []}}, "'messages' cannot be an argument of the chat template"),
+        (
+            {"messages": USER, "template_arguments": {"messages": []}},
+            "'messages' cannot be an argument of the chat template",
+        ),
     ],
 )
 def test_what_is_wrong_is_a_400(llm_server: Server, fields: dict[str, Any], words: str) -> None:
@@ -98,7 +122,9 @@ def test_what_is_wrong_is_a_400(llm_server: Server, fields: dict[str, Any], word
 def test_answers_follow_a_schema(llm_server: Server, schema: dict[str, Any]) -> None:
     parameters = SamplingParameters(max_tokens=200, seed=4, n=2)
     grammar = GrammarCall("json_schema", json.dumps(schema))
-    status, events = call(llm_server, "tiny", prompt="json", parameters=parameters, grammar=grammar, is_streamed=False)
+    status, events = call(
+        llm_server, "tiny", prompt="json", parameters=parameters, grammar=grammar, is_streamed=False
+    )
     assert status == 200, events
     assert isinstance(events, list)
     for piece in events[0].pieces:
@@ -115,6 +141,11 @@ def test_answers_follow_a_schema(llm_server: Server, schema: dict[str, Any]) -> 
 
 @pytest.mark.skipif(find_spec("xgrammar") is None, reason="needs xgrammar (the grammar extra)")
 def test_a_schema_that_cannot_be_used_is_a_400(llm_server: Server) -> None:
-    for value, words in (("{", "the json_schema of the request cannot be used"), ('{"type": "no such type"}', "which is no type of JSON")):
-        status, message = call(llm_server, "tiny", prompt="x", grammar=GrammarCall("json_schema", value))
+    for value, words in (
+        ("{", "the json_schema of the request cannot be used"),
+        ('{"type": "no such type"}', "which is no type of JSON"),
+    ):
+        status, message = call(
+            llm_server, "tiny", prompt="x", grammar=GrammarCall("json_schema", value)
+        )
         assert (status, words in str(message)) == (400, True), message

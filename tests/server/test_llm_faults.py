@@ -1,4 +1,5 @@
-"""What clients do wrong to a language model, and how they read: each is that request's error, and the model goes on."""
+"""What clients do wrong to a language model, and how they read: each is that request's error, and
+the model goes on."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def _server(llm_server: Server) -> Server:
         ({"logit_bias": json.dumps(dict.fromkeys(range(2000), 1))}, "logit_bias has 2000 entries"),
         ({"logit_bias": json.dumps({"999999": 1})}, "logit_bias names token 999999"),
         ({"stop_token_ids": -5}, "stop_token_ids names token -5"),
-        ({"text_input": "x" * 3_000_000}, "the prompt has 3000000 tokens, the model's context is 4096"),
+        (
+            {"text_input": "x" * 3_000_000},
+            "the prompt has 3000000 tokens, the model's context is 4096",
+        ),
         ({"text_input": ""}, "the prompt is empty"),
     ],
     ids=lambda value: str(value)[:40],
@@ -53,7 +57,12 @@ def test_values_out_of_bounds_are_named(server: Server, fields: dict[str, Any], 
 def test_more_tokens_than_the_context_holds_end_with_it(server: Server, max_tokens: int) -> None:
     answer = generate(server, text_input="x" * (CONTEXT - 6), max_tokens=max_tokens, **GREEDY)
     assert answer["finish_reason"] == "length"
-    body = {"model": "tiny", "prompt": "x" * (CONTEXT - 6), "max_tokens": max_tokens, "ignore_eos": True}
+    body = {
+        "model": "tiny",
+        "prompt": "x" * (CONTEXT - 6),
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+    }
     status, found = server.post("/v1/completions", body)
     assert (status, json.loads(found)["usage"]["completion_tokens"]) == (200, 6)
 
@@ -88,7 +97,10 @@ def test_bytes_that_are_no_text_are_refused(server: Server) -> None:
     ("path", "body"),
     [
         ("/v1/completions", b'{"model": "tiny", "prompt": "\xff\xfe"}'),
-        ("/v1/chat/completions", b'{"model": "tiny", "messages": [{"role": "user", "content": "\xff"}]}'),
+        (
+            "/v1/chat/completions",
+            b'{"model": "tiny", "messages": [{"role": "user", "content": "\xff"}]}',
+        ),
         ("/v2/models/tiny/generate", b'{"text_input": "\xff"}'),
         ("/v2/models/tiny/generate_stream", b'{"text_input": "\xff", "stream": true}'),
     ],
@@ -104,16 +116,23 @@ def test_more_completions_than_may_wait_is_no_overload(server: Server) -> None:
 
 
 def test_half_of_a_pair_of_surrogates_is_refused_or_replaced(server: Server) -> None:
-    status, body = server.post("/v1/completions", b'{"model": "tiny", "prompt": "\\ud800", "max_tokens": 1}')
+    status, body = server.post(
+        "/v1/completions", b'{"model": "tiny", "prompt": "\\ud800", "max_tokens": 1}'
+    )
     assert status in (200, 400), body
     assert generate(server, text_input="still fine", max_tokens=1)
 
 
 def test_a_slow_reader_misses_nothing_and_holds_nobody_up(server: Server) -> None:
-    """The stream is longer than all buffers on the way; what was not read is merged, and read at the end."""
+    """The stream is longer than all buffers on the way; what was not read is merged, and read at
+    the end."""
     num_tokens = 3500
-    expected = generate(server, text_input="slow", max_tokens=num_tokens, n=4, **GREEDY)["text_output"]
-    body = json.dumps({"text_input": "slow", "max_tokens": num_tokens, "n": 4, "stream": True, **GREEDY}).encode()
+    expected = generate(server, text_input="slow", max_tokens=num_tokens, n=4, **GREEDY)[
+        "text_output"
+    ]
+    body = json.dumps(
+        {"text_input": "slow", "max_tokens": num_tokens, "n": 4, "stream": True, **GREEDY}
+    ).encode()
     before = metric(server, "vllm:generation_tokens_total", "tiny")
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -125,7 +144,12 @@ def test_a_slow_reader_misses_nothing_and_holds_nobody_up(server: Server) -> Non
         )
         eventually(lambda: metric(server, "vllm:generation_tokens_total", "tiny") > before + 100)
         assert generate(server, text_input="in between", max_tokens=2)
-        eventually(lambda: metric(server, "vllm:generation_tokens_total", "tiny") >= before + 4 * num_tokens and _is_idle(server, "tiny"))
+        eventually(
+            lambda: (
+                metric(server, "vllm:generation_tokens_total", "tiny") >= before + 4 * num_tokens
+                and _is_idle(server, "tiny")
+            )
+        )
         received = bytearray()
         while piece := slow.recv(1 << 16):
             received += piece
@@ -134,7 +158,11 @@ def test_a_slow_reader_misses_nothing_and_holds_nobody_up(server: Server) -> Non
         if line.startswith(b"data: "):
             event = json.loads(line[6:])
             indexes = event["index"] if isinstance(event["index"], list) else [event["index"]]
-            pieces = event["text_output"] if isinstance(event["text_output"], list) else [event["text_output"]]
+            pieces = (
+                event["text_output"]
+                if isinstance(event["text_output"], list)
+                else [event["text_output"]]
+            )
             for index, piece in zip(indexes, pieces, strict=True):
                 texts[index] += piece
     assert texts == expected

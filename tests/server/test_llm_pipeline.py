@@ -1,4 +1,5 @@
-"""Hugging Face pipelines in model.py, unmodified: alone, batched by config only, and a model with eight workers and a helper module."""
+"""Hugging Face pipelines in model.py, unmodified: alone, batched by config only, and a model with
+eight workers and a helper module."""
 
 from __future__ import annotations
 
@@ -90,12 +91,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("pipelines")
     checkpoint = write_checkpoint(folder / "checkpoint")
     repository = folder / "repository"
-    config = TENSORS + 'backend: "python"\n' + parameter("huggingface_model", checkpoint) + parameter("max_output_length", "6")
+    config = (
+        TENSORS
+        + 'backend: "python"\n'
+        + parameter("huggingface_model", checkpoint)
+        + parameter("max_output_length", "6")
+    )
     write_model(repository, "alone", config, {"1/model.py": PIPELINE})
-    write_model(repository, "batched", config + "max_batch_size: 8\ndynamic_batching { }\n", {"1/model.py": PIPELINE})
+    write_model(
+        repository,
+        "batched",
+        config + "max_batch_size: 8\ndynamic_batching { }\n",
+        {"1/model.py": PIPELINE},
+    )
     eight = TENSORS + 'backend: "python"\n' + parameter("max_output_length", "12")
     workers = "instance_group [ { count: 8 kind: KIND_CPU } ]\n"
-    write_model(repository, "eight", eight + workers, {"1/model.py": BABBLER, "1/babble.py": HELPER})
+    write_model(
+        repository, "eight", eight + workers, {"1/model.py": BABBLER, "1/babble.py": HELPER}
+    )
     with naiad([str(repository)]) as running:
         yield running
 

@@ -1,7 +1,8 @@
-"""A thousand requests through the whole server, by every way in, with random lengths, parameters and cancellations; and the engine's death.
+"""A thousand requests through the whole server, by every way in, with random lengths, parameters
+and cancellations; and the engine's death.
 
-Nothing is lost (each request that was not given up ends as it must), nothing leaks (descriptors, threads, pending requests), and
-every KV block comes back.
+Nothing is lost (each request that was not given up ends as it must), nothing leaks (descriptors,
+threads, pending requests), and every KV block comes back.
 """
 
 from __future__ import annotations
@@ -31,12 +32,20 @@ pytest.importorskip("transformers", reason="the tests' checkpoint is made by tra
 NUM_REQUESTS = 1000
 NUM_CLIENTS = 10
 MAX_OUTPUT = 40
-SETTINGS = {"device": "cpu", "num_threads": 1, "num_kv_blocks": 33, "max_num_seqs": 8, "max_num_batched_tokens": 128, "max_model_len": 512}
+SETTINGS = {
+    "device": "cpu",
+    "num_threads": 1,
+    "num_kv_blocks": 33,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 128,
+    "max_model_len": 512,
+}
 """Few blocks and slots: requests wait, prompts are cut, sequences are preempted."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One request. `leaves_after`: the client goes away after so many events; None: it stays to the end."""
+    """One request. `leaves_after`: the client goes away after so many events; None: it stays to the
+    end."""
 
     number: int
     way: str
@@ -49,13 +58,36 @@ class Plan(msgspec.Struct, frozen=True):
 
 def draw(number: int) -> Plan:
     source = random.Random(number)
-    sampling: dict[str, Any] = {"temperature": source.choice([0, 0.7, 1.5]), "ignore_eos": True, "seed": number}
-    sampling |= source.choice([{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {"repetition_penalty": 1.2}, {"presence_penalty": 0.5}])
+    sampling: dict[str, Any] = {
+        "temperature": source.choice([0, 0.7, 1.5]),
+        "ignore_eos": True,
+        "seed": number,
+    }
+    sampling |= source.choice(
+        [
+            {},
+            {"top_k": 5},
+            {"top_p": 0.8},
+            {"min_p": 0.1},
+            {"repetition_penalty": 1.2},
+            {"presence_penalty": 0.5},
+        ]
+    )
     way = source.choice(["openai_stream", "openai", "generate_stream", "generate", "grpc"])
     is_stream = way in ("openai_stream", "generate_stream", "grpc")
-    prompt = source.choice(["", "a shared beginning of some length, "]) + "p" * source.randint(1, 120)
+    prompt = source.choice(["", "a shared beginning of some length, "]) + "p" * source.randint(
+        1, 120
+    )
     leaves = source.randrange(3) if is_stream and source.random() < 0.25 else None
-    return Plan(number, way, prompt, source.randint(1, MAX_OUTPUT), source.choice([1, 1, 1, 2, 3]), sampling, leaves)
+    return Plan(
+        number,
+        way,
+        prompt,
+        source.randint(1, MAX_OUTPUT),
+        source.choice([1, 1, 1, 2, 3]),
+        sampling,
+        leaves,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +95,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("storm")
     checkpoint = write_checkpoint(folder / "checkpoint", max_positions=8192)
     for name, settings in (("stormy", SETTINGS), ("fragile", {"device": "cpu", "num_threads": 1})):
-        lines = parameter("checkpoint", checkpoint) + "".join(parameter(name, value) for name, value in settings.items())
+        lines = parameter("checkpoint", checkpoint) + "".join(
+            parameter(name, value) for name, value in settings.items()
+        )
         write_model(folder / "repository", name, 'backend: "llm"\n' + lines)
     with naiad([str(folder / "repository")]) as running:
         yield running
@@ -97,7 +131,13 @@ class Client:
     # Each returns the number of tokens that it was told of.
 
     def _openai_fields(self, plan: Plan) -> dict[str, Any]:
-        return {"model": "stormy", "prompt": plan.prompt, "max_tokens": plan.max_tokens, "n": plan.n, **plan.sampling}
+        return {
+            "model": "stormy",
+            "prompt": plan.prompt,
+            "max_tokens": plan.max_tokens,
+            "n": plan.n,
+            **plan.sampling,
+        }
 
     def _openai(self, plan: Plan) -> int | None:
         body = json.loads(b"".join(self._post("/v1/completions", self._openai_fields(plan), None)))
@@ -105,24 +145,50 @@ class Client:
         return body["usage"]["completion_tokens"]
 
     def _openai_stream(self, plan: Plan) -> int | None:
-        fields = {**self._openai_fields(plan), "stream": True, "stream_options": {"include_usage": True}}
+        fields = {
+            **self._openai_fields(plan),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         lines = self._post("/v1/completions", fields, plan.leaves_after)
         if plan.leaves_after is not None:
             return None
         assert lines[-2:] == [b"data: [DONE]\n", b"\n"]
-        events = [json.loads(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: {")]
-        ends = [choice["finish_reason"] for event in events for choice in event["choices"] if choice["finish_reason"]]
+        events = [
+            json.loads(line.removeprefix(b"data: "))
+            for line in lines
+            if line.startswith(b"data: {")
+        ]
+        ends = [
+            choice["finish_reason"]
+            for event in events
+            for choice in event["choices"]
+            if choice["finish_reason"]
+        ]
         assert ends == ["length"] * plan.n
         return events[-1]["usage"]["completion_tokens"]
 
     def _generate(self, plan: Plan) -> int | None:
-        fields = {"text_input": plan.prompt, "max_tokens": plan.max_tokens, "n": plan.n, "logprobs": 0, **plan.sampling}
+        fields = {
+            "text_input": plan.prompt,
+            "max_tokens": plan.max_tokens,
+            "n": plan.n,
+            "logprobs": 0,
+            **plan.sampling,
+        }
         body = json.loads(b"".join(self._post("/v2/models/stormy/generate", fields, None)))
         logprobs = body["logprobs"] if plan.n > 1 else [body["logprobs"]]
         return sum(len(json.loads(entry)) for entry in logprobs)
 
     def _generate_stream(self, plan: Plan) -> int | None:
-        fields = {"text_input": plan.prompt, "max_tokens": plan.max_tokens, "n": plan.n, "logprobs": 0, "stream": True, **plan.sampling}
+        fields = {
+            "text_input": plan.prompt,
+            "max_tokens": plan.max_tokens,
+            "n": plan.n,
+            "logprobs": 0,
+            "stream": True,
+            **plan.sampling,
+        }
         lines = self._post("/v2/models/stormy/generate_stream", fields, plan.leaves_after)
         if plan.leaves_after is not None:
             return None
@@ -130,7 +196,10 @@ class Client:
         for line in lines:
             if line.startswith(b"data: "):
                 entries = json.loads(line[6:])["logprobs"]
-                count += sum(len(json.loads(entry)) for entry in (entries if isinstance(entries, list) else [entries]))
+                count += sum(
+                    len(json.loads(entry))
+                    for entry in (entries if isinstance(entries, list) else [entries])
+                )
         return count
 
     def _post(self, path: str, fields: dict[str, Any], leaves_after: int | None) -> list[bytes]:
@@ -198,21 +267,38 @@ def storm(server: Server, plans: list[Plan]) -> list[Client]:
 
 
 def test_a_thousand_requests_leave_nothing_behind(server: Server) -> None:
-    assert not [failure for client in storm(server, [draw(number) for number in range(50)]) for failure in client.failures]
+    assert not [
+        failure
+        for client in storm(server, [draw(number) for number in range(50)])
+        for failure in client.failures
+    ]
     eventually(lambda: metric(server, "vllm:num_requests_running", "stormy") == 0)
     before, preempted = footprint(server), metric(server, "vllm:num_preemptions_total", "stormy")
     ended = metric(server, "vllm:request_success_total", "stormy", finished_reason="length")
     plans = [draw(number) for number in range(NUM_REQUESTS)]
     clients = storm(server, plans)
     assert not [failure for client in clients for failure in client.failures]
-    assert sum(client.num_completions for client in clients) == sum(plan.n for plan in plans if plan.leaves_after is None)
+    assert sum(client.num_completions for client in clients) == sum(
+        plan.n for plan in plans if plan.leaves_after is None
+    )
     assert sum(plan.leaves_after is not None for plan in plans) > 100
 
-    eventually(lambda: blocks(server, "used") == 0 and blocks(server, "free") == blocks(server, "max") == SETTINGS["num_kv_blocks"])
-    gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting", "nv_inference_pending_request_count")
+    eventually(
+        lambda: (
+            blocks(server, "used") == 0
+            and blocks(server, "free") == blocks(server, "max") == SETTINGS["num_kv_blocks"]
+        )
+    )
+    gauges = (
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "nv_inference_pending_request_count",
+    )
     eventually(lambda: all(metric(server, name, "stormy") == 0 for name in gauges))
     assert metric(server, "vllm:num_preemptions_total", "stormy") > preempted
-    gained = metric(server, "vllm:request_success_total", "stormy", finished_reason="length") - ended
+    gained = (
+        metric(server, "vllm:request_success_total", "stormy", finished_reason="length") - ended
+    )
     assert gained >= sum(client.num_completions for client in clients)
     eventually(lambda: all(count <= before[name] for name, count in footprint(server).items()))
 
@@ -242,12 +328,17 @@ def test_killing_the_engine_fails_every_open_request_within_a_second(server: Ser
         import tritonclient.grpc as grpcclient
 
         answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-        prompt, stream = grpcclient.InferInput("text_input", [1], "BYTES"), grpcclient.InferInput("stream", [1], "BOOL")
+        prompt, stream = (
+            grpcclient.InferInput("text_input", [1], "BYTES"),
+            grpcclient.InferInput("stream", [1], "BOOL"),
+        )
         prompt.set_data_from_numpy(np.array([b"doomed"], dtype=np.object_))
         stream.set_data_from_numpy(np.array([True]))
         with grpcclient.InferenceServerClient(server.grpc) as client:
             client.start_stream(callback=lambda result, error: answers.put((result, error)))
-            client.async_stream_infer("fragile", [prompt, stream], parameters={"max_tokens": 8000, "ignore_eos": True})
+            client.async_stream_infer(
+                "fragile", [prompt, stream], parameters={"max_tokens": 8000, "ignore_eos": True}
+            )
             answers.get(timeout=WAIT_S)
             started.wait(WAIT_S)
             error = None
@@ -260,7 +351,10 @@ def test_killing_the_engine_fails_every_open_request_within_a_second(server: Ser
     threads = [threading.Thread(target=read_grpc)] + [
         threading.Thread(target=read, args=(path, fields))
         for path, fields in (
-            ("/v2/models/fragile/generate_stream", {"text_input": "doomed", "stream": True, **long}),
+            (
+                "/v2/models/fragile/generate_stream",
+                {"text_input": "doomed", "stream": True, **long},
+            ),
             ("/v2/models/fragile/generate", {"text_input": "doomed", **long}),
             ("/v1/completions", {"model": "fragile", "prompt": "doomed", "stream": True, **long}),
         )
@@ -278,5 +372,7 @@ def test_killing_the_engine_fails_every_open_request_within_a_second(server: Ser
     assert max(end_s for _, end_s, _ in found) - killed_s < 1.0
     eventually(lambda: server.is_ready("/v2/models/fragile/ready"))
     assert _worker(server, "fragile") != worker
-    status, body = server.post("/v2/models/fragile/generate", {"text_input": "back", "max_tokens": 2, "ignore_eos": True})
+    status, body = server.post(
+        "/v2/models/fragile/generate", {"text_input": "back", "max_tokens": 2, "ignore_eos": True}
+    )
     assert status == 200, body

@@ -1,4 +1,5 @@
-"""backend: "tensorrtllm": the inflight_batcher_llm tensors, whole and streamed, over HTTP and gRPC."""
+"""backend: "tensorrtllm": the inflight_batcher_llm tensors, whole and streamed, over HTTP and
+gRPC."""
 
 from __future__ import annotations
 
@@ -23,11 +24,21 @@ def tokens(text: bytes) -> list[int]:
     return [FIRST + alphabet.index("Ġ" if byte == 32 else chr(byte)) for byte in text]
 
 
-def infer(server: Server, model: str = "tensorrt_llm_whole", outputs: list[str] | None = None, **fields: Any) -> Any:
+def infer(
+    server: Server,
+    model: str = "tensorrt_llm_whole",
+    outputs: list[str] | None = None,
+    **fields: Any,
+) -> Any:
     import tritonclient.http as httpclient
 
     ids = tokens(PROMPT)
-    values: dict[str, Any] = {"input_ids": np.array([ids], np.int32), "input_lengths": [len(ids)], "request_output_len": [6], **fields}
+    values: dict[str, Any] = {
+        "input_ids": np.array([ids], np.int32),
+        "input_lengths": [len(ids)],
+        "request_output_len": [6],
+        **fields,
+    }
     inputs = []
     for name, value in values.items():
         array = _array(value)
@@ -35,10 +46,22 @@ def infer(server: Server, model: str = "tensorrt_llm_whole", outputs: list[str] 
         one.set_data_from_numpy(array)
         inputs.append(one)
     with httpclient.InferenceServerClient(server.http) as client:
-        return client.infer(model, inputs, outputs=[httpclient.InferRequestedOutput(name) for name in outputs] if outputs else None)
+        return client.infer(
+            model,
+            inputs,
+            outputs=[httpclient.InferRequestedOutput(name) for name in outputs]
+            if outputs
+            else None,
+        )
 
 
-_TYPES = {"int32": "INT32", "float32": "FP32", "bool": "BOOL", "uint64": "UINT64", "float16": "FP16"}
+_TYPES = {
+    "int32": "INT32",
+    "float32": "FP32",
+    "bool": "BOOL",
+    "uint64": "UINT64",
+    "float16": "FP16",
+}
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
@@ -58,17 +81,29 @@ def test_greedy_by_default_with_the_prompt_in_front(llm_server: Server) -> None:
 
 def test_log_probs_counts_and_no_prompt(llm_server: Server) -> None:
     result = infer(
-        llm_server, exclude_input_in_output=[True], return_log_probs=[True], return_num_input_tokens=[True], return_num_output_tokens=[True]
+        llm_server,
+        exclude_input_in_output=[True],
+        return_log_probs=[True],
+        return_num_input_tokens=[True],
+        return_num_output_tokens=[True],
     )
     assert result.as_numpy("output_ids").shape == (1, 1, 6)
-    assert result.as_numpy("cum_log_probs")[0, 0] == pytest.approx(result.as_numpy("output_log_probs").sum(), abs=1e-4)
+    assert result.as_numpy("cum_log_probs")[0, 0] == pytest.approx(
+        result.as_numpy("output_log_probs").sum(), abs=1e-4
+    )
     assert result.as_numpy("num_input_tokens").tolist() == [[len(PROMPT)]]
     assert result.as_numpy("num_output_tokens").tolist() == [[6]]
 
 
 def test_every_requested_output_is_there(llm_server: Server) -> None:
     """An ensemble waits for all that it maps, also for what nobody asked to compute."""
-    names = ["output_ids", "cum_log_probs", "output_log_probs", "context_logits", "generation_logits"]
+    names = [
+        "output_ids",
+        "cum_log_probs",
+        "output_log_probs",
+        "context_logits",
+        "generation_logits",
+    ]
     result = infer(llm_server, outputs=names)
     assert all(result.as_numpy(name) is not None for name in names)
 
@@ -83,14 +118,22 @@ def test_end_id_and_stop_words_end_the_sequence(llm_server: Server) -> None:
     assert stopped.as_numpy("output_ids")[0, 0].tolist() == expected[: at + 1]
 
 
-def test_the_pad_token_that_preprocessing_sends_to_every_decoder_makes_no_difference(llm_server: Server) -> None:
-    result = infer(llm_server, exclude_input_in_output=[True], decoder_input_ids=[2], decoder_input_lengths=[1])
+def test_the_pad_token_that_preprocessing_sends_to_every_decoder_makes_no_difference(
+    llm_server: Server,
+) -> None:
+    result = infer(
+        llm_server, exclude_input_in_output=[True], decoder_input_ids=[2], decoder_input_lengths=[1]
+    )
     assert result.as_numpy("output_ids")[0, 0].tolist() == reference(llm_server, PROMPT, 6)
 
 
 def test_bad_words_and_bias_keep_tokens_out(llm_server: Server) -> None:
     first = reference(llm_server, PROMPT, 1)[0]
-    banned = infer(llm_server, exclude_input_in_output=[True], bad_words_list=np.array([[[first], [1]]], np.int32))
+    banned = infer(
+        llm_server,
+        exclude_input_in_output=[True],
+        bad_words_list=np.array([[[first], [1]]], np.int32),
+    )
     assert first not in banned.as_numpy("output_ids")[0, 0].tolist()
     bias = np.zeros((1, 259), np.float32)
     bias[0, 77] = 1000
@@ -99,10 +142,19 @@ def test_bad_words_and_bias_keep_tokens_out(llm_server: Server) -> None:
 
 
 def test_seeded_sampling_repeats_itself(llm_server: Server) -> None:
-    fields = {"runtime_top_k": [50], "temperature": [1.5], "seed": np.array([[11]], np.uint64), "exclude_input_in_output": [True]}
+    fields = {
+        "runtime_top_k": [50],
+        "temperature": [1.5],
+        "seed": np.array([[11]], np.uint64),
+        "exclude_input_in_output": [True],
+    }
     first, second = (infer(llm_server, **fields).as_numpy("output_ids").tolist() for _ in range(2))
     assert first == second
-    other = infer(llm_server, **{**fields, "seed": np.array([[12]], np.uint64)}).as_numpy("output_ids").tolist()
+    other = (
+        infer(llm_server, **{**fields, "seed": np.array([[12]], np.uint64)})
+        .as_numpy("output_ids")
+        .tolist()
+    )
     assert other != first
 
 
@@ -111,9 +163,18 @@ def test_seeded_sampling_repeats_itself(llm_server: Server) -> None:
     [
         ({"beam_width": [4]}, "input 'beam_width' is 4, expected 1"),
         ({"return_context_logits": [True]}, "input 'return_context_logits' cannot be honoured"),
-        ({"streaming": [True]}, "Streaming is only supported with model that is deployed using decoupled mode."),
-        ({"prompt_embedding_table": np.ones((1, 2, 3), np.float16)}, "input 'prompt_embedding_table' cannot be honoured: no prompt tuning"),
-        ({"decoder_input_ids": [5, 6], "decoder_input_lengths": [2]}, "input 'decoder_input_ids' cannot be honoured: no encoder-decoder"),
+        (
+            {"streaming": [True]},
+            "Streaming is only supported with model that is deployed using decoupled mode.",
+        ),
+        (
+            {"prompt_embedding_table": np.ones((1, 2, 3), np.float16)},
+            "input 'prompt_embedding_table' cannot be honoured: no prompt tuning",
+        ),
+        (
+            {"decoder_input_ids": [5, 6], "decoder_input_lengths": [2]},
+            "input 'decoder_input_ids' cannot be honoured: no encoder-decoder",
+        ),
         (
             {
                 "input_ids": np.ones((2, 11), np.int32),
@@ -124,7 +185,10 @@ def test_seeded_sampling_repeats_itself(llm_server: Server) -> None:
         ),
         ({"input_lengths": [99]}, "input 'input_lengths' is 99, but 'input_ids' has 11 tokens"),
         ({"request_output_len": [0]}, "max_tokens is 0, expected at least 1"),
-        ({"stop_words_list": np.array([[[5, 6], [7, -1]]], np.int32)}, "input 'stop_words_list' says that a word ends at 7"),
+        (
+            {"stop_words_list": np.array([[[5, 6], [7, -1]]], np.int32)},
+            "input 'stop_words_list' says that a word ends at 7",
+        ),
     ],
 )
 def test_refusals(llm_server: Server, fields: dict[str, Any], words: str) -> None:
@@ -152,7 +216,9 @@ def test_streams_new_tokens_only(llm_server: Server) -> None:
     found: list[int] = []
     with grpcclient.InferenceServerClient(llm_server.grpc) as client:
         client.start_stream(callback=lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("tensorrt_llm", inputs, request_id="one", enable_empty_final_response=True)
+        client.async_stream_infer(
+            "tensorrt_llm", inputs, request_id="one", enable_empty_final_response=True
+        )
         is_final = False
         while not is_final:
             result, error = answers.get(timeout=WAIT_S)

@@ -24,15 +24,30 @@ def test_metadata_lists_the_tensors(llm_server: Server) -> None:
 
 
 def test_tutorial_request(llm_server: Server) -> None:
-    """The curl line of Triton's quick start: the prompt comes back, sampling parameters are flat keys, 16 tokens by default."""
-    answer = generate(llm_server, MODEL, text_input="What is Triton?", parameters={"stream": False, "temperature": 0, "ignore_eos": True})
+    """The curl line of Triton's quick start: the prompt comes back, sampling parameters are flat
+    keys, 16 tokens by default."""
+    answer = generate(
+        llm_server,
+        MODEL,
+        text_input="What is Triton?",
+        parameters={"stream": False, "temperature": 0, "ignore_eos": True},
+    )
     assert answer["text_output"].startswith("What is Triton?")
-    bare = generate(llm_server, "tiny", text_input="What is Triton?", temperature=0, ignore_eos=True, max_tokens=16)
+    bare = generate(
+        llm_server,
+        "tiny",
+        text_input="What is Triton?",
+        temperature=0,
+        ignore_eos=True,
+        max_tokens=16,
+    )
     assert answer["text_output"] == "What is Triton?" + bare["text_output"]
 
 
 def test_sampling_parameters_as_json_and_what_return_asks_for(llm_server: Server) -> None:
-    sampling = json.dumps({"temperature": "0", "max_tokens": 5, "ignore_eos": True, "n": 2, "logprobs": 2})
+    sampling = json.dumps(
+        {"temperature": "0", "max_tokens": 5, "ignore_eos": True, "n": 2, "logprobs": 2}
+    )
     answer = generate(
         llm_server, MODEL, text_input="Hi", sampling_parameters=sampling, exclude_input_in_output=True, return_finish_reason=True,
         return_cumulative_logprob=True, return_logprobs=True, return_num_input_tokens=True, return_num_output_tokens=True,
@@ -47,7 +62,14 @@ def test_sampling_parameters_as_json_and_what_return_asks_for(llm_server: Server
 
 
 def test_stream_has_no_prompt_and_says_none_until_the_end(llm_server: Server) -> None:
-    fields = {"text_input": "Hi", "stream": True, "return_finish_reason": True, "temperature": 0, "max_tokens": 4, "ignore_eos": True}
+    fields = {
+        "text_input": "Hi",
+        "stream": True,
+        "return_finish_reason": True,
+        "temperature": 0,
+        "max_tokens": 4,
+        "ignore_eos": True,
+    }
     status, body = llm_server.post(f"/v2/models/{MODEL}/generate_stream", fields)
     assert status == 200
     found = [json.loads(line.removeprefix(b"data: ")) for line in body.split(b"\n\n") if line]
@@ -57,10 +79,22 @@ def test_stream_has_no_prompt_and_says_none_until_the_end(llm_server: Server) ->
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"stream": True, "exclude_input_in_output": False}, "When streaming, `exclude_input_in_output` = False is not allowed."),
-        ({"use_beam_search": True}, "sampling parameter 'use_beam_search' is True, which cannot be honoured"),
-        ({"sampling_parameters": '{"best_of": 3}'}, "sampling parameter 'best_of' is 3, expected n (1)"),
-        ({"sampling_parameters": '{"temprature": 1}'}, "unknown sampling parameter 'temprature'; did you mean 'temperature'?"),
+        (
+            {"stream": True, "exclude_input_in_output": False},
+            "When streaming, `exclude_input_in_output` = False is not allowed.",
+        ),
+        (
+            {"use_beam_search": True},
+            "sampling parameter 'use_beam_search' is True, which cannot be honoured",
+        ),
+        (
+            {"sampling_parameters": '{"best_of": 3}'},
+            "sampling parameter 'best_of' is 3, expected n (1)",
+        ),
+        (
+            {"sampling_parameters": '{"temprature": 1}'},
+            "unknown sampling parameter 'temprature'; did you mean 'temperature'?",
+        ),
         ({"image": ["aGVsbG8="]}, "input 'image' cannot be used"),
     ],
 )

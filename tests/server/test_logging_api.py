@@ -1,4 +1,5 @@
-"""The logging extension on both protocols: what is logged can be changed while the server runs, where to cannot."""
+"""The logging extension on both protocols: what is logged can be changed while the server runs,
+where to cannot."""
 
 from __future__ import annotations
 
@@ -39,17 +40,23 @@ def client(request: pytest.FixtureRequest, server: Server) -> Iterator[Any]:
     module: ModuleType = request.param
     with module.InferenceServerClient(server.http if module is http_client else server.grpc) as one:
         yield one
-        one.update_log_settings({name: value for name, value in DEFAULTS.items() if name != "log_file"})
+        one.update_log_settings(
+            {name: value for name, value in DEFAULTS.items() if name != "log_file"}
+        )
 
 
 def shown(settings: Any) -> dict[str, Any]:
     if isinstance(settings, dict):
         return settings
-    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in settings.settings.items()}
+    return {
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in settings.settings.items()
+    }
 
 
 def lines_of_a_request(server: Server) -> list[str]:
-    """What the model logs in one request, by level; the error line is the last one of them that is always there."""
+    """What the model logs in one request, by level; the error line is the last one of them that is
+    always there."""
     since = len(server.lines)
     tensor = http_client.InferInput("AMOUNT", [1], "FP64")
     tensor.set_data_from_numpy(np.array([1.0]))
@@ -91,7 +98,10 @@ def test_the_format(client: Any, server: Server) -> None:
 
 def test_the_file_cannot_be_changed(client: Any, tmp_path: Path) -> None:
     target = tmp_path / "written.log"
-    with pytest.raises(InferenceServerException, match="log file location can not be updated through network protocol"):
+    with pytest.raises(
+        InferenceServerException,
+        match="log file location can not be updated through network protocol",
+    ):
         client.update_log_settings({"log_file": str(target)})
     assert not target.exists()
     assert shown(client.get_log_settings())["log_file"] == ""
@@ -108,12 +118,24 @@ def test_a_refused_update_changes_nothing(client: Any) -> None:
     [
         ({"log_info": "x"}, 500, "attempt to access JSON non-boolean as boolean"),
         ({"log_error": 3}, 500, "attempt to access JSON non-boolean as boolean"),
-        ({"log_verbose_level": -1}, 500, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
-        ({"log_verbose_level": True}, 500, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        (
+            {"log_verbose_level": -1},
+            500,
+            "attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
+        (
+            {"log_verbose_level": True},
+            500,
+            "attempt to access JSON non-unsigned-integer as unsigned-integer",
+        ),
         ({"log_format": 3}, 500, "attempt to access JSON non-string as string"),
         ({"log_format": "x"}, 503, "invalid argument for --log_format, got: x"),
         ({"log_file": ""}, 501, "log file location can not be updated through network protocol"),
-        (b"{", 500, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
+        (
+            b"{",
+            500,
+            "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+        ),
     ],
 )
 def test_words_of_http(server: Server, body: Any, status: int, words: str) -> None:
@@ -141,5 +163,8 @@ def test_words_of_grpc(server: Server, settings: dict[str, Any], words: str) -> 
     request = grpc_client.service_pb2.LogSettingsRequest()
     for name, value in settings.items():
         setattr(request.settings[name], kinds[type(value)], value)
-    with grpc_client.InferenceServerClient(server.grpc) as client, pytest.raises(Exception, match=words):
+    with (
+        grpc_client.InferenceServerClient(server.grpc) as client,
+        pytest.raises(Exception, match=words),
+    ):
         client._client_stub.LogSettings(request)

@@ -1,4 +1,5 @@
-"""Memory does not grow with the number of requests. The long version of this is `make soak` (bench/memory.py)."""
+"""Memory does not grow with the number of requests. The long version of this is `make soak`
+(bench/memory.py)."""
 
 from __future__ import annotations
 

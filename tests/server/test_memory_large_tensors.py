@@ -1,4 +1,5 @@
-"""Tensors of 300 MB with a /dev/shm of 64 MB, as containers have it: over gRPC, and over HTTP when its limit is raised."""
+"""Tensors of 300 MB with a /dev/shm of 64 MB, as containers have it: over gRPC, and over HTTP when
+its limit is raised."""
 
 from __future__ import annotations
 
@@ -16,14 +17,24 @@ import tritonclient.http as http_client
 from tests.server.harness import Server, launch_naiad
 
 NUM_VALUES = 75_000_000
-SMALL_SHM = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" "$@"')
+SMALL_SHM = (
+    "unshare",
+    "--mount",
+    "sh",
+    "-c",
+    'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" "$@"',
+)
 
 
 @pytest.fixture(scope="module")
 def server(repositories: Path) -> Iterator[Server]:
     if subprocess.run([*SMALL_SHM, "true"], capture_output=True).returncode:
         pytest.skip("no permission to mount a /dev/shm of 64 MB")
-    flags = [f"--http-max-input-size={1 << 30}", "--model-control-mode=explicit", "--load-model=identity_fp32"]
+    flags = [
+        f"--http-max-input-size={1 << 30}",
+        "--model-control-mode=explicit",
+        "--load-model=identity_fp32",
+    ]
     one = launch_naiad([str(repositories / "main")], flags, prefix=SMALL_SHM)
     try:
         yield one.wait_started()
@@ -39,5 +50,7 @@ def test_300_megabytes_pass(server: Server, module: ModuleType) -> None:
     tensor = module.InferInput("INPUT0", [array.size], "FP32")
     tensor.set_data_from_numpy(array)
     options = {"network_timeout": 300.0} if module is http_client else {}
-    with module.InferenceServerClient(server.http if module is http_client else server.grpc, **options) as client:
+    with module.InferenceServerClient(
+        server.http if module is http_client else server.grpc, **options
+    ) as client:
         assert np.array_equal(client.infer("identity_fp32", [tensor]).as_numpy("OUTPUT0"), array)

@@ -1,5 +1,5 @@
-"""Model control beyond single loads: overrides and attacks on them, dependents, many clients at once, loads from inside models,
-repositories side by side, retries, and what is left behind."""
+"""Model control beyond single loads: overrides and attacks on them, dependents, many clients at
+once, loads from inside models, repositories side by side, retries, and what is left behind."""
 
 from __future__ import annotations
 
@@ -17,8 +17,23 @@ import pytest
 
 from bench.process_tree import MIB, memory_bytes
 from tests.server.gates import eventually
-from tests.server.harness import Server, ServerFailedError, launch_naiad, naiad, process_name, process_tree, wait_gone
-from tests.server.model_folder import CONFIG_JSON, Control, model_code, put, write_ensemble, write_model
+from tests.server.harness import (
+    Server,
+    ServerFailedError,
+    launch_naiad,
+    naiad,
+    process_name,
+    process_tree,
+    wait_gone,
+)
+from tests.server.model_folder import (
+    CONFIG_JSON,
+    Control,
+    model_code,
+    put,
+    write_ensemble,
+    write_model,
+)
 
 EXPLICIT = "--model-control-mode=explicit"
 UNLOADED = ("UNAVAILABLE", "unloaded")
@@ -61,7 +76,10 @@ def encoded(text: str) -> str:
 
 
 def override(path: str = "1/model.py", text: str = "") -> dict[str, str]:
-    return {"config": json.dumps(CONFIG_JSON), f"file:{path}": encoded(text or model_code("override"))}
+    return {
+        "config": json.dumps(CONFIG_JSON),
+        f"file:{path}": encoded(text or model_code("override")),
+    }
 
 
 def temporary_folder(server: Server) -> Path:
@@ -71,7 +89,9 @@ def temporary_folder(server: Server) -> Path:
 # Overrides.
 
 
-def test_files_of_a_request_are_the_whole_model(control: Control, server: Server, repository: Path) -> None:
+def test_files_of_a_request_are_the_whole_model(
+    control: Control, server: Server, repository: Path
+) -> None:
     write_model(repository, "m", "disk")
     assert control.load("m", **override()) == (200, "")
     assert control.word("m") == "override"
@@ -85,7 +105,9 @@ def test_files_of_a_request_are_the_whole_model(control: Control, server: Server
     assert control.word("m") == "disk"
 
 
-def test_files_outlive_a_crash_of_the_worker(control: Control, server: Server, repository: Path) -> None:
+def test_files_outlive_a_crash_of_the_worker(
+    control: Control, server: Server, repository: Path
+) -> None:
     write_model(repository, "m", "disk")
     control.load("m", **override())
     since = len(server.lines)
@@ -111,11 +133,16 @@ def test_a_model_that_is_nowhere_may_come_with_a_request(control: Control) -> No
         "1\\..\\..\\evil", "..\\evil", "C:\\evil", "1/mo\0del.py", "1/mo\ndel.py", "n" * 300, "d/" * 600 + "f",
     ],
 )  # fmt: skip
-def test_a_path_that_leaves_the_model_is_refused(control: Control, server: Server, repository: Path, path: str) -> None:
+def test_a_path_that_leaves_the_model_is_refused(
+    control: Control, server: Server, repository: Path, path: str
+) -> None:
     write_model(repository, "m", "disk")
     control.load("m")
     status, words = control.load("m", **override(path, "evil"))
-    assert (status, words.startswith("Invalid file parameter 'file:") or "Unable to parse" in words) == (400, True), words
+    assert (
+        status,
+        words.startswith("Invalid file parameter 'file:") or "Unable to parse" in words,
+    ) == (400, True), words
     assert control.word("m") == "disk"
     assert list(temporary_folder(server).iterdir()) == []
     assert not Path("/tmp/naiad-evil").exists()
@@ -136,9 +163,22 @@ def test_a_link_cannot_be_planted(control: Control, repository: Path, tmp_path: 
     [
         ({"file:1/model.py": encoded("x")}, 500),
         ({"config": json.dumps(CONFIG_JSON), "file:1/model.py": "not base64!"}, 400),
-        ({"config": json.dumps(CONFIG_JSON), "file:1": encoded("x"), "file:1/model.py": encoded("x")}, 400),
+        (
+            {
+                "config": json.dumps(CONFIG_JSON),
+                "file:1": encoded("x"),
+                "file:1/model.py": encoded("x"),
+            },
+            400,
+        ),
         ({"config": json.dumps(CONFIG_JSON), "file:model.py": encoded("x")}, 400),
-        ({"config": json.dumps({**CONFIG_JSON, "name": "other"}), "file:1/model.py": encoded("x")}, 500),
+        (
+            {
+                "config": json.dumps({**CONFIG_JSON, "name": "other"}),
+                "file:1/model.py": encoded("x"),
+            },
+            500,
+        ),
         ({"config": "{", "file:1/model.py": encoded("x")}, 500),
     ],
 )
@@ -154,7 +194,23 @@ def test_a_bad_override_changes_nothing(
 
 @pytest.mark.parametrize(
     "name",
-    ["../m", "..", "a/b", "a\\b", "a\0b", "m;touch x", "$(touch x)", "`touch x`", "n" * 10_000, "ü", "m\n", " ", "%2e%2e", "~", "*"],
+    [
+        "../m",
+        "..",
+        "a/b",
+        "a\\b",
+        "a\0b",
+        "m;touch x",
+        "$(touch x)",
+        "`touch x`",
+        "n" * 10_000,
+        "ü",
+        "m\n",
+        " ",
+        "%2e%2e",
+        "~",
+        "*",
+    ],
 )
 @pytest.mark.parametrize("action", ["load", "unload", "infer", "config", "ready"])
 def test_odd_names_do_no_harm(control: Control, server: Server, action: str, name: str) -> None:
@@ -173,7 +229,9 @@ def test_odd_names_do_no_harm(control: Control, server: Server, action: str, nam
 # Ensembles.
 
 
-def test_parts_come_with_an_ensemble_and_go_when_nobody_needs_them(control: Control, server: Server, repository: Path) -> None:
+def test_parts_come_with_an_ensemble_and_go_when_nobody_needs_them(
+    control: Control, server: Server, repository: Path
+) -> None:
     write_model(repository, "part")
     write_ensemble(repository, "inner", "part")
     write_ensemble(repository, "outer", "inner")
@@ -200,7 +258,9 @@ def test_a_part_that_was_asked_for_by_name_stays(control: Control, repository: P
     assert states(control) == {"part": ("READY", ""), "ensemble": UNLOADED}
 
 
-def test_ensembles_go_with_a_part_and_return_with_it(control: Control, server: Server, repository: Path) -> None:
+def test_ensembles_go_with_a_part_and_return_with_it(
+    control: Control, server: Server, repository: Path
+) -> None:
     write_model(repository, "part", "first")
     write_ensemble(repository, "inner", "part")
     write_ensemble(repository, "outer", "inner")
@@ -233,7 +293,10 @@ def test_an_ensemble_says_what_is_wrong_with_its_part(control: Control, reposito
     write_ensemble(repository, "round", "about")
     write_ensemble(repository, "about", "round")
     status, words = control.load("round")
-    assert (status, "circular dependency between ensembles: round -> ... -> about -> round" in words) == (400, True)
+    assert (
+        status,
+        "circular dependency between ensembles: round -> ... -> about -> round" in words,
+    ) == (400, True)
     write_model(repository, "part", "good")
     assert control.load("part") == (200, "")
     assert control.word("unfit") == "good", "it was wanted, and waited for its part"
@@ -242,12 +305,16 @@ def test_an_ensemble_says_what_is_wrong_with_its_part(control: Control, reposito
 # Many at once.
 
 
-def test_twenty_clients_load_and_unload_the_same_model(control: Control, server: Server, repository: Path) -> None:
+def test_twenty_clients_load_and_unload_the_same_model(
+    control: Control, server: Server, repository: Path
+) -> None:
     write_model(repository, "m")
     write_ensemble(repository, "e", "m")
     with ThreadPoolExecutor(20) as pool:
         actions = [control.load if number % 2 else control.unload for number in range(100)]
-        results = list(pool.map(lambda action: action[1]("m" if action[0] % 3 else "e"), enumerate(actions)))
+        results = list(
+            pool.map(lambda action: action[1]("m" if action[0] % 3 else "e"), enumerate(actions))
+        )
     assert [result for result in results if result != (200, "")] == []
     assert control.load("e") == (200, "")
     assert control.word("e") == "m"
@@ -255,7 +322,9 @@ def test_twenty_clients_load_and_unload_the_same_model(control: Control, server:
     assert wait_gone([pid for pid in workers if pid != control.pid("m")]) == []
 
 
-def test_an_unload_waits_for_the_load_before_it(control: Control, server: Server, repository: Path, tmp_path: Path) -> None:
+def test_an_unload_waits_for_the_load_before_it(
+    control: Control, server: Server, repository: Path, tmp_path: Path
+) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     write_model(repository, "slow", initialize=f"open({str(fifo)!r}).read()")
@@ -296,12 +365,16 @@ class TritonPythonModel:
 """
 
 
-def write_caller(repository: Path, name: str, *, initialize: str = "pass", execute: str = "pass", extra: str = "") -> None:
+def write_caller(
+    repository: Path, name: str, *, initialize: str = "pass", execute: str = "pass", extra: str = ""
+) -> None:
     write_model(repository, name, extra=extra)
     put(repository / name / "1" / "model.py", CALLER.format(initialize=initialize, execute=execute))
 
 
-def test_a_model_loads_and_unloads_another_while_it_serves(control: Control, repository: Path) -> None:
+def test_a_model_loads_and_unloads_another_while_it_serves(
+    control: Control, repository: Path
+) -> None:
     write_model(repository, "target")
     actions = "pb_utils.load_model('target'); assert pb_utils.is_model_ready('target'); pb_utils.unload_model('target')"
     write_caller(repository, "caller", execute=actions)
@@ -312,7 +385,11 @@ def test_a_model_loads_and_unloads_another_while_it_serves(control: Control, rep
 
 def test_a_model_loads_with_files(control: Control, repository: Path) -> None:
     files = {"file:1/model.py": model_code("from the caller").encode()}
-    write_caller(repository, "caller", execute=f"pb_utils.load_model('fresh', {json.dumps(CONFIG_JSON)!r}, {files!r})")
+    write_caller(
+        repository,
+        "caller",
+        execute=f"pb_utils.load_model('fresh', {json.dumps(CONFIG_JSON)!r}, {files!r})",
+    )
     control.load("caller")
     assert control.word("caller") == "done"
     assert control.word("fresh") == "from"
@@ -329,20 +406,28 @@ def test_a_model_loads_another_from_initialize(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [("one", "one"), ("other", "one")])
-def test_a_load_that_would_wait_for_itself_is_refused(control: Control, repository: Path, one: str, other: str) -> None:
+def test_a_load_that_would_wait_for_itself_is_refused(
+    control: Control, repository: Path, one: str, other: str
+) -> None:
     write_caller(repository, "one", initialize=f"pb_utils.load_model({one!r})")
     write_caller(repository, "other", initialize=f"pb_utils.load_model({other!r})")
     status, words = control.load("one")
     assert status == 400
-    assert "a related model 'one' to a load/unload request is currently loading or unloading" in words
+    assert (
+        "a related model 'one' to a load/unload request is currently loading or unloading" in words
+    )
 
 
-def test_a_model_that_reloads_itself_although_there_is_no_room(control: Control, repository: Path) -> None:
+def test_a_model_that_reloads_itself_although_there_is_no_room(
+    control: Control, repository: Path
+) -> None:
     parameter = 'parameters { key: "UNLOAD_BEFORE_RELOAD" value { string_value: "true" } }'
     write_caller(repository, "m", execute="pb_utils.load_model('m')", extra=parameter)
     control.load("m")
     (repository / "m" / "1" / "new").touch()
-    assert "a related model 'm' to a load/unload request is currently loading" in control.infer("m")[1]
+    assert (
+        "a related model 'm' to a load/unload request is currently loading" in control.infer("m")[1]
+    )
     assert control.load("m") == (200, "")
 
 
@@ -354,7 +439,10 @@ def test_a_model_in_two_repositories_is_not_served(tmp_path: Path) -> None:
         write_model(tmp_path / number, "twice")
         write_model(tmp_path / number, f"only{number}")
     write_ensemble(tmp_path / "1", "ensemble", "twice")
-    with naiad([str(tmp_path / "1"), str(tmp_path / "2")], ["--exit-on-error=false", "--strict-readiness=false"]) as server:
+    with naiad(
+        [str(tmp_path / "1"), str(tmp_path / "2")],
+        ["--exit-on-error=false", "--strict-readiness=false"],
+    ) as server:
         control = Control(server)
         assert control.index() == [
             ("ensemble", "", "", ""),
@@ -363,7 +451,10 @@ def test_a_model_in_two_repositories_is_not_served(tmp_path: Path) -> None:
             ("twice", "", "UNAVAILABLE", "model appears in two or more repositories"),
         ]
         assert control.infer("twice") == (404, "Request for unknown model: 'twice' is not found")
-        assert control.load("only1") == (503, "explicit model load / unload is not allowed if polling is enabled")
+        assert control.load("only1") == (
+            503,
+            "explicit model load / unload is not allowed if polling is enabled",
+        )
 
 
 def test_namespaces(tmp_path: Path) -> None:
@@ -373,22 +464,38 @@ def test_namespaces(tmp_path: Path) -> None:
         write_ensemble(store, f"ensemble{store.name}", "twice")
     write_model(stores[0], "once")
     write_ensemble(stores[1], "far", "once")
-    with naiad([str(store) for store in stores], [EXPLICIT, "--load-model=*", "--model-namespacing=true"]) as server:
+    with naiad(
+        [str(store) for store in stores], [EXPLICIT, "--load-model=*", "--model-namespacing=true"]
+    ) as server:
         control = Control(server)
-        assert [row[0] for row in control.index()] == ["ensemble1", "once", "twice", "ensemble2", "far", "twice"]
+        assert [row[0] for row in control.index()] == [
+            "ensemble1",
+            "once",
+            "twice",
+            "ensemble2",
+            "far",
+            "twice",
+        ]
         assert {row[2] for row in control.index()} == {"READY"}
         assert control.infer("twice") == (
             400,
             "There are 2 identifiers of model 'twice' in global map, model namespace must be provided to resolve ambiguity.",
         )
-        assert [control.word(name) for name in ("ensemble1", "ensemble2", "far")] == ["1", "2", "once"]
+        assert [control.word(name) for name in ("ensemble1", "ensemble2", "far")] == [
+            "1",
+            "2",
+            "once",
+        ]
         assert control.word(f"{stores[1]}::twice") == "2"
         page = server.get("/metrics", "metrics")[1].decode()
         assert f'nv_inference_count{{model="twice",namespace="{stores[1]}",version="1"}} 2' in page
         assert not server.is_ready("/v2/models/twice/ready")
         assert server.is_ready()
         control.unload("twice")
-        assert {row[2] for row in control.index("twice", "ensemble1", "ensemble2")} <= {"UNLOADING", "UNAVAILABLE"}
+        assert {row[2] for row in control.index("twice", "ensemble1", "ensemble2")} <= {
+            "UNLOADING",
+            "UNAVAILABLE",
+        }
         assert control.load("ensemble2") == (200, "")
         assert control.word("twice") == "2"
 
@@ -401,7 +508,10 @@ def test_the_wildcard_must_stand_alone(tmp_path: Path) -> None:
     with pytest.raises(ServerFailedError):
         server.wait_started()
     assert server.stop() == 1
-    assert any("Wildcard model name '*' must be the ONLY startup model if specified at all." in line for line in server.lines)
+    assert any(
+        "Wildcard model name '*' must be the ONLY startup model if specified at all." in line
+        for line in server.lines
+    )
 
 
 def test_only_the_startup_models_are_loaded(tmp_path: Path) -> None:
@@ -414,9 +524,7 @@ def test_only_the_startup_models_are_loaded(tmp_path: Path) -> None:
 def test_a_failed_load_is_tried_again(tmp_path: Path) -> None:
     attempts = tmp_path / "attempts"
     attempts.mkdir()
-    fail = (
-        f"os.mkdir(os.path.join({str(attempts)!r}, str(len(os.listdir({str(attempts)!r}))))); assert len(os.listdir({str(attempts)!r})) > 2"
-    )
+    fail = f"os.mkdir(os.path.join({str(attempts)!r}, str(len(os.listdir({str(attempts)!r}))))); assert len(os.listdir({str(attempts)!r})) > 2"
     write_model(tmp_path / "models", "m", initialize=fail)
     with naiad([str(tmp_path / "models")], ["--model-load-retry-count=2"]) as server:
         assert Control(server).word("m") == "m"
@@ -459,8 +567,13 @@ def test_leftovers_of_a_killed_server_are_removed_by_the_next(tmp_path: Path) ->
 # What is left behind.
 
 
-@pytest.mark.parametrize("initialize", ["self.weights = np.ones(4_000_000)", "x = np.ones(4_000_000); raise ValueError('no')"])
-def test_fifty_cycles_leave_nothing_behind(control: Control, server: Server, repository: Path, initialize: str) -> None:
+@pytest.mark.parametrize(
+    "initialize",
+    ["self.weights = np.ones(4_000_000)", "x = np.ones(4_000_000); raise ValueError('no')"],
+)
+def test_fifty_cycles_leave_nothing_behind(
+    control: Control, server: Server, repository: Path, initialize: str
+) -> None:
     write_model(repository, "m", initialize=initialize)
 
     def cycle(count: int) -> None:
@@ -477,5 +590,8 @@ def test_fifty_cycles_leave_nothing_behind(control: Control, server: Server, rep
     descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
     cycle(50)
     eventually(lambda: len(process_tree(server.pid)) <= processes, "all other processes have ended")
-    eventually(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) <= descriptors + 2, "all other files are closed")
+    eventually(
+        lambda: len(os.listdir(f"/proc/{server.pid}/fd")) <= descriptors + 2,
+        "all other files are closed",
+    )
     assert memory_bytes(server.pid)["Anonymous"] - memory < 4 * MIB

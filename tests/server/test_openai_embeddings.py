@@ -1,4 +1,5 @@
-"""/v1/embeddings with the stock `openai` client, against models in Python: batched and not, and one that only its config declares."""
+"""/v1/embeddings with the stock `openai` client, against models in Python: batched and not, and one
+that only its config declares."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import pytest
 from tests.server.harness import Server, naiad
 from tests.server.trace_reading import ORDER, read_traces
 
-openai = pytest.importorskip("openai", reason="the stock client is not installed (pip install openai)")
+openai = pytest.importorskip(
+    "openai", reason="the stock client is not installed (pip install openai)"
+)
 
 MODEL = """
 import numpy as np
@@ -43,8 +46,20 @@ output [
 """
 DECLARED = 'parameters { key: "task" value: { string_value: "embedding" } }'
 MODELS = {
-    "batched": {"batch": 4, "dims": "1", "shape": "3", "output": "EMBEDDING", "more": "dynamic_batching { }"},
-    "flat": {"batch": 0, "dims": "-1", "shape": "-1, 3", "output": "sentence_embedding", "more": ""},
+    "batched": {
+        "batch": 4,
+        "dims": "1",
+        "shape": "3",
+        "output": "EMBEDDING",
+        "more": "dynamic_batching { }",
+    },
+    "flat": {
+        "batch": 0,
+        "dims": "-1",
+        "shape": "-1, 3",
+        "output": "sentence_embedding",
+        "more": "",
+    },
     "declared": {"batch": 8, "dims": "1", "shape": "3", "output": "OUT", "more": DECLARED},
     "scores": {"batch": 8, "dims": "1", "shape": "3", "output": "OUT", "more": ""},
 }
@@ -66,7 +81,9 @@ def test_an_embedding_is_traced(tmp_path: Path) -> None:
     (tmp_path / "repository" / "flat" / "config.pbtxt").write_text(CONFIG % MODELS["flat"])
     (tmp_path / "repository" / "flat" / "1" / "model.py").write_text(MODEL % MODELS["flat"])
     flags = [f"triton,file={tmp_path / 'trace.json'}", "rate=1", "level=TIMESTAMPS"]
-    with naiad([str(tmp_path / "repository")], [f"--trace-config={flag}" for flag in flags]) as running:
+    with naiad(
+        [str(tmp_path / "repository")], [f"--trace-config={flag}" for flag in flags]
+    ) as running:
         status, body = running.post("/v1/embeddings", {"model": "flat", "input": ["one", "two"]})
         assert status == 200, body
     (trace,) = read_traces(tmp_path / "trace.json")
@@ -76,7 +93,9 @@ def test_an_embedding_is_traced(tmp_path: Path) -> None:
 
 @pytest.fixture(name="client", scope="module")
 def _client(server: Server) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"http://{server.http}/v1", api_key="none", max_retries=0, timeout=20) as client:
+    with openai.OpenAI(
+        base_url=f"http://{server.http}/v1", api_key="none", max_retries=0, timeout=20
+    ) as client:
         yield client
 
 
@@ -99,7 +118,11 @@ def test_vectors_come_back_in_order(client: Any, model: str, form: str) -> None:
 
 
 def test_what_the_client_asks_for_by_default_is_decoded(client: Any) -> None:
-    assert client.embeddings.create(model="batched", input="ab").data[0].embedding == [2.0, 97.0, 0.5]
+    assert client.embeddings.create(model="batched", input="ab").data[0].embedding == [
+        2.0,
+        97.0,
+        0.5,
+    ]
 
 
 def test_errors(client: Any) -> None:

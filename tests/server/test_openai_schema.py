@@ -1,4 +1,5 @@
-"""Answers that a schema constrains, over schemas that hypothesis draws, on both engines: what its length did not cut fits its schema."""
+"""Answers that a schema constrains, over schemas that hypothesis draws, on both engines: what its
+length did not cut fits its schema."""
 
 from __future__ import annotations
 
@@ -21,12 +22,21 @@ NAMES = st.text("abcxyz_", min_size=1, max_size=4)
 
 
 def _object(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": fields, "required": sorted(fields), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": sorted(fields),
+        "additionalProperties": False,
+    }
 
 
 LEAVES = st.one_of(
-    st.sampled_from([{"type": "boolean"}, {"type": "null"}, {"type": "integer", "minimum": 0, "maximum": 99}]),
-    st.lists(st.one_of(NAMES, st.integers(-9, 9)), min_size=1, max_size=4, unique=True).map(lambda values: {"enum": values}),
+    st.sampled_from(
+        [{"type": "boolean"}, {"type": "null"}, {"type": "integer", "minimum": 0, "maximum": 99}]
+    ),
+    st.lists(st.one_of(NAMES, st.integers(-9, 9)), min_size=1, max_size=4, unique=True).map(
+        lambda values: {"enum": values}
+    ),
     st.integers(0, 5).map(lambda size: {"type": "string", "pattern": f"^[a-z ]{{0,{size}}}$"}),
     st.tuples(st.integers(0, 4), st.integers(0, 8)).map(
         lambda pair: {"type": "string", "minLength": pair[0], "maxLength": pair[0] + pair[1]}
@@ -36,7 +46,9 @@ SCHEMAS = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
         st.dictionaries(NAMES, inner, min_size=1, max_size=3).map(_object),
-        st.tuples(inner, st.integers(1, 3)).map(lambda pair: {"type": "array", "items": pair[0], "minItems": 1, "maxItems": pair[1]}),
+        st.tuples(inner, st.integers(1, 3)).map(
+            lambda pair: {"type": "array", "items": pair[0], "minItems": 1, "maxItems": pair[1]}
+        ),
         st.lists(inner, min_size=2, max_size=2).map(lambda parts: {"anyOf": parts}),
     ),
     max_leaves=6,
@@ -52,14 +64,24 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
     match schema["type"]:
         case "object":
             fields = schema["properties"]
-            return isinstance(value, dict) and value.keys() == fields.keys() and all(fits(value[name], fields[name]) for name in fields)
+            return (
+                isinstance(value, dict)
+                and value.keys() == fields.keys()
+                and all(fits(value[name], fields[name]) for name in fields)
+            )
         case "array":
             items, at_most = schema["items"], schema["maxItems"]
-            return isinstance(value, list) and 1 <= len(value) <= at_most and all(fits(item, items) for item in value)
+            return (
+                isinstance(value, list)
+                and 1 <= len(value) <= at_most
+                and all(fits(item, items) for item in value)
+            )
         case "string":
             if "pattern" in schema:
                 return isinstance(value, str) and re.fullmatch(schema["pattern"], value) is not None
-            return isinstance(value, str) and schema["minLength"] <= len(value) <= schema["maxLength"]
+            return (
+                isinstance(value, str) and schema["minLength"] <= len(value) <= schema["maxLength"]
+            )
         case "integer":
             return type(value) is int and 0 <= value <= 99
         case "boolean":
@@ -74,8 +96,18 @@ def openvino_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 
     folder = tmp_path_factory.mktemp("openvino")
     path = openvino_gguf.write(folder / "tiny.gguf", max_position_embeddings=2048)
-    settings = {"checkpoint": path, "engine": "openvino", "num_threads": 1, "kv_cache_bytes": 1 << 24, "max_num_seqs": 8}
-    write_model(folder / "repository", "tiny", 'backend: "llm"\n' + "".join(parameter(name, value) for name, value in settings.items()))
+    settings = {
+        "checkpoint": path,
+        "engine": "openvino",
+        "num_threads": 1,
+        "kv_cache_bytes": 1 << 24,
+        "max_num_seqs": 8,
+    }
+    write_model(
+        folder / "repository",
+        "tiny",
+        'backend: "llm"\n' + "".join(parameter(name, value) for name, value in settings.items()),
+    )
     with naiad([str(folder / "repository")]) as server:
         yield server
 
@@ -83,14 +115,24 @@ def openvino_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 @pytest.fixture(params=["native", "openvino"])
 def server(request: pytest.FixtureRequest) -> Server:
     if request.param == "native":
-        pytest.importorskip("xgrammar", reason="structured output needs xgrammar on the native engine")
-    found: Server = request.getfixturevalue("llm_server" if request.param == "native" else "openvino_server")
+        pytest.importorskip(
+            "xgrammar", reason="structured output needs xgrammar on the native engine"
+        )
+    found: Server = request.getfixturevalue(
+        "llm_server" if request.param == "native" else "openvino_server"
+    )
     return found
 
 
 def ask(server: Server, schema: dict[str, Any], seed: int) -> dict[str, Any]:
     form = {"type": "json_schema", "json_schema": {"name": "drawn", "schema": schema}}
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "response_format": form, "seed": seed, "max_tokens": 300}
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "x"}],
+        "response_format": form,
+        "seed": seed,
+        "max_tokens": 300,
+    }
     status, answer = server.post("/v1/chat/completions", body)
     assert status == 200, (schema, answer)
     choice: dict[str, Any] = json.loads(answer)["choices"][0]
@@ -112,7 +154,10 @@ def test_answers_fit_their_schemas(server: Server) -> None:
         for schema, choice in zip(schemas, choices, strict=True):
             if choice["finish_reason"] == "stop":
                 num_whole += 1
-                assert fits(json.loads(choice["message"]["content"]), schema), (schema, choice["message"]["content"])
+                assert fits(json.loads(choice["message"]["content"]), schema), (
+                    schema,
+                    choice["message"]["content"],
+                )
 
     run()
     print(f"{num_whole} of {NUM_ROUNDS * NUM_AT_ONCE} answers were whole")
@@ -120,8 +165,18 @@ def test_answers_fit_their_schemas(server: Server) -> None:
 
 
 def test_a_keyword_that_cannot_be_enforced_is_a_400_with_its_name(server: Server) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "drawn", "schema": {"type": "array", "uniqueItems": True}}}
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "response_format": form}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "drawn", "schema": {"type": "array", "uniqueItems": True}},
+    }
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "x"}],
+        "response_format": form,
+    }
     status, answer = server.post("/v1/chat/completions", body)
     assert status == 400
-    assert "keyword 'uniqueItems' at '#' of the schema cannot be enforced here" in json.loads(answer)["error"]["message"]
+    assert (
+        "keyword 'uniqueItems' at '#' of the schema cannot be enforced here"
+        in json.loads(answer)["error"]["message"]
+    )

@@ -1,6 +1,7 @@
 """`naiad perf` against a real server: every protocol, every kind of load, and servers that fail.
 
-Windows are short and the stability limit is wide: these tests are about what is sent and reported, never about speed.
+Windows are short and the stability limit is wide: these tests are about what is sent and reported,
+never about speed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import pytest
 
 from naiad.cli.main import naiad as naiad_group
 from naiad.cli.main import run
-from tests.server.harness import Endpoints, Server, launch_naiad, naiad, naiad_command, naiad_environment
+from tests.server.harness import (
+    Endpoints,
+    Server,
+    launch_naiad,
+    naiad,
+    naiad_command,
+    naiad_environment,
+)
 
 FAST = ["-p", "60", "-s", "100000", "--max-trials", "3"]
 
@@ -62,7 +70,8 @@ class TritonPythonModel:
 
 
 def perf(*arguments: str, code: int = 0) -> str:
-    """In this process, which saves its start; signals and deaths are tested with a process of their own."""
+    """In this process, which saves its start; signals and deaths are tested with a process of their
+    own."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         found = run(naiad_group, "naiad", ["perf", *arguments])
@@ -102,7 +111,21 @@ def test_concurrency(main_server: Endpoints, flags: list[str]) -> None:
 def test_rates(main_server: Endpoints, flags: list[str], tmp_path: Path) -> None:
     url = main_server.grpc if "grpc" in flags else main_server.http
     report = tmp_path / "r.csv"
-    text = perf("-m", "add_sub", "-u", url, "--request-rate-range", "100", "-p", "300", "-s", "100000", "-f", str(report), *flags)
+    text = perf(
+        "-m",
+        "add_sub",
+        "-u",
+        url,
+        "--request-rate-range",
+        "100",
+        "-p",
+        "300",
+        "-s",
+        "100000",
+        "-f",
+        str(report),
+        *flags,
+    )
     assert "Using uniform distribution" in text
     assert figure(text, "Avg send request rate") > 0
     row = next(csv.DictReader(io.StringIO(report.read_text())))
@@ -112,51 +135,148 @@ def test_rates(main_server: Endpoints, flags: list[str], tmp_path: Path) -> None
 def test_intervals_count_windows_and_poisson(main_server: Endpoints, tmp_path: Path) -> None:
     intervals = tmp_path / "i.txt"
     intervals.write_text("2000\n3000\n")
-    counted = ["--measurement-mode", "count_windows", "--measurement-request-count", "20", "-s", "100000"]
-    text = perf("-m", "add_sub", "-u", main_server.http, "--request-intervals", str(intervals), *counted)
+    counted = [
+        "--measurement-mode",
+        "count_windows",
+        "--measurement-request-count",
+        "20",
+        "-s",
+        "100000",
+    ]
+    text = perf(
+        "-m", "add_sub", "-u", main_server.http, "--request-intervals", str(intervals), *counted
+    )
     assert figure(text, "Request count") >= 60
     assert "Request Rate: 400.00" in text
-    text = perf("-m", "add_sub", "-u", main_server.http, "--request-rate-range", "200", "--request-distribution", "poisson", *counted)
+    text = perf(
+        "-m",
+        "add_sub",
+        "-u",
+        main_server.http,
+        "--request-rate-range",
+        "200",
+        "--request-distribution",
+        "poisson",
+        *counted,
+    )
     assert "Using poisson distribution" in text
 
 
 def test_a_fixed_number_of_requests(main_server: Endpoints) -> None:
-    text = perf("-m", "add_sub", "-i", "grpc", "-u", main_server.grpc, "--request-count", "25", "--concurrency-range", "4")
+    text = perf(
+        "-m",
+        "add_sub",
+        "-i",
+        "grpc",
+        "-u",
+        main_server.grpc,
+        "--request-count",
+        "25",
+        "--concurrency-range",
+        "4",
+    )
     assert figure(text, "Request count") == 25
     assert figure(text, "Inference count") >= 25
 
 
 def test_binary_search_and_threshold(main_server: Endpoints) -> None:
-    flags = ["-m", "add_sub", "-u", main_server.http, "--concurrency-range", "1:4:1", "-l", "100000", "--binary-search", *FAST]
+    flags = [
+        "-m",
+        "add_sub",
+        "-u",
+        main_server.http,
+        "--concurrency-range",
+        "1:4:1",
+        "-l",
+        "100000",
+        "--binary-search",
+        *FAST,
+    ]
     text = perf(*flags)
-    assert [line.split(",")[0] for line in text.splitlines() if line.startswith("Concurrency:")] == ["Concurrency: 1", "Concurrency: 4"]
+    assert [
+        line.split(",")[0] for line in text.splitlines() if line.startswith("Concurrency:")
+    ] == ["Concurrency: 1", "Concurrency: 4"]
 
 
 def test_streams_of_a_decoupled_model(main_server: Endpoints, tmp_path: Path) -> None:
     data, export = tmp_path / "d.json", tmp_path / "e.json"
     data.write_text(json.dumps({"data": [{"COUNT": [3]}, {"COUNT": [5]}]}))
-    flags = ["-m", "repeat", "-i", "grpc", "-u", main_server.grpc, "--streaming", "--input-data", str(data)]
+    flags = [
+        "-m",
+        "repeat",
+        "-i",
+        "grpc",
+        "-u",
+        main_server.grpc,
+        "--streaming",
+        "--input-data",
+        str(data),
+    ]
     text = perf(*flags, "--concurrency-range", "2", "--profile-export-file", str(export), *FAST)
     assert "Detected decoupled model" in text
     assert figure(text, "Response Throughput") > 3 * figure(text, "Throughput") * 0.9
     requests = json.loads(export.read_text())["experiments"][0]["requests"]
     assert {len(request["response_timestamps"]) for request in requests} == {3, 5}
-    assert [output["INDEX"] for output in requests[0]["response_outputs"]] == list(range(len(requests[0]["response_outputs"])))
+    assert [output["INDEX"] for output in requests[0]["response_outputs"]] == list(
+        range(len(requests[0]["response_outputs"]))
+    )
 
 
 def test_generate_stream_and_token_figures(main_server: Endpoints) -> None:
-    flags = ["-m", "words", "-u", main_server.http, "--streaming", "--isl", "6", "--num-prompts", "4", "--request-count", "12"]
+    flags = [
+        "-m",
+        "words",
+        "-u",
+        main_server.http,
+        "--streaming",
+        "--isl",
+        "6",
+        "--num-prompts",
+        "4",
+        "--request-count",
+        "12",
+    ]
     text = perf(*flags)
     assert "Output sequence length (tokens)" in text
     assert "| 6.00" in text
-    grpc = perf("-m", "words", "-i", "grpc", "-u", main_server.grpc, "--streaming", "--isl", "6", "--request-count", "12")
+    grpc = perf(
+        "-m",
+        "words",
+        "-i",
+        "grpc",
+        "-u",
+        main_server.grpc,
+        "--streaming",
+        "--isl",
+        "6",
+        "--request-count",
+        "12",
+    )
     assert "Time to first token (ms)" in grpc
 
 
 def test_growing_burst(main_server: Endpoints, tmp_path: Path) -> None:
     export = tmp_path / "e.json"
-    flags = ["-m", "repeat", "-i", "grpc", "-u", main_server.grpc, "--streaming", "--input-data", str(_count(tmp_path, 4))]
-    perf(*flags, "--periodic-concurrency-range", "1:7:2", "--request-period", "2", "--profile-export-file", str(export))
+    flags = [
+        "-m",
+        "repeat",
+        "-i",
+        "grpc",
+        "-u",
+        main_server.grpc,
+        "--streaming",
+        "--input-data",
+        str(_count(tmp_path, 4)),
+    ]
+    perf(
+        *flags,
+        "--periodic-concurrency-range",
+        "1:7:2",
+        "--request-period",
+        "2",
+        "--profile-export-file",
+        str(export),
+    )
     assert len(json.loads(export.read_text())["experiments"][0]["requests"]) == 7
 
 
@@ -171,23 +291,72 @@ def test_validation_data(main_server: Endpoints, tmp_path: Path) -> None:
     path = tmp_path / "d.json"
     for expected, code in (([3] * 16, 0), ([9] * 16, 99)):
         path.write_text(json.dumps({"data": [step], "validation_data": [{"OUTPUT0": expected}]}))
-        text = perf("-m", "add_sub", "-i", "grpc", "-u", main_server.grpc, "--input-data", str(path), *FAST, code=code)
+        text = perf(
+            "-m",
+            "add_sub",
+            "-i",
+            "grpc",
+            "-u",
+            main_server.grpc,
+            "--input-data",
+            str(path),
+            *FAST,
+            code=code,
+        )
         assert ("is not what validation_data says" in text) == bool(code)
 
 
 def test_strings(main_server: Endpoints) -> None:
-    text = perf("-m", "identity_bytes", "-u", main_server.http, "--shape", "TEXT:3", "--string-data", "hi", "-b", "2", *FAST)
+    text = perf(
+        "-m",
+        "identity_bytes",
+        "-u",
+        main_server.http,
+        "--shape",
+        "TEXT:3",
+        "--string-data",
+        "hi",
+        "-b",
+        "2",
+        *FAST,
+    )
     assert figure(text, "Inference count") >= 2
 
 
 @pytest.mark.parametrize("flags", [["-i", "http"], ["-i", "grpc"], ["-i", "grpc", "--streaming"]])
 def test_sequences(sequence_server: Server, flags: list[str]) -> None:
     url = sequence_server.grpc if "grpc" in flags else sequence_server.http
-    counted = ["--measurement-mode", "count_windows", "--measurement-request-count", "20", "-s", "100000"]
-    text = perf("-m", "sums", "-u", url, "--concurrency-range", "3", "--sequence-length", "4", *flags, *counted)
+    counted = [
+        "--measurement-mode",
+        "count_windows",
+        "--measurement-request-count",
+        "20",
+        "-s",
+        "100000",
+    ]
+    text = perf(
+        "-m",
+        "sums",
+        "-u",
+        url,
+        "--concurrency-range",
+        "3",
+        "--sequence-length",
+        "4",
+        *flags,
+        *counted,
+    )
     assert figure(text, "Sequence count") > 0
     assert "failed" not in text
-    rated = ["--request-rate-range", "150", "--num-of-sequences", "3", "--sequence-length", "5", "--serial-sequences"]
+    rated = [
+        "--request-rate-range",
+        "150",
+        "--num-of-sequences",
+        "3",
+        "--sequence-length",
+        "5",
+        "--serial-sequences",
+    ]
     text = perf("-m", "sums", "-u", url, *rated, *flags, "-p", "150", "-s", "100000")
     assert "failed" not in text
 
@@ -205,14 +374,35 @@ def test_metrics_page(main_server: Endpoints) -> None:
     )
     assert "Server Prometheus Metrics:" in text
     assert "could not be read" not in text
-    text = perf("-m", "add_sub", "-u", main_server.http, "--collect-metrics", "--metrics-url", "127.0.0.1:1/metrics", *FAST)
+    text = perf(
+        "-m",
+        "add_sub",
+        "-u",
+        main_server.http,
+        "--collect-metrics",
+        "--metrics-url",
+        "127.0.0.1:1/metrics",
+        *FAST,
+    )
     assert "the metrics page could not be read: cannot connect" in text
 
 
 def test_comparison_of_two_protocols(main_server: Endpoints, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     rival = f"grpc=-i grpc -u {main_server.grpc}"
-    text = perf("-m", "add_sub", "-u", main_server.http, "--label", "http", "--compare", rival, "--html", str(page), *FAST)
+    text = perf(
+        "-m",
+        "add_sub",
+        "-u",
+        main_server.http,
+        "--label",
+        "http",
+        "--compare",
+        rival,
+        "--html",
+        str(page),
+        *FAST,
+    )
     assert "| Concurrency: 1 | grpc" in text
     assert page.read_text().count("<svg") >= 4
 
@@ -233,7 +423,10 @@ def test_a_model_that_answers_errors(main_server: Endpoints) -> None:
 
 
 def test_no_server() -> None:
-    assert perf("-m", "m", "-u", "127.0.0.1:1", code=99) == "error: cannot connect to 127.0.0.1:1: Connection refused\n"
+    assert (
+        perf("-m", "m", "-u", "127.0.0.1:1", code=99)
+        == "error: cannot connect to 127.0.0.1:1: Connection refused\n"
+    )
     assert "Connection refused" in perf("-m", "m", "-i", "grpc", "-u", "127.0.0.1:1", code=99)
 
 
@@ -246,7 +439,9 @@ def test_the_wrong_port(main_server: Endpoints, protocol: str) -> None:
 
 
 def test_a_decoupled_model_needs_streaming(main_server: Endpoints) -> None:
-    assert "can only be measured with --streaming" in perf("-m", "repeat", "-u", main_server.http, code=1)
+    assert "can only be measured with --streaming" in perf(
+        "-m", "repeat", "-u", main_server.http, code=1
+    )
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -269,7 +464,13 @@ def test_a_server_that_dies_leaves_a_partial_report(protocol: str, repositories:
             "-p",
             "100",
         )
-        running = subprocess.Popen(command, env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        running = subprocess.Popen(
+            command,
+            env=naiad_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert running.stdout is not None
         lines: list[str] = []
         for line in running.stdout:
@@ -300,7 +501,9 @@ def test_an_interrupt_leaves_a_report(main_server: Endpoints, tmp_path: Path) ->
         "-f",
         str(report),
     )
-    running = subprocess.Popen(command, env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command, env=naiad_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert running.stdout is not None
     for line in running.stdout:
         if line.startswith("Request concurrency: 2"):

@@ -1,4 +1,5 @@
-"""Poll mode with a real server: additions, changes and removals are followed, and nothing that is wrong ends the polling."""
+"""Poll mode with a real server: additions, changes and removals are followed, and nothing that is
+wrong ends the polling."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from tests.server.model_folder import Control, model_code, put, write_ensemble, 
 
 
 class Polled:
-    """A repository that a server polls. Each step waits for what the server says about it, and changes one file of a model that is there:
-    the server may look between two changes."""
+    """A repository that a server polls. Each step waits for what the server says about it, and
+    changes one file of a model that is there: the server may look between two changes."""
 
     def __init__(self, server: Server, repository: Path) -> None:
         self.server = server
@@ -34,7 +35,9 @@ class Polled:
 def polled(tmp_path: Path) -> Iterator[Polled]:
     write_model(tmp_path, "m", "first")
     write_model(tmp_path, "bystander")
-    with naiad([str(tmp_path)], ["--model-control-mode=poll", "--repository-poll-secs=1"]) as server:
+    with naiad(
+        [str(tmp_path)], ["--model-control-mode=poll", "--repository-poll-secs=1"]
+    ) as server:
         yield Polled(server, tmp_path)
 
 
@@ -42,29 +45,48 @@ def test_a_repository_in_motion(polled: Polled) -> None:
     """One story, because each step takes two looks."""
     control, repository = polled.control, polled.repository
     pid = control.pid("bystander")
-    assert control.load("m") == (503, "explicit model load / unload is not allowed if polling is enabled")
+    assert control.load("m") == (
+        503,
+        "explicit model load / unload is not allowed if polling is enabled",
+    )
 
     write_model(repository, "new")
     write_ensemble(repository, "ensemble", "new")
     put(repository / "m" / "1" / "model.py", model_code("second"))
     polled.wait_for("successfully loaded 'm' version 1", "successfully loaded 'ensemble' version 1")
-    assert (control.word("new"), control.word("ensemble"), control.word("m")) == ("new", "new", "second")
+    assert (control.word("new"), control.word("ensemble"), control.word("m")) == (
+        "new",
+        "new",
+        "second",
+    )
 
     put(repository / "m" / "1" / "model.py", "def (:")
     put(repository / "new" / "config.pbtxt", "no config {{{")
-    polled.wait_for("failed to load 'm' version 1: Internal: SyntaxError", "Poll failed for model directory 'new'")
+    polled.wait_for(
+        "failed to load 'm' version 1: Internal: SyntaxError",
+        "Poll failed for model directory 'new'",
+    )
     assert (control.word("new"), control.word("m")) == ("new", "second"), "what serves goes on"
     assert polled.server.is_ready()
 
     put(repository / "m" / "1" / "model.py", model_code("third"))
     shutil.rmtree(repository / "new")
-    polled.wait_for("successfully loaded 'm' version 1", "successfully unloaded 'new' version 1", "successfully unloaded 'ensemble'")
+    polled.wait_for(
+        "successfully loaded 'm' version 1",
+        "successfully unloaded 'new' version 1",
+        "successfully unloaded 'ensemble'",
+    )
     assert control.word("m") == "third"
-    assert control.infer("new") == (404, "Request for unknown model: 'new' has no available versions")
+    assert control.infer("new") == (
+        404,
+        "Request for unknown model: 'new' has no available versions",
+    )
     assert control.index("new", "ensemble") == [("ensemble", "1", "UNAVAILABLE", "unloaded")]
 
     write_model(repository, "new", "again")
-    polled.wait_for("successfully loaded 'new' version 1", "successfully loaded 'ensemble' version 1")
+    polled.wait_for(
+        "successfully loaded 'new' version 1", "successfully loaded 'ensemble' version 1"
+    )
     assert control.word("ensemble") == "again"
 
     elsewhere = repository.with_name("elsewhere")

@@ -1,4 +1,5 @@
-"""Ragged batches on a real server: requests of different sizes in one run of an ONNX model, told apart by batch_input."""
+"""Ragged batches on a real server: requests of different sizes in one run of an ONNX model, told
+apart by batch_input."""
 
 from __future__ import annotations
 
@@ -45,7 +46,12 @@ def model() -> bytes:
         Node("Identity", ["ends"], ["end"]),
         Node("Identity", ["shapes"], ["shape"]),
     ]
-    inputs = [Value("x", "FP32", ["n"]), Value("counts", "INT32", ["r"]), Value("ends", "FP32", ["r"]), Value("shapes", "INT32", ["r", 1])]
+    inputs = [
+        Value("x", "FP32", ["n"]),
+        Value("counts", "INT32", ["r"]),
+        Value("ends", "FP32", ["r"]),
+        Value("shapes", "INT32", ["r", 1]),
+    ]
     outputs = [
         Value("double", "FP32", ["n"]),
         Value("count", "INT32", ["r"]),
@@ -75,11 +81,21 @@ def test_requests_of_different_sizes_share_a_run(server: Server) -> None:
     sent = {"a": [1.0, 2.0, 3.0], "b": [4.0], "c": [5.0, 6.0]}
     answers: dict[str, Any] = {}
     with grpc_client.InferenceServerClient(server.grpc) as client:
-        client.start_stream(lambda result, error: answers.update({result.get_response().id: result} if error is None else {"error": error}))
+        client.start_stream(
+            lambda result, error: answers.update(
+                {result.get_response().id: result} if error is None else {"error": error}
+            )
+        )
         for id, values in sent.items():
             client.async_stream_infer("ragged", [tensor(values)], request_id=id)
         client.stop_stream()
-    got = {id: {name: answers[id].as_numpy(name).tolist() for name in ("double", "count", "end", "shape")} for id in sent}
+    got = {
+        id: {
+            name: answers[id].as_numpy(name).tolist()
+            for name in ("double", "count", "end", "shape")
+        }
+        for id in sent
+    }
     assert got == {
         "a": {"double": [[2, 4, 6]], "count": [[3]], "end": [[3]], "shape": [[3]]},
         "b": {"double": [[8]], "count": [[1]], "end": [[4]], "shape": [[1]]},

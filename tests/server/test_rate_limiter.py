@@ -1,4 +1,5 @@
-"""The rate limiter on a real server: the genuine Triton's transcripts, the order of those who wait, a worker that dies meanwhile."""
+"""The rate limiter on a real server: the genuine Triton's transcripts, the order of those who wait,
+a worker that dies meanwhile."""
 
 from __future__ import annotations
 
@@ -56,12 +57,16 @@ def test_who_has_executed_least_counted_by_priority_goes_first(scene: Scene) -> 
     assert rate_limiter.order(scene) == [often, often, seldom, often, seldom]
 
 
-def test_an_unload_lets_those_who_wait_for_resources_finish_and_takes_nothing_along(scene: Scene) -> None:
+def test_an_unload_lets_those_who_wait_for_resources_finish_and_takes_nothing_along(
+    scene: Scene,
+) -> None:
     assert rate_limiter.comes_and_goes(scene) == [[{"Y": [3]}], [{"Y": [4]}]]
 
 
 def worker_of(server: Server, name: str) -> int:
-    (pid,) = [pid for pid in process_tree(server.pid) if process_name(pid) in (name[:15], name[-15:])]
+    (pid,) = [
+        pid for pid in process_tree(server.pid) if process_name(pid) in (name[:15], name[-15:])
+    ]
     return pid
 
 

@@ -1,4 +1,5 @@
-"""When a server says that it is ready: strict or not about failed models, and no longer while it drains."""
+"""When a server says that it is ready: strict or not about failed models, and no longer while it
+drains."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def is_ready_by_grpc(server: Server) -> bool:
 
 @pytest.mark.parametrize("is_strict", [True, False])
 def test_a_failed_model(repository: str, is_strict: bool) -> None:
-    with naiad([repository], ["--exit-on-error=false", f"--strict-readiness={is_strict}"]) as server:
+    with naiad(
+        [repository], ["--exit-on-error=false", f"--strict-readiness={is_strict}"]
+    ) as server:
         assert server.is_ready("/v2/health/live")
         assert server.is_ready() is not is_strict
         assert is_ready_by_grpc(server) is not is_strict
@@ -51,7 +54,10 @@ def test_a_failed_model(repository: str, is_strict: bool) -> None:
 def test_by_default_the_server_does_not_start(repository: str, launched: list[Server]) -> None:
     launched.append(launch_naiad([repository]))
     assert launched[0].wait_exit() == 1
-    assert any("error: creating server: Internal - failed to load all models" in line for line in launched[0].lines)
+    assert any(
+        "error: creating server: Internal - failed to load all models" in line
+        for line in launched[0].lines
+    )
 
 
 @pytest.fixture
@@ -60,7 +66,9 @@ def small(repositories: Path, tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_a_draining_server_is_not_ready_and_still_answers(small: str, launched: list[Server]) -> None:
+def test_a_draining_server_is_not_ready_and_still_answers(
+    small: str, launched: list[Server]
+) -> None:
     """So that load balancers notice before anything is refused. A second signal ends the delay."""
     launched.append(launch_naiad([small], ["--drain-delay-secs=600"]))
     server = launched[0].wait_started()
@@ -76,7 +84,9 @@ def test_a_draining_server_is_not_ready_and_still_answers(small: str, launched: 
     assert server.wait_exit() == 1
 
 
-def test_the_delay_does_not_count_against_the_exit_timeout(small: str, launched: list[Server]) -> None:
+def test_the_delay_does_not_count_against_the_exit_timeout(
+    small: str, launched: list[Server]
+) -> None:
     launched.append(launch_naiad([small], ["--drain-delay-secs=6.5", "--exit-timeout-secs=6"]))
     server = launched[0].wait_started()
     server.signal(signal.SIGTERM)

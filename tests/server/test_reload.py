@@ -1,4 +1,5 @@
-"""A reload under load: not one request fails, whatever is changed; a reload that fails changes nothing."""
+"""A reload under load: not one request fails, whatever is changed; a reload that fails changes
+nothing."""
 
 from __future__ import annotations
 
@@ -46,15 +47,20 @@ def control(server: Server, repository: Path) -> Iterator[Control]:
 
 
 class Load:
-    """Threads that send one request after the other until they are told to stop, and keep what went wrong."""
+    """Threads that send one request after the other until they are told to stop, and keep what went
+    wrong."""
 
     def __init__(self, server: Server, models: list[str]) -> None:
         self._stop = threading.Event()
         self.failures: list[str] = []
         self._answered: Counter[threading.Thread] = Counter()
         """Each thread counts its own good answers."""
-        targets = [(self._http, model) for model in models] + [(self._grpc, model) for model in models]
-        self._threads = [threading.Thread(target=send, args=(server, model)) for send, model in targets]
+        targets = [(self._http, model) for model in models] + [
+            (self._grpc, model) for model in models
+        ]
+        self._threads = [
+            threading.Thread(target=send, args=(server, model)) for send, model in targets
+        ]
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -105,7 +111,9 @@ class Load:
             self.failures.append(words)
 
 
-def test_a_hundred_reloads_under_load_fail_no_request(server: Server, control: Control, repository: Path) -> None:
+def test_a_hundred_reloads_under_load_fail_no_request(
+    server: Server, control: Control, repository: Path
+) -> None:
     write_model(repository, "m", "0")
     write_ensemble(repository, "e", "m")
     assert control.load("e") == (200, "")
@@ -119,13 +127,18 @@ def test_a_hundred_reloads_under_load_fail_no_request(server: Server, control: C
     assert {("e", "1", "READY", ""), ("m", "1", "READY", "")} <= set(control.index("m", "e"))
 
 
-def test_instances_come_and_go_under_load(server: Server, control: Control, repository: Path) -> None:
+def test_instances_come_and_go_under_load(
+    server: Server, control: Control, repository: Path
+) -> None:
     write_model(repository, "m", extra="instance_group [ { count: 1 kind: KIND_CPU } ]")
     control.load("m")
     first, config = control.pid("m"), repository / "m" / "config.pbtxt"
     with Load(server, ["m"]) as load:
         for count in (3, 2, 4, 1, 2) * 4:
-            put(config, f"{config.read_text().rpartition('instance_group')[0]}instance_group [ {{ count: {count} kind: KIND_CPU }} ]")
+            put(
+                config,
+                f"{config.read_text().rpartition('instance_group')[0]}instance_group [ {{ count: {count} kind: KIND_CPU }} ]",
+            )
             assert control.load("m") == (200, "")
             groups = json.loads(server.get("/v2/models/m/config")[1])["instance_group"]
             assert [group["count"] for group in groups] == [count]
@@ -133,16 +146,26 @@ def test_instances_come_and_go_under_load(server: Server, control: Control, repo
     assert control.pid("m") == first, "the first instance was never in the way"
 
 
-def test_versions_come_and_go_beside_each_other(server: Server, control: Control, repository: Path) -> None:
+def test_versions_come_and_go_beside_each_other(
+    server: Server, control: Control, repository: Path
+) -> None:
     write_model(repository, "m", "one", versions=(1,), extra="version_policy { all { } }")
     control.load("m")
     first = control.pid("m", "1")
     with Load(server, ["m"]) as load:
         write_model(repository, "m", "two", versions=(2,), extra="version_policy { all { } }")
         assert control.load("m") == (200, "")
-        assert (control.word("m"), control.word("m", "1"), control.pid("m", "1")) == ("two", "one", first)
+        assert (control.word("m"), control.word("m", "1"), control.pid("m", "1")) == (
+            "two",
+            "one",
+            first,
+        )
         assert json.loads(server.get("/v2/models/m/versions/1")[1])["versions"] == ["1"]
-        write_config = (repository / "m" / "config.pbtxt").read_text().replace("all { }", "specific { versions: [ 1 ] }")
+        write_config = (
+            (repository / "m" / "config.pbtxt")
+            .read_text()
+            .replace("all { }", "specific { versions: [ 1 ] }")
+        )
         put(repository / "m" / "config.pbtxt", write_config)
         assert control.load("m") == (200, "")
         assert (control.word("m"), control.pid("m", "1")) == ("one", first)
@@ -155,12 +178,18 @@ def test_versions_come_and_go_beside_each_other(server: Server, control: Control
     [
         ("1/model.py", "def (:", 400),
         ("1/model.py", "import no_such_module", 400),
-        ("1/model.py", "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('no')\n", 400),
+        (
+            "1/model.py",
+            "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('no')\n",
+            400,
+        ),
         ("config.pbtxt", "this is {{{ no config", 500),
         ("config.pbtxt", 'backend: "no_such_backend"', 400),
     ],
 )
-def test_a_failed_reload_keeps_what_serves(server: Server, control: Control, repository: Path, file: str, text: str, status: int) -> None:
+def test_a_failed_reload_keeps_what_serves(
+    server: Server, control: Control, repository: Path, file: str, text: str, status: int
+) -> None:
     write_model(repository, "m", "good")
     control.load("m")
     pid, good = control.pid("m"), (repository / "m" / file).read_text()
@@ -176,32 +205,47 @@ def test_a_failed_reload_keeps_what_serves(server: Server, control: Control, rep
     assert server.is_ready()
 
 
-def test_a_model_too_large_to_stand_twice_is_unloaded_first(control: Control, repository: Path, tmp_path: Path) -> None:
+def test_a_model_too_large_to_stand_twice_is_unloaded_first(
+    control: Control, repository: Path, tmp_path: Path
+) -> None:
     """The model holds a lock that a second copy cannot have."""
     lock, fifo = tmp_path / "lock", tmp_path / "fifo"
     parameter = 'parameters { key: "UNLOAD_BEFORE_RELOAD" value { string_value: "true" } }'
-    code = model_code("one", initialize=f"os.mkdir({str(lock)!r})") + f"\n    def finalize(self):\n        os.rmdir({str(lock)!r})\n"
+    code = (
+        model_code("one", initialize=f"os.mkdir({str(lock)!r})")
+        + f"\n    def finalize(self):\n        os.rmdir({str(lock)!r})\n"
+    )
     model = write_model(repository, "large", extra=parameter)
     put(model / "1" / "model.py", code)
     assert control.load("large") == (200, "")
     os.mkfifo(fifo)
-    put(model / "1" / "model.py", code.replace("one", "two").replace("os.mkdir", f"open({str(fifo)!r}).read(); os.mkdir"))
+    put(
+        model / "1" / "model.py",
+        code.replace("one", "two").replace("os.mkdir", f"open({str(fifo)!r}).read(); os.mkdir"),
+    )
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(control.load, "large")
         with fifo.open("w"):
-            assert control.infer("large") == (503, "Request for unknown model: 'large' version 1 is not at ready state")
+            assert control.infer("large") == (
+                503,
+                "Request for unknown model: 'large' version 1 is not at ready state",
+            )
         assert loading.result() == (200, "")
     assert control.word("large") == "two"
     put(model / "1" / "model.py", code.replace("one", "three"))
     put(model / "config.pbtxt", (model / "config.pbtxt").read_text().replace("true", "false"))
-    assert control.load("large") == (200, ""), "what serves says that it cannot stand beside another"
+    assert control.load("large") == (200, ""), (
+        "what serves says that it cannot stand beside another"
+    )
     put(model / "1" / "model.py", code.replace("one", "four"))
     status, words = control.load("large")
     assert (status, "FileExistsError" in words) == (400, True)
     assert control.word("large") == "three"
 
 
-def test_the_old_copies_are_gone_afterwards(server: Server, control: Control, repository: Path) -> None:
+def test_the_old_copies_are_gone_afterwards(
+    server: Server, control: Control, repository: Path
+) -> None:
     write_model(repository, "m", "0")
     control.load("m")
     workers = [control.pid("m")]
@@ -239,11 +283,16 @@ class TritonPythonModel:
 """
 
 
-def test_a_sequence_stays_with_the_copy_that_has_begun_it(server: Server, control: Control, repository: Path) -> None:
+def test_a_sequence_stays_with_the_copy_that_has_begun_it(
+    server: Server, control: Control, repository: Path
+) -> None:
     """What the model remembers of it is there and nowhere else."""
     model = write_model(repository, "s")
     put(model / "config.pbtxt", SEQUENCE_CONFIG)
-    put(model / "1" / "model.py", SEQUENCE_MODEL.replace("{word}", "old").replace("{{", "{").replace("}}", "}"))
+    put(
+        model / "1" / "model.py",
+        SEQUENCE_MODEL.replace("{word}", "old").replace("{{", "{").replace("}}", "}"),
+    )
     assert control.load("s") == (200, "")
 
     def step(id: int, *, start: bool = False, end: bool = False) -> str:
@@ -253,7 +302,15 @@ def test_a_sequence_stays_with_the_copy_that_has_begun_it(server: Server, contro
         return str(json.loads(body)["outputs"][0]["data"][0])
 
     assert [step(1, start=True), step(1)] == ["old 1", "old 2"]
-    put(model / "1" / "model.py", SEQUENCE_MODEL.replace("{word}", "new").replace("{{", "{").replace("}}", "}"))
+    put(
+        model / "1" / "model.py",
+        SEQUENCE_MODEL.replace("{word}", "new").replace("{{", "{").replace("}}", "}"),
+    )
     assert control.load("s") == (200, "")
-    assert [step(2, start=True), step(1), step(2, end=True), step(1, end=True)] == ["new 1", "old 3", "new 2", "old 4"]
+    assert [step(2, start=True), step(1), step(2, end=True), step(1, end=True)] == [
+        "new 1",
+        "old 3",
+        "new 2",
+        "old 4",
+    ]
     assert step(1, start=True, end=True) == "new 1"

@@ -1,7 +1,8 @@
 """Restricted APIs and forwarded headers on a real server, both protocols.
 
-Every route and every RPC that the server has is asked for, as its own tables list them: what is in none of the groups that can be
-restricted must be on a short list here, so that a new route cannot come in unguarded.
+Every route and every RPC that the server has is asked for, as its own tables list them: what is in
+none of the groups that can be restricted must be on a short list here, so that a new route cannot
+come in unguarded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ OPEN_ROUTES = frozenset(("/v1", "/v1/anything"))
 """Paths that no group guards: behind these is nothing but an error in OpenAI's form."""
 OPEN_RPCS = frozenset(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
-    for version in ("v1", "v1alpha")  # tells what is in the public .proto files, and nothing of this server
+    # tells what is in the public .proto files, and nothing of this server
+    for version in ("v1", "v1alpha")
 )
 
 EXPANSIONS = {
@@ -61,9 +63,15 @@ def http_doors() -> list[Door]:
     for entry in frontend._entries():
         paths = [entry.pattern]
         for part, texts in EXPANSIONS.items():
-            paths = [path.replace(part, text) for path in paths for text in (texts if part in path else ("",))]
+            paths = [
+                path.replace(part, text)
+                for path in paths
+                for text in (texts if part in path else ("",))
+            ]
         for path in dict.fromkeys(paths):
-            assert re.fullmatch(entry.pattern, path), f"this test does not know how to make a path of {entry.pattern}"
+            assert re.fullmatch(entry.pattern, path), (
+                f"this test does not know how to make a path of {entry.pattern}"
+            )
             doors.append(Door(entry.method, path, entry.group))
     return doors
 
@@ -71,14 +79,19 @@ def http_doors() -> list[Door]:
 def rpc_doors() -> list[Door]:
     frontend = GrpcFrontend(grpc_fakes.FakeCore())  # type: ignore[arg-type]
     groups = {name: group for group, names in PROTOCOLS.items() for name in names}
-    return [Door("", method.path, groups.get(method.path.rpartition("/")[2], "")) for method in frontend._methods()]
+    return [
+        Door("", method.path, groups.get(method.path.rpartition("/")[2], ""))
+        for method in frontend._methods()
+    ]
 
 
 HTTP_DOORS, RPC_DOORS = http_doors(), rpc_doors()
 
 
 def test_every_route_can_be_restricted() -> None:
-    assert {door.path for door in HTTP_DOORS if door.group not in RESTRICTED_CATEGORIES} == OPEN_ROUTES
+    assert {
+        door.path for door in HTTP_DOORS if door.group not in RESTRICTED_CATEGORIES
+    } == OPEN_ROUTES
 
 
 def test_every_rpc_can_be_restricted() -> None:
@@ -103,28 +116,44 @@ def server(repositories: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def ask(server: Server, door: Door, headers: dict[str, str] | None = None) -> tuple[int, str]:
     body = b"" if door.method == "POST" else None
-    request = urllib.request.Request(f"http://{server.http}{door.path}", body, headers or {}, method=door.method)
+    request = urllib.request.Request(
+        f"http://{server.http}{door.path}", body, headers or {}, method=door.method
+    )
     status, data = server.fetch(request)
     return status, data.decode()
 
 
-@pytest.mark.parametrize("door", [door for door in HTTP_DOORS if not door.group], ids=lambda door: f"{door.method} {door.path}")
+@pytest.mark.parametrize(
+    "door",
+    [door for door in HTTP_DOORS if not door.group],
+    ids=lambda door: f"{door.method} {door.path}",
+)
 def test_open_routes_lead_nowhere(server: Server, door: Door) -> None:
     assert ask(server, door)[0] in (404, 405)
 
 
-@pytest.mark.parametrize("door", [door for door in HTTP_DOORS if door.group], ids=lambda door: f"{door.method} {door.path}")
+@pytest.mark.parametrize(
+    "door",
+    [door for door in HTTP_DOORS if door.group],
+    ids=lambda door: f"{door.method} {door.path}",
+)
 def test_routes(server: Server, door: Door) -> None:
     refusal = (403, f'{{"error":"This API is restricted, expecting header \'key-{door.group}\'"}}')
     assert ask(server, door) == refusal
     assert ask(server, door, {f"key-{door.group}": "wrong"}) == refusal
     assert ask(server, door, {f"key-{door.group}": ""}) == refusal
-    others = {f"key-{group}": f"secret-{group}" for group in RESTRICTED_CATEGORIES if group != door.group}
+    others = {
+        f"key-{group}": f"secret-{group}" for group in RESTRICTED_CATEGORIES if group != door.group
+    }
     assert ask(server, door, others) == refusal
     assert ask(server, door, {f"KEY-{door.group}": f"secret-{door.group}"})[0] != 403
 
 
-@pytest.mark.parametrize("door", [door for door in HTTP_DOORS if door.group and door.method == "GET"], ids=lambda door: door.path)
+@pytest.mark.parametrize(
+    "door",
+    [door for door in HTTP_DOORS if door.group and door.method == "GET"],
+    ids=lambda door: door.path,
+)
 def test_head_is_no_way_around(server: Server, door: Door) -> None:
     assert ask(server, msgspec.structs.replace(door, method="HEAD"))[0] == 403
 
@@ -148,7 +177,9 @@ def test_head_is_no_way_around(server: Server, door: Door) -> None:
 def test_other_spellings_are_no_way_around(server: Server, request_line: str, host: str) -> None:
     """Refused, unknown or malformed: anything but the answer."""
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as plain:
-        plain.sendall(f"{request_line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        plain.sendall(
+            f"{request_line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+        )
         answer = b""
         while piece := plain.recv(4096):
             answer += piece
@@ -156,9 +187,13 @@ def test_other_spellings_are_no_way_around(server: Server, request_line: str, ho
     assert b'"extensions"' not in answer
 
 
-def call(channel: grpc.Channel, path: str, metadata: dict[str, str] | None = None) -> tuple[grpc.StatusCode, str]:
+def call(
+    channel: grpc.Channel, path: str, metadata: dict[str, str] | None = None
+) -> tuple[grpc.StatusCode, str]:
     try:
-        stream = channel.stream_stream(path)(iter([b""]), timeout=20, metadata=list((metadata or {}).items()))
+        stream = channel.stream_stream(path)(
+            iter([b""]), timeout=20, metadata=list((metadata or {}).items())
+        )
         next(stream)
         stream.cancel()
     except StopIteration:
@@ -168,15 +203,24 @@ def call(channel: grpc.Channel, path: str, metadata: dict[str, str] | None = Non
     return grpc.StatusCode.OK, ""
 
 
-@pytest.mark.parametrize("door", [door for door in RPC_DOORS if door.group], ids=lambda door: door.path)
+@pytest.mark.parametrize(
+    "door", [door for door in RPC_DOORS if door.group], ids=lambda door: door.path
+)
 def test_rpcs(server: Server, door: Door) -> None:
     header = f"triton-grpc-protocol-key-{door.group}"
-    refusal = (grpc.StatusCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{header}'")
+    refusal = (
+        grpc.StatusCode.UNAVAILABLE,
+        f"This protocol is restricted, expecting header '{header}'",
+    )
     with grpc.insecure_channel(server.grpc) as channel:
         assert call(channel, door.path) == refusal
         assert call(channel, door.path, {header: "wrong"}) == refusal
         assert call(channel, door.path, {f"key-{door.group}": f"secret-{door.group}"}) == refusal
-        others = {f"triton-grpc-protocol-key-{group}": f"secret-{group}" for group in RESTRICTED_CATEGORIES if group != door.group}
+        others = {
+            f"triton-grpc-protocol-key-{group}": f"secret-{group}"
+            for group in RESTRICTED_CATEGORIES
+            if group != door.group
+        }
         assert call(channel, door.path, others) == refusal
         assert call(channel, door.path, {header: f"secret-{door.group}"})[1] != refusal[1]
 
@@ -192,15 +236,25 @@ def test_secrets_are_not_in_the_log(server: Server) -> None:
 def forwarding(repositories: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("repository")
     (folder / "request_info").symlink_to(repositories / "main" / "request_info")
-    flags = ["--http-header-forward-pattern=^(my|triton|sequence)[-_].*", "--grpc-header-forward-pattern=(?-i)^(my|triton|sequence)[-_].*"]
+    flags = [
+        "--http-header-forward-pattern=^(my|triton|sequence)[-_].*",
+        "--grpc-header-forward-pattern=(?-i)^(my|triton|sequence)[-_].*",
+    ]
     with naiad([str(folder)], flags) as one:
         yield one
 
 
-def parameters_seen(module: Any, client: Any, headers: dict[str, str], **more: Any) -> dict[str, Any]:
+def parameters_seen(
+    module: Any, client: Any, headers: dict[str, str], **more: Any
+) -> dict[str, Any]:
     tensor = module.InferInput("ANY", [1], "INT32")
     tensor.set_data_from_numpy(np.array([1], np.int32))
-    facts = [fact.decode() for fact in client.infer("request_info", [tensor], headers=headers, **more).as_numpy("FACTS")]
+    facts = [
+        fact.decode()
+        for fact in client.infer("request_info", [tensor], headers=headers, **more).as_numpy(
+            "FACTS"
+        )
+    ]
     (line,) = (fact for fact in facts if fact.startswith("parameters="))
     found: dict[str, Any] = json.loads(line.removeprefix("parameters="))
     return found
@@ -208,14 +262,21 @@ def parameters_seen(module: Any, client: Any, headers: dict[str, str], **more: A
 
 def test_forwarded_over_http(forwarding: Server) -> None:
     with http_client.InferenceServerClient(forwarding.http) as client:
-        seen = parameters_seen(http_client, client, {"My-Header": "one", "my_other": "two", "not-mine": "three"}, parameters={"own": 4})
+        seen = parameters_seen(
+            http_client,
+            client,
+            {"My-Header": "one", "my_other": "two", "not-mine": "three"},
+            parameters={"own": 4},
+        )
         assert seen == {"My-Header": "one", "my_other": "two", "own": 4}
         assert parameters_seen(http_client, client, {}) == {}
 
 
 def test_forwarded_over_grpc(forwarding: Server) -> None:
     with grpc_client.InferenceServerClient(forwarding.grpc) as client:
-        seen = parameters_seen(grpc_client, client, {"my-header": "one", "not-mine": "three"}, parameters={"own": 4})
+        seen = parameters_seen(
+            grpc_client, client, {"my-header": "one", "not-mine": "three"}, parameters={"own": 4}
+        )
         assert seen == {"my-header": "one", "own": 4}
 
 

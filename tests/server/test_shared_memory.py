@@ -1,4 +1,5 @@
-"""Tensors in clients' shared memory, with the clients' own tools, on both protocols; and clients that mean no good."""
+"""Tensors in clients' shared memory, with the clients' own tools, on both protocols; and clients
+that mean no good."""
 
 from __future__ import annotations
 
@@ -26,13 +27,17 @@ from tests.server.gates import Gate, HttpCall, eventually
 from tests.server.harness import Endpoints, Server, naiad
 
 CLIENTS = [http_client, grpc_client]
-DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+DISABLED = (
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+)
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def server(repositories: Path) -> Iterator[Server]:
-    with naiad([str(repositories / "main"), str(repositories / "gates")], ["--allow-client-shm=true"]) as one:
+    with naiad(
+        [str(repositories / "main"), str(repositories / "gates")], ["--allow-client-shm=true"]
+    ) as one:
         yield one
 
 
@@ -83,23 +88,40 @@ def make_memory() -> Iterator[Any]:
         shm.destroy_shared_memory_region(memory.handle)
 
 
-def shared_input(module: ModuleType, name: str, shape: list[int], datatype: str, memory: Memory, num_bytes: int, offset: int = 0) -> Any:
+def shared_input(
+    module: ModuleType,
+    name: str,
+    shape: list[int],
+    datatype: str,
+    memory: Memory,
+    num_bytes: int,
+    offset: int = 0,
+) -> Any:
     tensor = module.InferInput(name, shape, datatype)
     tensor.set_shared_memory(memory.name, num_bytes, offset)
     return tensor
 
 
-def shared_output(module: ModuleType, name: str, memory: Memory, num_bytes: int, offset: int = 0) -> Any:
+def shared_output(
+    module: ModuleType, name: str, memory: Memory, num_bytes: int, offset: int = 0
+) -> Any:
     output = module.InferRequestedOutput(name)
     output.set_shared_memory(memory.name, num_bytes, offset)
     return output
 
 
-def add_sub(module: ModuleType, client: Any, source: Memory, target: Memory | None = None, **more: Any) -> Any:
-    inputs = [shared_input(module, f"INPUT{number}", [1, 16], "FP32", source, 64, 64 * number) for number in (0, 1)]
+def add_sub(
+    module: ModuleType, client: Any, source: Memory, target: Memory | None = None, **more: Any
+) -> Any:
+    inputs = [
+        shared_input(module, f"INPUT{number}", [1, 16], "FP32", source, 64, 64 * number)
+        for number in (0, 1)
+    ]
     outputs = None
     if target is not None:
-        outputs = [shared_output(module, f"OUTPUT{number}", target, 64, 64 * number) for number in (0, 1)]
+        outputs = [
+            shared_output(module, f"OUTPUT{number}", target, 64, 64 * number) for number in (0, 1)
+        ]
     return client.infer("add_sub", inputs, outputs=outputs, **more)
 
 
@@ -107,7 +129,12 @@ def described(module: ModuleType, result: Any, name: str) -> tuple[str, list[int
     """What the answer says of an output that is in shared memory: nothing but this."""
     output = result.get_output(name)
     if module is grpc_client:
-        assert list(result.get_response().raw_output_contents)[: len(result.get_response().outputs)].count(b"") > 0
+        assert (
+            list(result.get_response().raw_output_contents)[
+                : len(result.get_response().outputs)
+            ].count(b"")
+            > 0
+        )
         return output.datatype, list(output.shape)
     assert set(output) == {"name", "datatype", "shape"}
     return output["datatype"], output["shape"]
@@ -125,11 +152,17 @@ class TestInference:
         for _ in range(3):  # repeated requests take a shorter way
             result = add_sub(module, client, source, target)
             assert described(module, result, "OUTPUT0") == ("FP32", [1, 16])
-            assert np.array_equal(shm.get_contents_as_numpy(target.handle, np.float32, [16]), LEFT + RIGHT)
-            assert np.array_equal(shm.get_contents_as_numpy(target.handle, np.float32, [16], 64), LEFT - RIGHT)
+            assert np.array_equal(
+                shm.get_contents_as_numpy(target.handle, np.float32, [16]), LEFT + RIGHT
+            )
+            assert np.array_equal(
+                shm.get_contents_as_numpy(target.handle, np.float32, [16], 64), LEFT - RIGHT
+            )
             shm.set_shared_memory_region(target.handle, [np.zeros(32, np.float32)])
 
-    def test_new_data_in_the_same_region(self, module: ModuleType, client: Any, make_memory: Any) -> None:
+    def test_new_data_in_the_same_region(
+        self, module: ModuleType, client: Any, make_memory: Any
+    ) -> None:
         source = make_memory(128)
         source.register(client)
         for value in (1, 2, 3):
@@ -145,7 +178,9 @@ class TestInference:
         assert (answer["id"] if module is http_client else answer.id) == "seven"
 
     @pytest.mark.parametrize("count", [3000, 1 << 20, 3 << 20])
-    def test_large_tensors(self, module: ModuleType, client: Any, make_memory: Any, count: int) -> None:
+    def test_large_tensors(
+        self, module: ModuleType, client: Any, make_memory: Any, count: int
+    ) -> None:
         """Beyond what travels inline, and beyond what is copied on the event loop."""
         source, target = make_memory(4 * count), make_memory(4 * count)
         for memory in (source, target):
@@ -153,10 +188,14 @@ class TestInference:
         data = np.random.default_rng(1).random(count, np.float32)
         shm.set_shared_memory_region(source.handle, [data])
         inputs = [shared_input(module, "INPUT0", [count], "FP32", source, 4 * count)]
-        client.infer("identity_fp32", inputs, outputs=[shared_output(module, "OUTPUT0", target, 4 * count)])
+        client.infer(
+            "identity_fp32", inputs, outputs=[shared_output(module, "OUTPUT0", target, 4 * count)]
+        )
         assert np.array_equal(shm.get_contents_as_numpy(target.handle, np.float32, [count]), data)
 
-    def test_beside_ordinary_tensors(self, module: ModuleType, client: Any, make_memory: Any) -> None:
+    def test_beside_ordinary_tensors(
+        self, module: ModuleType, client: Any, make_memory: Any
+    ) -> None:
         source = make_memory(64)
         source.register(client)
         shm.set_shared_memory_region(source.handle, [LEFT])
@@ -166,15 +205,25 @@ class TestInference:
             result = client.infer("add_sub", inputs)
             assert np.array_equal(result.as_numpy("OUTPUT0")[0], LEFT + RIGHT)
 
-    def test_one_output_there_one_here(self, module: ModuleType, client: Any, make_memory: Any) -> None:
+    def test_one_output_there_one_here(
+        self, module: ModuleType, client: Any, make_memory: Any
+    ) -> None:
         source = make_memory(256)
         source.register(client)
         shm.set_shared_memory_region(source.handle, [LEFT, RIGHT])
-        inputs = [shared_input(module, f"INPUT{number}", [1, 16], "FP32", source, 64, 64 * number) for number in (0, 1)]
-        outputs = [shared_output(module, "OUTPUT1", source, 64, 128), module.InferRequestedOutput("OUTPUT0")]
+        inputs = [
+            shared_input(module, f"INPUT{number}", [1, 16], "FP32", source, 64, 64 * number)
+            for number in (0, 1)
+        ]
+        outputs = [
+            shared_output(module, "OUTPUT1", source, 64, 128),
+            module.InferRequestedOutput("OUTPUT0"),
+        ]
         result = client.infer("add_sub", inputs, outputs=outputs)
         assert np.array_equal(result.as_numpy("OUTPUT0")[0], LEFT + RIGHT)
-        assert np.array_equal(shm.get_contents_as_numpy(source.handle, np.float32, [16], 128), LEFT - RIGHT)
+        assert np.array_equal(
+            shm.get_contents_as_numpy(source.handle, np.float32, [16], 128), LEFT - RIGHT
+        )
 
     def test_strings(self, module: ModuleType, client: Any, make_memory: Any) -> None:
         memory = make_memory(1024)
@@ -183,15 +232,25 @@ class TestInference:
         shm.set_shared_memory_region(memory.handle, [packed])
         size = len(packed.item())
         inputs = [shared_input(module, "TEXT", [1, 3], "BYTES", memory, size)]
-        client.infer("identity_bytes", inputs, outputs=[shared_output(module, "SAME", memory, 512, 512)])
-        assert shm.get_contents_as_numpy(memory.handle, np.object_, [3], 512).tolist() == [b"one", b"", b"three"]
+        client.infer(
+            "identity_bytes", inputs, outputs=[shared_output(module, "SAME", memory, 512, 512)]
+        )
+        assert shm.get_contents_as_numpy(memory.handle, np.object_, [3], 512).tolist() == [
+            b"one",
+            b"",
+            b"three",
+        ]
 
-    def test_a_string_that_lies_about_its_length(self, module: ModuleType, client: Any, make_memory: Any) -> None:
+    def test_a_string_that_lies_about_its_length(
+        self, module: ModuleType, client: Any, make_memory: Any
+    ) -> None:
         memory = make_memory(64)
         memory.register(client)
         shm.set_shared_memory_region(memory.handle, [np.array([0xFFFFFFFF], np.uint32)])
         with pytest.raises(InferenceServerException, match="incomplete string data"):
-            client.infer("identity_bytes", [shared_input(module, "TEXT", [1, 1], "BYTES", memory, 8)])
+            client.infer(
+                "identity_bytes", [shared_input(module, "TEXT", [1, 1], "BYTES", memory, 8)]
+            )
 
     def test_streams(self, server: Server, make_memory: Any) -> None:
         memory = make_memory(256)
@@ -200,16 +259,27 @@ class TestInference:
             memory.register(client)
             shm.set_shared_memory_region(memory.handle, [LEFT, RIGHT])
             client.start_stream(lambda result, error: answers.put((result, error)))
-            inputs = [shared_input(grpc_client, f"INPUT{number}", [1, 16], "FP32", memory, 64, 64 * number) for number in (0, 1)]
-            client.async_stream_infer("add_sub", inputs, outputs=[shared_output(grpc_client, "OUTPUT0", memory, 64, 128)])
+            inputs = [
+                shared_input(
+                    grpc_client, f"INPUT{number}", [1, 16], "FP32", memory, 64, 64 * number
+                )
+                for number in (0, 1)
+            ]
+            client.async_stream_infer(
+                "add_sub", inputs, outputs=[shared_output(grpc_client, "OUTPUT0", memory, 64, 128)]
+            )
             result, error = answers.get(timeout=20)
             assert error is None
             assert described(grpc_client, result, "OUTPUT0") == ("FP32", [1, 16])
-            assert np.array_equal(shm.get_contents_as_numpy(memory.handle, np.float32, [16], 128), LEFT + RIGHT)
+            assert np.array_equal(
+                shm.get_contents_as_numpy(memory.handle, np.float32, [16], 128), LEFT + RIGHT
+            )
             client.stop_stream()
             client.unregister_system_shared_memory()
 
-    def test_decoupled_models_write_answer_after_answer(self, server: Server, make_memory: Any) -> None:
+    def test_decoupled_models_write_answer_after_answer(
+        self, server: Server, make_memory: Any
+    ) -> None:
         memory = make_memory(64)
         answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
         with grpc_client.InferenceServerClient(server.grpc) as client:
@@ -218,7 +288,9 @@ class TestInference:
             client.start_stream(lambda result, error: answers.put((result, error)))
             outputs = [shared_output(grpc_client, "INDEX", memory, 4, 32)]
             inputs = [shared_input(grpc_client, "COUNT", [1], "INT32", memory, 4)]
-            client.async_stream_infer("repeat", inputs, outputs=outputs, enable_empty_final_response=True)
+            client.async_stream_infer(
+                "repeat", inputs, outputs=outputs, enable_empty_final_response=True
+            )
             for _ in range(4):
                 assert answers.get(timeout=20)[1] is None
             client.stop_stream()
@@ -227,15 +299,20 @@ class TestInference:
 
 
 class TestErrors:
-    def test_an_output_that_is_too_small(self, module: ModuleType, client: Any, make_memory: Any) -> None:
+    def test_an_output_that_is_too_small(
+        self, module: ModuleType, client: Any, make_memory: Any
+    ) -> None:
         memory = make_memory(256)
         memory.register(client)
-        inputs = [shared_input(module, f"INPUT{number}", [1, 16], "FP32", memory, 64, 64 * number) for number in (0, 1)]
+        inputs = [
+            shared_input(module, f"INPUT{number}", [1, 16], "FP32", memory, 64, 64 * number)
+            for number in (0, 1)
+        ]
         with pytest.raises(InferenceServerException) as caught:
-            client.infer("add_sub", inputs, outputs=[shared_output(module, "OUTPUT0", memory, 63, 128)])
-        words = (
-            "shared memory size specified with the request for output 'OUTPUT0' (63 bytes) should be at least 64 bytes to hold the results"
-        )
+            client.infer(
+                "add_sub", inputs, outputs=[shared_output(module, "OUTPUT0", memory, 63, 128)]
+            )
+        words = "shared memory size specified with the request for output 'OUTPUT0' (63 bytes) should be at least 64 bytes to hold the results"
         assert caught.value.message() == words
 
     @pytest.mark.parametrize(
@@ -245,10 +322,22 @@ class TestErrors:
             (100, 64, "Invalid offset + byte size for shared memory region: '{}'"),
             (2**62, 64, "Invalid offset for shared memory region: '{}'"),
             (0, 2**62, "Invalid offset + byte size for shared memory region: '{}'"),
-            (0, 60, "input byte size mismatch for input 'INPUT0' for model 'add_sub'. Expected 64, got 60"),
+            (
+                0,
+                60,
+                "input byte size mismatch for input 'INPUT0' for model 'add_sub'. Expected 64, got 60",
+            ),
         ],
     )
-    def test_bounds(self, module: ModuleType, client: Any, make_memory: Any, offset: int, num_bytes: int, words: str) -> None:
+    def test_bounds(
+        self,
+        module: ModuleType,
+        client: Any,
+        make_memory: Any,
+        offset: int,
+        num_bytes: int,
+        words: str,
+    ) -> None:
         memory = make_memory(128)
         memory.register(client)
         inputs = [
@@ -263,40 +352,68 @@ class TestErrors:
         memory = make_memory(128)
         with http_client.InferenceServerClient(server.http) as client:
             memory.register(client)
-            place = {"shared_memory_region": memory.name, "shared_memory_byte_size": 2**64 - 1, "shared_memory_offset": 16}
+            place = {
+                "shared_memory_region": memory.name,
+                "shared_memory_byte_size": 2**64 - 1,
+                "shared_memory_offset": 16,
+            }
             tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 16], "parameters": place}
-            status, body = server.post("/v2/models/add_sub/infer", {"inputs": [tensor, {**tensor, "name": "INPUT1"}]})
+            status, body = server.post(
+                "/v2/models/add_sub/infer", {"inputs": [tensor, {**tensor, "name": "INPUT1"}]}
+            )
             client.unregister_system_shared_memory()
         assert status == 400
-        assert json.loads(body)["error"].startswith("Integer overflow detected: byte_size (18446744073709551615) + offset (16)")
+        assert json.loads(body)["error"].startswith(
+            "Integer overflow detected: byte_size (18446744073709551615) + offset (16)"
+        )
 
     def test_an_unknown_region(self, module: ModuleType, client: Any) -> None:
         tensor = module.InferInput("INPUT0", [4], "FP32")
         tensor.set_shared_memory("nobody", 16)
-        with pytest.raises(InferenceServerException, match="Unable to find shared memory region: 'nobody'"):
+        with pytest.raises(
+            InferenceServerException, match="Unable to find shared memory region: 'nobody'"
+        ):
             client.infer("identity_fp32", [tensor])
 
     def test_registration(self, module: ModuleType, client: Any, make_memory: Any) -> None:
         memory = make_memory(128)
         memory.register(client)
-        with pytest.raises(InferenceServerException, match=f"shared memory region '{memory.name}' already in manager"):
+        with pytest.raises(
+            InferenceServerException,
+            match=f"shared memory region '{memory.name}' already in manager",
+        ):
             memory.register(client)
-        with pytest.raises(InferenceServerException, match="failed to register shared memory region 'large': invalid args"):
+        with pytest.raises(
+            InferenceServerException,
+            match="failed to register shared memory region 'large': invalid args",
+        ):
             client.register_system_shared_memory("large", memory.key, 1 << 30)
-        with pytest.raises(InferenceServerException, match="Unable to open shared memory region: '/nosuch'"):
+        with pytest.raises(
+            InferenceServerException, match="Unable to open shared memory region: '/nosuch'"
+        ):
             client.register_system_shared_memory("lost", "/nosuch", 16)
 
     @pytest.mark.parametrize("slashes", ["", "/", "//", "////"])
     def test_names_of_triton_itself(self, module: ModuleType, client: Any, slashes: str) -> None:
-        with pytest.raises(InferenceServerException, match="contains the reserved prefix 'triton_python_backend_shm_region_'"):
-            client.register_system_shared_memory("own", f"{slashes}triton_python_backend_shm_region_abc", 16)
+        with pytest.raises(
+            InferenceServerException,
+            match="contains the reserved prefix 'triton_python_backend_shm_region_'",
+        ):
+            client.register_system_shared_memory(
+                "own", f"{slashes}triton_python_backend_shm_region_abc", 16
+            )
 
     def test_cuda_without_a_gpu(self, module: ModuleType, client: Any) -> None:
         with pytest.raises(InferenceServerException) as caught:
             client.register_cuda_shared_memory("gpu", HANDLE, 0, 64)
-        assert "failed to register CUDA shared memory region: 'gpu', GPUs not supported" in caught.value.message()
+        assert (
+            "failed to register CUDA shared memory region: 'gpu', GPUs not supported"
+            in caught.value.message()
+        )
 
-    def test_cuda_unregister_all_succeeds_without_a_gpu(self, module: ModuleType, client: Any) -> None:
+    def test_cuda_unregister_all_succeeds_without_a_gpu(
+        self, module: ModuleType, client: Any
+    ) -> None:
         """perf_analyzer does that on every server."""
         client.unregister_cuda_shared_memory()
         status = client.get_cuda_shared_memory_status()
@@ -315,11 +432,17 @@ class TestStatus:
             expected = [{"name": memory.name, "key": memory.key, "offset": 20, "byte_size": 100}]
             assert client.get_system_shared_memory_status() == expected
             assert client.get_system_shared_memory_status(memory.name) == expected
-            with pytest.raises(InferenceServerException, match=r"is registered as system shared memory, not CUDA shared memory"):
+            with pytest.raises(
+                InferenceServerException,
+                match=r"is registered as system shared memory, not CUDA shared memory",
+            ):
                 client.get_cuda_shared_memory_status(memory.name)
             client.unregister_system_shared_memory(memory.name)
             assert client.get_system_shared_memory_status() == []
-            with pytest.raises(InferenceServerException, match=f"Unable to find system shared memory region: '{memory.name}'"):
+            with pytest.raises(
+                InferenceServerException,
+                match=f"Unable to find system shared memory region: '{memory.name}'",
+            ):
                 client.get_system_shared_memory_status(memory.name)
 
     def test_over_grpc(self, server: Server, make_memory: Any) -> None:
@@ -327,20 +450,34 @@ class TestStatus:
         with grpc_client.InferenceServerClient(server.grpc) as client:
             client.register_system_shared_memory(memory.name, memory.key, 100, 20)
             region = client.get_system_shared_memory_status(memory.name).regions[memory.name]
-            assert (region.name, region.key, region.offset, region.byte_size) == (memory.name, memory.key, 20, 100)
+            assert (region.name, region.key, region.offset, region.byte_size) == (
+                memory.name,
+                memory.key,
+                20,
+                100,
+            )
             client.unregister_system_shared_memory()
             assert not client.get_system_shared_memory_status().regions
 
 
 class TestInFlight:
-    def test_unregistering_waits_for_the_answer(self, server: Server, make_memory: Any, tmp_path: Path) -> None:
+    def test_unregistering_waits_for_the_answer(
+        self, server: Server, make_memory: Any, tmp_path: Path
+    ) -> None:
         memory, gate = make_memory(1024), Gate(tmp_path)
         packed = serialize_byte_tensor(np.array([str(gate.path).encode()], np.object_))
         shm.set_shared_memory_region(memory.handle, [packed])
         with http_client.InferenceServerClient(server.http) as client:
             memory.register(client)
-            place = {"shared_memory_region": memory.name, "shared_memory_byte_size": len(packed.item())}
-            target = {"shared_memory_region": memory.name, "shared_memory_byte_size": 4, "shared_memory_offset": 512}
+            place = {
+                "shared_memory_region": memory.name,
+                "shared_memory_byte_size": len(packed.item()),
+            }
+            target = {
+                "shared_memory_region": memory.name,
+                "shared_memory_byte_size": 4,
+                "shared_memory_offset": 512,
+            }
             body = {
                 "inputs": [{"name": "GO", "datatype": "BYTES", "shape": [1], "parameters": place}],
                 "outputs": [{"name": "TOGETHER", "parameters": target}],
@@ -348,30 +485,45 @@ class TestInFlight:
             call = HttpCall(server, "/v2/models/gate_plain/infer", body)
             gate.wait_entered()
             client.unregister_system_shared_memory(memory.name)
-            assert [region["name"] for region in client.get_system_shared_memory_status()] == [memory.name]
+            assert [region["name"] for region in client.get_system_shared_memory_status()] == [
+                memory.name
+            ]
             gate.open()
             assert call.answer()[0] == 200
-            eventually(lambda: client.get_system_shared_memory_status() == [], "the region is given back")
+            eventually(
+                lambda: client.get_system_shared_memory_status() == [], "the region is given back"
+            )
         assert shm.get_contents_as_numpy(memory.handle, np.int32, [1], 512)[0] == 1
 
-    def test_a_client_that_goes_away_gives_its_region_back(self, server: Server, make_memory: Any, tmp_path: Path) -> None:
+    def test_a_client_that_goes_away_gives_its_region_back(
+        self, server: Server, make_memory: Any, tmp_path: Path
+    ) -> None:
         memory, gate = make_memory(1024), Gate(tmp_path)
         packed = serialize_byte_tensor(np.array([str(gate.path).encode()], np.object_))
         shm.set_shared_memory_region(memory.handle, [packed])
         with http_client.InferenceServerClient(server.http) as client:
             memory.register(client)
-            place = {"shared_memory_region": memory.name, "shared_memory_byte_size": len(packed.item())}
-            body = {"inputs": [{"name": "GO", "datatype": "BYTES", "shape": [1], "parameters": place}]}
+            place = {
+                "shared_memory_region": memory.name,
+                "shared_memory_byte_size": len(packed.item()),
+            }
+            body = {
+                "inputs": [{"name": "GO", "datatype": "BYTES", "shape": [1], "parameters": place}]
+            }
             call = HttpCall(server, "/v2/models/gate_plain/infer", body)
             gate.wait_entered()
             client.unregister_system_shared_memory(memory.name)
             call.hang_up()
             gate.open()
-            eventually(lambda: client.get_system_shared_memory_status() == [], "the region is given back")
+            eventually(
+                lambda: client.get_system_shared_memory_status() == [], "the region is given back"
+            )
 
 
 class TestMalice:
-    def test_memory_that_is_pulled_away(self, module: ModuleType, server: Server, client: Any, make_memory: Any) -> None:
+    def test_memory_that_is_pulled_away(
+        self, module: ModuleType, server: Server, client: Any, make_memory: Any
+    ) -> None:
         """The server must answer, not die of SIGBUS; nor may its workers."""
         size = 4 << 20
         memory = make_memory(2 * size)
@@ -390,29 +542,42 @@ class TestMalice:
             for _ in range(30):
                 inputs = [shared_input(module, "INPUT0", [size // 4], "FP32", memory, size)]
                 try:
-                    client.infer("identity_fp32", inputs, outputs=[shared_output(module, "OUTPUT0", memory, size, size)])
+                    client.infer(
+                        "identity_fp32",
+                        inputs,
+                        outputs=[shared_output(module, "OUTPUT0", memory, size, size)],
+                    )
                 except InferenceServerException as error:
                     failures.add(error.message())
         finally:
             stop.set()
             thread.join()
-        assert failures <= {f"shared memory region '{memory.name}' is smaller now than it was when it was registered"}
+        assert failures <= {
+            f"shared memory region '{memory.name}' is smaller now than it was when it was registered"
+        }
         assert server.process.poll() is None
         assert server.is_ready()
         result = client.infer("add_sub", _plain_inputs(module))
         assert result.as_numpy("OUTPUT0") is not None
 
-    def test_truncated_for_good(self, module: ModuleType, server: Server, client: Any, make_memory: Any) -> None:
+    def test_truncated_for_good(
+        self, module: ModuleType, server: Server, client: Any, make_memory: Any
+    ) -> None:
         memory = make_memory(128)
         memory.register(client)
         os.truncate(memory.path, 10)
         with pytest.raises(InferenceServerException) as caught:
             add_sub(module, client, memory)
-        assert caught.value.message() == f"shared memory region '{memory.name}' is smaller now than it was when it was registered"
+        assert (
+            caught.value.message()
+            == f"shared memory region '{memory.name}' is smaller now than it was when it was registered"
+        )
 
     def test_other_peoples_files(self, client: Any) -> None:
         for key in ("/../../etc/passwd", "/./x", "/..", "/a/b"):
-            with pytest.raises(InferenceServerException, match="Unable to open shared memory region"):
+            with pytest.raises(
+                InferenceServerException, match="Unable to open shared memory region"
+            ):
                 client.register_system_shared_memory("theft", key, 16)
 
     def test_a_region_that_claims_more_memory_than_there_is(
@@ -422,12 +587,20 @@ class TestMalice:
         os.truncate(memory.path, 1 << 45)
         client.register_system_shared_memory(memory.name, memory.key, 1 << 45)
         with pytest.raises(InferenceServerException, match="more are too many"):
-            client.infer("identity_fp32", [shared_input(module, "INPUT0", [1 << 43], "FP32", memory, 1 << 45)])
+            client.infer(
+                "identity_fp32",
+                [shared_input(module, "INPUT0", [1 << 43], "FP32", memory, 1 << 45)],
+            )
         assert server.is_ready()
 
     def test_nothing_of_the_server_is_in_shared_memory(self, server: Server) -> None:
-        """So nothing of it can be registered: it passes tensors to its workers in memory that has no name."""
-        assert [name for name in os.listdir("/dev/shm") if "naiad" in name and not name.startswith("naiad-test")] == []
+        """So nothing of it can be registered: it passes tensors to its workers in memory that has
+        no name."""
+        assert [
+            name
+            for name in os.listdir("/dev/shm")
+            if "naiad" in name and not name.startswith("naiad-test")
+        ] == []
 
 
 def _plain_inputs(module: ModuleType) -> list[Any]:
@@ -441,7 +614,9 @@ def _plain_inputs(module: ModuleType) -> list[Any]:
 class TestSwitchedOff:
     """As it is by default."""
 
-    def test_registration(self, module: ModuleType, main_server: Endpoints, make_memory: Any) -> None:
+    def test_registration(
+        self, module: ModuleType, main_server: Endpoints, make_memory: Any
+    ) -> None:
         memory = make_memory(128)
         with connect(module, main_server) as client:
             with pytest.raises(InferenceServerException) as caught:
@@ -467,17 +642,43 @@ class TestSwitchedOff:
             assert caught.value.message() == DISABLED
 
 
-@pytest.mark.skipif(not oracle.is_installed(), reason="perf_analyzer is not installed: `python -m bench.oracle install` brings it")
+@pytest.mark.skipif(
+    not oracle.is_installed(),
+    reason="perf_analyzer is not installed: `python -m bench.oracle install` brings it",
+)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("model", ["add_sub", "identity_fp32"])
 def test_perf_analyzer(server: Server, protocol: str, model: str) -> None:
-    flags = ["-m", model, "-i", protocol, "-u", server.http if protocol == "http" else server.grpc, "--concurrency-range", "4"]
-    flags += ["--shared-memory", "system", "--output-shared-memory-size", "65536", "--shape", "INPUT0:16384"][
-        : 4 if model == "add_sub" else 6
+    flags = [
+        "-m",
+        model,
+        "-i",
+        protocol,
+        "-u",
+        server.http if protocol == "http" else server.grpc,
+        "--concurrency-range",
+        "4",
     ]
-    flags += ["--measurement-mode", "count_windows", "--measurement-request-count", "50", "--stability-percentage", "999"]
+    flags += [
+        "--shared-memory",
+        "system",
+        "--output-shared-memory-size",
+        "65536",
+        "--shape",
+        "INPUT0:16384",
+    ][: 4 if model == "add_sub" else 6]
+    flags += [
+        "--measurement-mode",
+        "count_windows",
+        "--measurement-request-count",
+        "50",
+        "--stability-percentage",
+        "999",
+    ]
     command = oracle.perf_analyzer_command([*flags, "--max-trials", "3"])
-    done = subprocess.run(command, env=oracle.perf_analyzer_environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env=oracle.perf_analyzer_environment(), capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-1000:]
     assert "Throughput:" in done.stdout
     assert "error" not in done.stderr.lower()

@@ -1,4 +1,5 @@
-"""A server whose repository is far away: served, reloaded, polled, and served on when the store is gone."""
+"""A server whose repository is far away: served, reloaded, polled, and served on when the store is
+gone."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def upload(s3: S3Server, folder: Path, bucket: str = "models", prefix: str = "re
 
 
 def test_a_repository_in_s3(s3: S3Server, environment: dict[str, str], tmp_path: Path) -> None:
-    """Served, changed, loaded again; then the store goes, and everything goes on; then the server starts without it."""
+    """Served, changed, loaded again; then the store goes, and everything goes on; then the server
+    starts without it."""
     models = tmp_path / "models"
     write_model(models, "m", "first")
     write_model(models, "bystander")
@@ -73,7 +75,9 @@ def test_polling_s3(s3: S3Server, environment: dict[str, str], tmp_path: Path) -
     write_model(models, "m", "first")
     s3.make_bucket("models")
     upload(s3, models, prefix="")
-    with naiad([s3.url("models")], ["--model-control-mode=poll", "--repository-poll-secs=1"], environment) as server:
+    with naiad(
+        [s3.url("models")], ["--model-control-mode=poll", "--repository-poll-secs=1"], environment
+    ) as server:
         control = Control(server)
         assert control.word("m") == "first"
         write_model(models, "m", "second")
@@ -90,12 +94,17 @@ def test_polling_s3(s3: S3Server, environment: dict[str, str], tmp_path: Path) -
         assert control.word("new") == "new", "a store that is not there is no empty store"
 
 
-def test_many_small_models_come_side_by_side(s3: S3Server, environment: dict[str, str], tmp_path: Path) -> None:
+def test_many_small_models_come_side_by_side(
+    s3: S3Server, environment: dict[str, str], tmp_path: Path
+) -> None:
     s3.make_bucket("models", {f"m{number}/1/model.py": b"x" * 1000 for number in range(105)})
     store = open_store(s3.url("models"), "", environment)
     store.refresh()
     assert len(store.names()) == 105
-    assert all((store.directory(name) or Path()).joinpath("1/model.py").stat().st_size == 1000 for name in store.names())
+    assert all(
+        (store.directory(name) or Path()).joinpath("1/model.py").stat().st_size == 1000
+        for name in store.names()
+    )
     cache = tmp_path / "cache" / "naiad" / "repositories"
     assert oct(cache.stat().st_mode & 0o777) == "0o700"
 
@@ -103,7 +112,11 @@ def test_many_small_models_come_side_by_side(s3: S3Server, environment: dict[str
 def test_a_repository_on_the_hub(environment: dict[str, str], tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_model(models, "m", "from the hub")
-    files = {str(path.relative_to(tmp_path)): path.read_bytes() for path in models.rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(tmp_path)): path.read_bytes()
+        for path in models.rglob("*")
+        if path.is_file()
+    }
     with cloud_server(HubHandler, files | {"readme.md": b"hello"}) as hub:
         environment["HF_ENDPOINT"] = hub.url
         with naiad(["hf://organisation/models/models"], [], environment) as server:
@@ -123,7 +136,10 @@ def ends(server: Server) -> str:
 
 def test_a_store_that_cannot_be_reached_ends_the_start(environment: dict[str, str]) -> None:
     words = ends(launch_naiad(["s3://127.0.0.1:9/models"], [], environment))
-    assert "model repository 's3://127.0.0.1:9/models' cannot be reached, and there is no copy of it" in words
+    assert (
+        "model repository 's3://127.0.0.1:9/models' cannot be reached, and there is no copy of it"
+        in words
+    )
     assert "error: creating server: Internal - failed to load all models" in words
 
 
@@ -149,7 +165,9 @@ def test_sigterm_while_models_are_fetched(environment: dict[str, str]) -> None:
                 super().send(status, body, headers)
                 return
             middle = len(body) // 2
-            super().send(status, body[:middle], {**(headers or {}), "Content-Length": str(len(body))})
+            super().send(
+                status, body[:middle], {**(headers or {}), "Content-Length": str(len(body))}
+            )
             halted.set()
             released.wait()
             with contextlib.suppress(OSError):  # nobody wants it any more
@@ -157,7 +175,9 @@ def test_sigterm_while_models_are_fetched(environment: dict[str, str]) -> None:
 
     files = {f"models/m/1/weights{number}": os.urandom(100_000) for number in range(20)}
     with cloud_server(Halting, files) as hub:
-        server = launch_naiad(["hf://organisation/models/models"], [], {**environment, "HF_ENDPOINT": hub.url})
+        server = launch_naiad(
+            ["hf://organisation/models/models"], [], {**environment, "HF_ENDPOINT": hub.url}
+        )
         try:
             server.wait_for_line("fetching 20 files")
             assert halted.wait(LIMIT_S)

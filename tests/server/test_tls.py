@@ -1,4 +1,5 @@
-"""TLS on both endpoints of a real server, with the clients' own TLS: one way, mutual, large tensors, strangers, wrong files."""
+"""TLS on both endpoints of a real server, with the clients' own TLS: one way, mutual, large
+tensors, strangers, wrong files."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ COUNT = 2 << 20
 """Floats of a tensor that takes many TLS records."""
 
 _HELLO = bytes.fromhex("0302") + bytes(32) + bytes.fromhex("00 0004 c013c014 0100")
-HELLO_OF_TLS_1_1 = b"\x16\x03\x01" + (len(_HELLO) + 4).to_bytes(2, "big") + b"\x01" + len(_HELLO).to_bytes(3, "big") + _HELLO
+HELLO_OF_TLS_1_1 = (
+    b"\x16\x03\x01"
+    + (len(_HELLO) + 4).to_bytes(2, "big")
+    + b"\x01"
+    + len(_HELLO).to_bytes(3, "big")
+    + _HELLO
+)
 HANDSHAKE = b"\x16"
 
 
@@ -38,7 +45,10 @@ def flags(made: Certificates, *, is_mutual: bool) -> list[str]:
     found = []
     for protocol in ("grpc", "http"):
         found += [f"--{protocol}-{use}=true", f"--{protocol}-server-cert={made.path('server.pem')}"]
-        found += [f"--{protocol}-server-key={made.path('server.key')}", f"--{protocol}-root-cert={made.path('ca.pem')}"]
+        found += [
+            f"--{protocol}-server-key={made.path('server.key')}",
+            f"--{protocol}-root-cert={made.path('ca.pem')}",
+        ]
     return found
 
 
@@ -77,7 +87,10 @@ def https(server: Server, tls: ssl.SSLContext) -> http.client.HTTPSConnection:
 def grpc_options(made: Certificates, name: str = "") -> dict[str, Any]:
     found = {"ssl": True, "root_certificates": made.path("ca.pem")}
     if name:
-        found |= {"private_key": made.path(f"{name}.key"), "certificate_chain": made.path(f"{name}.pem")}
+        found |= {
+            "private_key": made.path(f"{name}.key"),
+            "certificate_chain": made.path(f"{name}.pem"),
+        }
     return found
 
 
@@ -99,19 +112,27 @@ class TestOneWay:
         body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2, 3]}]}
         for _ in range(3):  # on the same connection
             connection.request("POST", "/v2/models/identity_fp32/infer", json.dumps(body))
-            assert json.loads(connection.getresponse().read())["outputs"][0]["data"] == [1.0, 2.0, 3.0]
+            assert json.loads(connection.getresponse().read())["outputs"][0]["data"] == [
+                1.0,
+                2.0,
+                3.0,
+            ]
         connection.close()
 
     @pytest.mark.parametrize("count", [16, COUNT])
     def test_tritonclient_http(self, one_way: Server, made: Certificates, count: int) -> None:
         options = {"ca_certs": made.path("ca.pem")}
-        with http_client.InferenceServerClient(one_way.http, ssl=True, ssl_options=options, insecure=False) as client:
+        with http_client.InferenceServerClient(
+            one_way.http, ssl=True, ssl_options=options, insecure=False
+        ) as client:
             assert client.is_server_ready()
             identity(client, http_client, count)
 
     @pytest.mark.parametrize("count", [16, COUNT])
     def test_tritonclient_grpc(self, one_way: Server, made: Certificates, count: int) -> None:
-        with grpc_client.InferenceServerClient(f"localhost:{one_way.grpc_port}", **grpc_options(made)) as client:
+        with grpc_client.InferenceServerClient(
+            f"localhost:{one_way.grpc_port}", **grpc_options(made)
+        ) as client:
             assert client.is_server_ready()
             identity(client, grpc_client, count)
 
@@ -122,7 +143,10 @@ class TestOneWay:
         ):
             tls = context(made)
             tls.set_alpn_protocols(offered)
-            with socket.create_connection(("127.0.0.1", port)) as plain, tls.wrap_socket(plain, server_hostname="localhost") as secure:
+            with (
+                socket.create_connection(("127.0.0.1", port)) as plain,
+                tls.wrap_socket(plain, server_hostname="localhost") as secure,
+            ):
                 assert secure.selected_alpn_protocol() == chosen
 
     def test_old_versions_of_tls_are_refused(self, one_way: Server) -> None:
@@ -135,19 +159,26 @@ class TestOneWay:
         with pytest.raises(ssl.SSLCertVerificationError):
             https(one_way, ssl.create_default_context()).request("GET", "/v2")
 
-    def test_plain_clients_get_nowhere_and_do_no_harm(self, one_way: Server, made: Certificates) -> None:
+    def test_plain_clients_get_nowhere_and_do_no_harm(
+        self, one_way: Server, made: Certificates
+    ) -> None:
         for port in (one_way.http_port, one_way.grpc_port):
             with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
                 plain.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert b"200" not in _read_all(plain)
-        with grpc_client.InferenceServerClient(one_way.grpc) as client, pytest.raises(InferenceServerException):
+        with (
+            grpc_client.InferenceServerClient(one_way.grpc) as client,
+            pytest.raises(InferenceServerException),
+        ):
             client.is_server_live(client_timeout=5)
         connection = https(one_way, context(made))
         connection.request("GET", "/v2/health/ready")
         assert connection.getresponse().status == 200
         connection.close()
 
-    def test_a_client_that_hangs_up_amid_the_handshake(self, one_way: Server, made: Certificates) -> None:
+    def test_a_client_that_hangs_up_amid_the_handshake(
+        self, one_way: Server, made: Certificates
+    ) -> None:
         for port in (one_way.http_port, one_way.grpc_port):
             for beginning in (b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"):
                 with socket.create_connection(("127.0.0.1", port)) as plain:
@@ -184,7 +215,9 @@ class TestMutual:
         connection.close()
 
     def test_grpc(self, mutual: Server, made: Certificates) -> None:
-        with grpc_client.InferenceServerClient(f"localhost:{mutual.grpc_port}", **grpc_options(made, "client")) as client:
+        with grpc_client.InferenceServerClient(
+            f"localhost:{mutual.grpc_port}", **grpc_options(made, "client")
+        ) as client:
             assert client.is_server_ready()
             identity(client, grpc_client, 1024)
 
@@ -198,7 +231,9 @@ class TestMutual:
     @pytest.mark.parametrize("name", ["", "strange"])
     def test_grpc_strangers(self, mutual: Server, made: Certificates, name: str) -> None:
         credentials = grpc.ssl_channel_credentials(
-            made.read("ca.pem"), made.read(f"{name}.key") if name else None, made.read(f"{name}.pem") if name else None
+            made.read("ca.pem"),
+            made.read(f"{name}.key") if name else None,
+            made.read(f"{name}.pem") if name else None,
         )
         with grpc.secure_channel(f"localhost:{mutual.grpc_port}", credentials) as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
@@ -218,12 +253,24 @@ class TestWrongFiles:
             ("http", "server.pem", "client.key", "is not the key of the certificate"),
         ],
     )
-    def test_the_server_does_not_start(self, repository: str, made: Certificates, protocol: str, cert: str, key: str, words: str) -> None:
+    def test_the_server_does_not_start(
+        self, repository: str, made: Certificates, protocol: str, cert: str, key: str, words: str
+    ) -> None:
         given = [f"--{protocol}-use-ssl=true"]
-        given += [f"--{protocol}-server-cert={made.path(cert)}", f"--{protocol}-server-key={made.path(key)}"] if cert else []
+        given += (
+            [
+                f"--{protocol}-server-cert={made.path(cert)}",
+                f"--{protocol}-server-key={made.path(key)}",
+            ]
+            if cert
+            else []
+        )
         server = launch_naiad([repository], given)
         try:
             assert server.wait_exit(30) == 1
         finally:
             server.stop()
-        assert any("error: creating server: Invalid argument - " in line and words.format(protocol) in line for line in server.lines)
+        assert any(
+            "error: creating server: Invalid argument - " in line and words.format(protocol) in line
+            for line in server.lines
+        )

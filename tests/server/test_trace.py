@@ -1,4 +1,5 @@
-"""Tracing against a real server: the settings on both protocols, Triton's file, OpenTelemetry to a collector process."""
+"""Tracing against a real server: the settings on both protocols, Triton's file, OpenTelemetry to a
+collector process."""
 
 from __future__ import annotations
 
@@ -33,15 +34,25 @@ def fp32(name: str, *values: float) -> dict[str, Any]:
     return {"name": name, "datatype": "FP32", "shape": [1, len(values)], "data": list(values)}
 
 
-def infer(server: Endpoints, model: str, *inputs: dict[str, Any], request_id: str = "") -> dict[str, Any]:
-    status, body = server.post(f"/v2/models/{model}/infer", {"id": request_id, "inputs": list(inputs)})
+def infer(
+    server: Endpoints, model: str, *inputs: dict[str, Any], request_id: str = ""
+) -> dict[str, Any]:
+    status, body = server.post(
+        f"/v2/models/{model}/infer", {"id": request_id, "inputs": list(inputs)}
+    )
     assert status == 200, body
     found: dict[str, Any] = json.loads(body)
     return found
 
 
 def infer_sums(server: Endpoints, request_id: str = "") -> None:
-    infer(server, "sums", fp32("INPUT0", 1, 2, 3, 4), fp32("INPUT1", 1, 1, 1, 0.5), request_id=request_id)
+    infer(
+        server,
+        "sums",
+        fp32("INPUT0", 1, 2, 3, 4),
+        fp32("INPUT1", 1, 1, 1, 0.5),
+        request_id=request_id,
+    )
 
 
 def grpc_sums(request_id: str = "") -> list[Any]:
@@ -73,7 +84,10 @@ class FileServer:
 
     def take(self, count: int = 1) -> list[ReadTrace]:
         """The traces of the next `count` requests, when they have been written."""
-        paths = [Path(f"{self.path}.{number}") for number in range(self._num_read, self._num_read + count)]
+        paths = [
+            Path(f"{self.path}.{number}")
+            for number in range(self._num_read, self._num_read + count)
+        ]
         eventually(lambda: all(written(path) for path in paths), "the traces are written")
         self._num_read += count
         return read_traces(*paths)
@@ -82,8 +96,16 @@ class FileServer:
 @pytest.fixture(scope="module")
 def traced(repositories: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
     path = tmp_path_factory.mktemp("trace") / "trace.json"
-    flags = [f"triton,file={path}", "triton,log-frequency=1", "rate=1", "level=TIMESTAMPS", "level=TENSORS"]
-    with naiad([str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]) as server:
+    flags = [
+        f"triton,file={path}",
+        "triton,log-frequency=1",
+        "rate=1",
+        "level=TIMESTAMPS",
+        "level=TENSORS",
+    ]
+    with naiad(
+        [str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]
+    ) as server:
         yield FileServer(server, path)
 
 
@@ -91,20 +113,42 @@ class TestFile:
     def test_a_request_over_http(self, traced: FileServer) -> None:
         infer_sums(traced.server, "seven")
         (trace,) = traced.take()
-        assert (trace.model, trace.version, trace.request_id, trace.parent_id) == ("sums", 1, "seven", 0)
+        assert (trace.model, trace.version, trace.request_id, trace.parent_id) == (
+            "sums",
+            1,
+            "seven",
+            0,
+        )
         assert trace.activities == [name for name in ORDER if not name.startswith("GRPC")]
-        assert [activity for activity, _ in trace.tensors] == ["TENSOR_QUEUE_INPUT"] * 2 + ["TENSOR_BACKEND_OUTPUT"] * 2
-        assert trace.tensors[1][1] == {"name": "INPUT1", "data": "1,1,1,0.5", "shape": "1,4", "dtype": "FP32"}
-        assert trace.tensors[3][1] == {"name": "OUTPUT1", "data": "0,1,2,3.5", "shape": "1,4", "dtype": "FP32"}
+        assert [activity for activity, _ in trace.tensors] == ["TENSOR_QUEUE_INPUT"] * 2 + [
+            "TENSOR_BACKEND_OUTPUT"
+        ] * 2
+        assert trace.tensors[1][1] == {
+            "name": "INPUT1",
+            "data": "1,1,1,0.5",
+            "shape": "1,4",
+            "dtype": "FP32",
+        }
+        assert trace.tensors[3][1] == {
+            "name": "OUTPUT1",
+            "data": "0,1,2,3.5",
+            "shape": "1,4",
+            "dtype": "FP32",
+        }
         summary = trace.summary()
         assert summary["http"] >= summary["request"] >= summary["compute"] >= summary["infer"]
 
     def test_a_request_over_http_that_comes_in_two_parts(self, traced: FileServer) -> None:
-        """Receiving takes time that can be seen: the second part is sent when the server has asked for it."""
+        """Receiving takes time that can be seen: the second part is sent when the server has asked
+        for it."""
         text = "x" * 200_000
-        body = json.dumps({"inputs": [{"name": "ANY", "datatype": "BYTES", "shape": [1], "data": [text]}]}).encode()
+        body = json.dumps(
+            {"inputs": [{"name": "ANY", "datatype": "BYTES", "shape": [1], "data": [text]}]}
+        ).encode()
         head = f"POST /v2/models/context/infer HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", traced.server.http_port), timeout=LIMIT_S) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", traced.server.http_port), timeout=LIMIT_S
+        ) as connection:
             connection.sendall(head.encode())
             assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")
             connection.sendall(body)
@@ -123,11 +167,15 @@ class TestFile:
         assert "grpc" in trace.summary()
 
     def test_an_ensemble_and_its_steps(self, traced: FileServer) -> None:
-        infer(traced.server, "pipeline", fp32("A", 1, 2, 3, 4), fp32("B", 1, 1, 1, 1), request_id="e")
+        infer(
+            traced.server, "pipeline", fp32("A", 1, 2, 3, 4), fp32("B", 1, 1, 1, 1), request_id="e"
+        )
         outer, *steps = traced.take()
         assert (outer.model, outer.request_id) == ("pipeline", "e")
         assert not set(outer.activities) & set(COMPUTE)
-        assert [(step.model, step.request_id, step.parent_id) for step in steps] == [("sums", "e", outer.id)] * 2
+        assert [(step.model, step.request_id, step.parent_id) for step in steps] == [
+            ("sums", "e", outer.id)
+        ] * 2
         for step in steps:
             assert step.activities == ["REQUEST_START", "QUEUE_START", *COMPUTE, "REQUEST_END"]
         assert dict(steps[0].stamps)["REQUEST_END"] <= dict(steps[1].stamps)["REQUEST_START"]
@@ -138,7 +186,12 @@ class TestFile:
         """Only the call that was given the trace: the other one is not there."""
         infer(traced.server, "caller", fp32("X", 1, 2, 3, 4), request_id="b")
         outer, inner = traced.take()
-        assert (outer.model, inner.model, inner.request_id, inner.parent_id) == ("caller", "sums", "inner", outer.id)
+        assert (outer.model, inner.model, inner.request_id, inner.parent_id) == (
+            "caller",
+            "sums",
+            "inner",
+            outer.id,
+        )
         assert dict(inner.stamps)["REQUEST_END"] <= dict(outer.stamps)["COMPUTE_END"]
 
     def test_a_stream_of_responses(self, traced: FileServer) -> None:
@@ -147,7 +200,9 @@ class TestFile:
         count.set_data_from_numpy(np.array([2], np.int32))
         with grpc_client.InferenceServerClient(traced.server.grpc) as client:
             client.start_stream(lambda result, error: answers.put(error))
-            client.async_stream_infer("repeat", [count], request_id="s", enable_empty_final_response=True)
+            client.async_stream_infer(
+                "repeat", [count], request_id="s", enable_empty_final_response=True
+            )
             assert [answers.get(timeout=20) for _ in range(3)] == [None] * 3
             client.async_stream_infer("sums", grpc_sums(), request_id="t")
             assert answers.get(timeout=20) is None
@@ -155,8 +210,12 @@ class TestFile:
         first, second = traced.take(2)
         assert (first.request_id, second.request_id) == ("s", "t")
         assert first.activities.count("GRPC_SEND_END") == 3
-        assert all(first.activities.count(name) == 1 for name in ("REQUEST_START", *COMPUTE, "REQUEST_END"))
-        assert [tensor["data"] for activity, tensor in first.tensors if tensor["name"] == "INDEX"] == ["0", "1"]
+        assert all(
+            first.activities.count(name) == 1 for name in ("REQUEST_START", *COMPUTE, "REQUEST_END")
+        )
+        assert [
+            tensor["data"] for activity, tensor in first.tensors if tensor["name"] == "INDEX"
+        ] == ["0", "1"]
 
     def test_generate(self, traced: FileServer) -> None:
         assert traced.server.post("/v2/models/repeat/generate_stream", {"COUNT": 1})[0] == 200
@@ -165,14 +224,22 @@ class TestFile:
         assert (first.model, second.model) == ("repeat", "context")
 
     def test_refused_requests_leave_no_trace(self, traced: FileServer) -> None:
-        assert traced.server.post("/v2/models/sums/infer", {"inputs": [fp32("INPUT0", 1)]})[0] == 400
-        assert traced.server.post("/v2/models/nosuch/infer", {"inputs": [fp32("INPUT0", 1)]})[0] == 404
+        assert (
+            traced.server.post("/v2/models/sums/infer", {"inputs": [fp32("INPUT0", 1)]})[0] == 400
+        )
+        assert (
+            traced.server.post("/v2/models/nosuch/infer", {"inputs": [fp32("INPUT0", 1)]})[0] == 404
+        )
         infer_sums(traced.server, "after")
         (trace,) = traced.take()
         assert trace.request_id == "after"
 
     def test_a_model_sees_no_context(self, traced: FileServer) -> None:
-        answer = infer(traced.server, "context", {"name": "ANY", "datatype": "BYTES", "shape": [1], "data": ['quo"te']})
+        answer = infer(
+            traced.server,
+            "context",
+            {"name": "ANY", "datatype": "BYTES", "shape": [1], "data": ['quo"te']},
+        )
         assert answer["outputs"][0]["data"] == ["none"]
         (trace,) = traced.take()
         assert trace.tensors[0][1]["data"] == '"quo\\"te"'
@@ -181,7 +248,9 @@ class TestFile:
 def test_a_limited_number_and_what_is_left_at_the_end(repositories: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     flags = [f"triton,file={path}", "rate=2", "level=TIMESTAMPS"]
-    with naiad([str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]) as server:
+    with naiad(
+        [str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]
+    ) as server:
         for _ in range(5):
             infer_sums(server)
         eventually(lambda: len(written(path)) == 2, "every second request is traced")
@@ -196,7 +265,8 @@ def test_a_limited_number_and_what_is_left_at_the_end(repositories: Path, tmp_pa
         infer_sums(server)
     assert [trace.model for trace in read_traces(path)] == ["sums"] * 2
     assert [trace.model for trace in read_traces(numbered)] == ["sums"] * 2
-    assert len(read_traces(tmp_path / "trace.json.1")) == 1  # what waited for its fiftieth was written at the end
+    # what waited for its fiftieth was written at the end
+    assert len(read_traces(tmp_path / "trace.json.1")) == 1
 
 
 # The settings.
@@ -205,14 +275,18 @@ def test_a_limited_number_and_what_is_left_at_the_end(repositories: Path, tmp_pa
 @pytest.fixture(params=[http_client, grpc_client], ids=["http", "grpc"])
 def client(request: pytest.FixtureRequest, traced: FileServer) -> Iterator[Any]:
     module: ModuleType = request.param
-    with module.InferenceServerClient(traced.server.http if module is http_client else traced.server.grpc) as one:
+    with module.InferenceServerClient(
+        traced.server.http if module is http_client else traced.server.grpc
+    ) as one:
         yield one
 
 
 def shown(settings: Any) -> dict[str, Any]:
     """The same form for both protocols."""
     if isinstance(settings, dict):
-        return {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+        return {
+            name: value if isinstance(value, list) else [value] for name, value in settings.items()
+        }
     return {name: list(setting.value) for name, setting in settings.settings.items()}
 
 
@@ -221,9 +295,14 @@ class TestSettings:
         before = shown(client.get_trace_settings())
         assert before["trace_level"] == ["TIMESTAMPS", "TENSORS"]
         assert before["trace_mode"] == ["triton"]
-        changed = shown(client.update_trace_settings(settings={"trace_rate": "5", "trace_level": ["TENSORS"]}))
+        changed = shown(
+            client.update_trace_settings(settings={"trace_rate": "5", "trace_level": ["TENSORS"]})
+        )
         assert (changed["trace_rate"], changed["trace_level"]) == (["5"], ["TENSORS"])
-        assert shown(client.update_trace_settings(settings={"trace_rate": None, "trace_level": None})) == before
+        assert (
+            shown(client.update_trace_settings(settings={"trace_rate": None, "trace_level": None}))
+            == before
+        )
 
     def test_of_one_model(self, client: Any, traced: FileServer) -> None:
         client.update_trace_settings("sums", {"trace_level": ["OFF"]})
@@ -239,15 +318,23 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("settings", "words"),
         [
-            ({"trace_file": "/tmp/other"}, "trace file location can not be updated through network protocol"),
+            (
+                {"trace_file": "/tmp/other"},
+                "trace file location can not be updated through network protocol",
+            ),
             ({"trace_rate": "x"}, "Unable to parse 'trace_rate', got: x"),
-            ({"trace_rate": "0"}, "Attempting to set invalid trace setting :sample rate must be non-zero"),
+            (
+                {"trace_rate": "0"},
+                "Attempting to set invalid trace setting :sample rate must be non-zero",
+            ),
             ({"trace_count": "-2"}, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
             ({"trace_level": ["OFF", "TENSORS"]}, "Expect only one trace level 'OFF' is specified"),
         ],
     )
     @pytest.mark.parametrize("model", [None, "sums"])
-    def test_refused(self, client: Any, settings: dict[str, Any], words: str, model: str | None) -> None:
+    def test_refused(
+        self, client: Any, settings: dict[str, Any], words: str, model: str | None
+    ) -> None:
         with pytest.raises(InferenceServerException) as caught:
             client.update_trace_settings(model, settings)
         assert caught.value.message() == words
@@ -283,7 +370,9 @@ class Collector:
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.server.otlp_collector"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        )
         assert self.process.stdout is not None
         self.lines: queue.Queue[str] = queue.Queue()
         self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}/v1/traces"
@@ -313,9 +402,16 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def otel(repositories: Path, collector: Collector) -> Iterator[Server]:
-    flags = ["mode=opentelemetry", f"opentelemetry,url={collector.url}", "rate=0", "level=TIMESTAMPS"]
+    flags = [
+        "mode=opentelemetry",
+        f"opentelemetry,url={collector.url}",
+        "rate=0",
+        "level=TIMESTAMPS",
+    ]
     flags += ["opentelemetry,resource=deployment=test", "opentelemetry,bsp_schedule_delay=20"]
-    with naiad([str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]) as server:
+    with naiad(
+        [str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]
+    ) as server:
         yield server
 
 
@@ -331,14 +427,19 @@ class TestOpenTelemetry:
             tensor = http_client.InferInput("ANY", [1], "BYTES")
             tensor.set_data_from_numpy(np.array([b"x"], np.object_))
             headers = {"traceparent": TRACEPARENT, "tracestate": "vendor=1"}
-            context = json.loads(client.infer("context", [tensor], headers=headers).as_numpy("CONTEXT")[0])
+            context = json.loads(
+                client.infer("context", [tensor], headers=headers).as_numpy("CONTEXT")[0]
+            )
         spans = by_name(collector.take(3))
         request, model, compute = spans["InferRequest"], spans["context"], spans["compute"]
         assert {span["trace_id"] for span in spans.values()} == {PARENT_TRACE}
         assert request["parent_id"] == PARENT_SPAN
         assert model["parent_id"] == request["span_id"]
         assert compute["parent_id"] == model["span_id"]
-        assert context == {"traceparent": f"00-{PARENT_TRACE}-{model['span_id']}-01", "tracestate": "vendor=1"}
+        assert context == {
+            "traceparent": f"00-{PARENT_TRACE}-{model['span_id']}-01",
+            "tracestate": "vendor=1",
+        }
         assert request["events"] == [
             "HTTP_RECV_START", "HTTP_RECV_END", "INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END",
         ]  # fmt: skip
@@ -360,24 +461,43 @@ class TestOpenTelemetry:
         self.infer_traced(otel, "pipeline", fp32("A", 1, 2, 3, 4), fp32("B", 1, 1, 1, 1))
         spans = collector.take(6)
         outer = by_name(spans)["pipeline"]
-        assert [span["parent_id"] for span in spans if span["name"] == "sums"] == [outer["span_id"]] * 2
+        assert [span["parent_id"] for span in spans if span["name"] == "sums"] == [
+            outer["span_id"]
+        ] * 2
         assert sum(span["name"] == "compute" for span in spans) == 2
 
     def test_a_call_of_a_model(self, otel: Server, collector: Collector) -> None:
         self.infer_traced(otel, "caller", fp32("X", 1, 2, 3, 4))
         spans = by_name(collector.take(5))
         assert spans["sums"]["parent_id"] == spans["caller"]["span_id"]
-        assert spans["sums"]["attributes"]["triton.trace_parent_id"] == spans["caller"]["attributes"]["triton.trace_id"]
+        assert (
+            spans["sums"]["attributes"]["triton.trace_parent_id"]
+            == spans["caller"]["attributes"]["triton.trace_id"]
+        )
 
-    def test_callers_that_were_not_sampled_are_not_traced(self, otel: Server, collector: Collector) -> None:
+    def test_callers_that_were_not_sampled_are_not_traced(
+        self, otel: Server, collector: Collector
+    ) -> None:
         infer_sums(otel)
-        self.infer_traced(otel, "sums", fp32("INPUT0", 1, 2, 3, 4), fp32("INPUT1", 1, 1, 1, 1), parent=TRACEPARENT[:-2] + "00")
-        self.infer_traced(otel, "context", {"name": "ANY", "datatype": "BYTES", "shape": [1], "data": ["x"]})
+        self.infer_traced(
+            otel,
+            "sums",
+            fp32("INPUT0", 1, 2, 3, 4),
+            fp32("INPUT1", 1, 1, 1, 1),
+            parent=TRACEPARENT[:-2] + "00",
+        )
+        self.infer_traced(
+            otel, "context", {"name": "ANY", "datatype": "BYTES", "shape": [1], "data": ["x"]}
+        )
         assert by_name(collector.take(3)).keys() == {"InferRequest", "context", "compute"}
 
-    def infer_traced(self, server: Server, model: str, *inputs: dict[str, Any], parent: str = TRACEPARENT) -> None:
+    def infer_traced(
+        self, server: Server, model: str, *inputs: dict[str, Any], parent: str = TRACEPARENT
+    ) -> None:
         body = json.dumps({"inputs": list(inputs)}).encode()
-        request = urllib.request.Request(f"http://{server.http}/v2/models/{model}/infer", body, {"traceparent": parent})
+        request = urllib.request.Request(
+            f"http://{server.http}/v2/models/{model}/infer", body, {"traceparent": parent}
+        )
         assert server.fetch(request)[0] == 200
 
     def test_the_settings(self, otel: Server, collector: Collector) -> None:
@@ -390,8 +510,15 @@ class TestOpenTelemetry:
 def test_spans_that_wait_are_sent_at_the_end(repositories: Path) -> None:
     collector = Collector()
     try:
-        flags = ["mode=opentelemetry", f"opentelemetry,url={collector.url}", "rate=1", "level=TIMESTAMPS"]
-        with naiad([str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]) as server:
+        flags = [
+            "mode=opentelemetry",
+            f"opentelemetry,url={collector.url}",
+            "rate=1",
+            "level=TIMESTAMPS",
+        ]
+        with naiad(
+            [str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]
+        ) as server:
             infer_sums(server)
         assert by_name(collector.take(3)).keys() == {"InferRequest", "sums", "compute"}
     finally:
@@ -399,9 +526,16 @@ def test_spans_that_wait_are_sent_at_the_end(repositories: Path) -> None:
 
 
 def test_a_collector_that_is_not_there_does_no_harm(repositories: Path) -> None:
-    flags = ["mode=opentelemetry", "opentelemetry,url=http://127.0.0.1:9/v1/traces", "rate=1", "level=TIMESTAMPS"]
+    flags = [
+        "mode=opentelemetry",
+        "opentelemetry,url=http://127.0.0.1:9/v1/traces",
+        "rate=1",
+        "level=TIMESTAMPS",
+    ]
     flags += ["opentelemetry,bsp_schedule_delay=10"]
-    with naiad([str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]) as server:
+    with naiad(
+        [str(repositories / "traced")], [f"--trace-config={flag}" for flag in flags]
+    ) as server:
         for _ in range(20):
             infer_sums(server)
         assert server.is_ready()

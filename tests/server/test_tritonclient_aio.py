@@ -42,15 +42,22 @@ async def test_health_and_metadata(client: Any) -> None:
 
 
 async def test_every_datatype_comes_back(module: ModuleType, client: Any) -> None:
-    results = await asyncio.gather(*(client.infer("types", [typed_input(module, datatype)]) for datatype in ARRAYS))
+    results = await asyncio.gather(
+        *(client.infer("types", [typed_input(module, datatype)]) for datatype in ARRAYS)
+    )
     for result, (datatype, array) in zip(results, ARRAYS.items(), strict=True):
         assert is_same(result.as_numpy(f"OUT_{datatype}"), array)
 
 
 async def test_many_at_once(module: ModuleType, client: Any) -> None:
     arrays = [np.full((1, 16), value, np.float32) for value in range(64)]
-    results = await asyncio.gather(*(client.infer("add_sub", add_sub_inputs(module, array, array)) for array in arrays))
-    assert all(is_same(result.as_numpy("OUTPUT0"), array + array) for result, array in zip(results, arrays, strict=True))
+    results = await asyncio.gather(
+        *(client.infer("add_sub", add_sub_inputs(module, array, array)) for array in arrays)
+    )
+    assert all(
+        is_same(result.as_numpy("OUTPUT0"), array + array)
+        for result, array in zip(results, arrays, strict=True)
+    )
 
 
 async def test_errors(module: ModuleType, client: Any) -> None:
@@ -58,5 +65,7 @@ async def test_errors(module: ModuleType, client: Any) -> None:
         await client.infer("failing", [text_input(module, "KIND", "raise")])
     with pytest.raises(InferenceServerException, match="is not found"):
         await client.infer("nowhere", [])
-    with pytest.raises(InferenceServerException, match="explicit model load / unload is not allowed"):
+    with pytest.raises(
+        InferenceServerException, match="explicit model load / unload is not allowed"
+    ):
         await client.load_model("add_sub")

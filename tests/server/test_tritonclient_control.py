@@ -1,4 +1,5 @@
-"""Stock tritonclient in explicit mode: load, unload, config and file overrides, index, over both protocols."""
+"""Stock tritonclient in explicit mode: load, unload, config and file overrides, index, over both
+protocols."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
 
 @pytest.fixture
 def client(module: ModuleType, control_server: Endpoints) -> Iterator[Any]:
-    one = module.InferenceServerClient(control_server.http if module is http_client else control_server.grpc)
+    one = module.InferenceServerClient(
+        control_server.http if module is http_client else control_server.grpc
+    )
     yield one
     one.close()
 
@@ -46,7 +49,11 @@ def test_load_and_unload(module: ModuleType, client: Any) -> None:
 
 def test_all_versions_are_loaded(module: ModuleType, client: Any) -> None:
     client.load_model("two_versions")
-    assert [word(client, module, "two_versions", version) for version in ("1", "2", "")] == ["first", "second", "second"]
+    assert [word(client, module, "two_versions", version) for version in ("1", "2", "")] == [
+        "first",
+        "second",
+        "second",
+    ]
     client.unload_model("two_versions")
 
 
@@ -65,18 +72,27 @@ def test_a_config_override_lasts_until_the_next_load(module: ModuleType, client:
 
 
 def test_a_model_that_cannot_load_says_why(client: Any) -> None:
-    with pytest.raises(InferenceServerException, match=r"(?s)load failed for model 'raises'.*no weights here"):
+    with pytest.raises(
+        InferenceServerException, match=r"(?s)load failed for model 'raises'.*no weights here"
+    ):
         client.load_model("raises")
-    with pytest.raises(InferenceServerException, match="failed to load 'nowhere', failed to poll from model repository"):
+    with pytest.raises(
+        InferenceServerException,
+        match="failed to load 'nowhere', failed to poll from model repository",
+    ):
         client.load_model("nowhere")
     assert not client.is_model_ready("raises")
 
 
 def test_the_index_follows(module: ModuleType, client: Any) -> None:
     def state() -> str:
-        answer = client.get_model_repository_index(**({"as_json": True} if module is grpc_client else {}))
+        answer = client.get_model_repository_index(
+            **({"as_json": True} if module is grpc_client else {})
+        )
         models = answer["models"] if isinstance(answer, dict) else answer
-        return str(next(model.get("state", "") for model in models if model["name"] == "never_loaded"))
+        return str(
+            next(model.get("state", "") for model in models if model["name"] == "never_loaded")
+        )
 
     client.load_model("never_loaded")
     assert state() == "READY"

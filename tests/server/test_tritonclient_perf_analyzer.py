@@ -1,4 +1,5 @@
-"""NVIDIA's own load generator runs clean against us: both protocols, streaming, request rates, strings. Needs bench.oracle's wheels."""
+"""NVIDIA's own load generator runs clean against us: both protocols, streaming, request rates,
+strings. Needs bench.oracle's wheels."""
 
 from __future__ import annotations
 
@@ -11,15 +12,32 @@ from bench import oracle
 from tests.server.harness import Endpoints
 
 pytestmark = pytest.mark.skipif(
-    not oracle.is_installed(), reason="perf_analyzer is not installed: `python -m bench.oracle install` brings it (1.5 GB)"
+    not oracle.is_installed(),
+    reason="perf_analyzer is not installed: `python -m bench.oracle install` brings it (1.5 GB)",
 )
-BRIEF = ["--measurement-mode", "count_windows", "--measurement-request-count", "50", "--stability-percentage", "999", "--max-trials", "3"]
+BRIEF = [
+    "--measurement-mode",
+    "count_windows",
+    "--measurement-request-count",
+    "50",
+    "--stability-percentage",
+    "999",
+    "--max-trials",
+    "3",
+]
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """None when it did not end well: on a busy machine it now and then misses its own windows, so there is a second attempt."""
+    """None when it did not end well: on a busy machine it now and then misses its own windows, so
+    there is a second attempt."""
     try:
-        done = subprocess.run(command, env=oracle.perf_analyzer_environment(), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command,
+            env=oracle.perf_analyzer_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:
@@ -40,7 +58,17 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
         ["-m", "add_sub", "-i", "grpc", "--request-rate-range", "200"],
         ["-m", "identity_bytes", "-i", "http", "--shape", "TEXT:3", "--concurrency-range", "2"],
         ["-m", "identity_fp32", "-i", "grpc", "--shape", "INPUT0:4096", "--concurrency-range", "2"],
-        ["-m", "repeat", "-i", "grpc", "--streaming", "--concurrency-range", "2", "--input-data", "COUNT=3"],
+        [
+            "-m",
+            "repeat",
+            "-i",
+            "grpc",
+            "--streaming",
+            "--concurrency-range",
+            "2",
+            "--input-data",
+            "COUNT=3",
+        ],
     ],
     ids=lambda flags: " ".join(flags[1:]),
 )

@@ -1,4 +1,5 @@
-"""Stock tritonclient's streams: decoupled models, several responses per request, errors inside a stream."""
+"""Stock tritonclient's streams: decoupled models, several responses per request, errors inside a
+stream."""
 
 from __future__ import annotations
 
@@ -39,7 +40,12 @@ def take(answers: Answers, count: int) -> list[tuple[Any, Any]]:
 
 
 def test_a_decoupled_model_answers_several_times(client: Any, answers: Answers) -> None:
-    client.async_stream_infer("repeat", [number_input(grpc_client, "COUNT", 3)], request_id="r", enable_empty_final_response=True)
+    client.async_stream_infer(
+        "repeat",
+        [number_input(grpc_client, "COUNT", 3)],
+        request_id="r",
+        enable_empty_final_response=True,
+    )
     found = take(answers, 4)
     assert [int(result.as_numpy("INDEX")[0]) for result, _ in found[:3]] == [0, 1, 2]
     assert [is_final(result) for result, _ in found] == [False, False, False, True]
@@ -47,7 +53,9 @@ def test_a_decoupled_model_answers_several_times(client: Any, answers: Answers) 
 
 
 def test_a_decoupled_model_answers_nothing(client: Any, answers: Answers) -> None:
-    client.async_stream_infer("repeat", [number_input(grpc_client, "COUNT", 0)], enable_empty_final_response=True)
+    client.async_stream_infer(
+        "repeat", [number_input(grpc_client, "COUNT", 0)], enable_empty_final_response=True
+    )
     ((result, error),) = take(answers, 1)
     assert error is None
     assert is_final(result)
@@ -55,12 +63,16 @@ def test_a_decoupled_model_answers_nothing(client: Any, answers: Answers) -> Non
 
 
 def test_responses_from_a_thread(client: Any, answers: Answers) -> None:
-    client.async_stream_infer("repeat", [number_input(grpc_client, "COUNT", 50)], parameters={"thread": True})
+    client.async_stream_infer(
+        "repeat", [number_input(grpc_client, "COUNT", 50)], parameters={"thread": True}
+    )
     assert [int(result.as_numpy("INDEX")[0]) for result, _ in take(answers, 50)] == list(range(50))
 
 
 def test_an_error_does_not_end_the_stream(client: Any, answers: Answers) -> None:
-    client.async_stream_infer("repeat", [number_input(grpc_client, "COUNT", 3)], parameters={"fail_at": 1})
+    client.async_stream_infer(
+        "repeat", [number_input(grpc_client, "COUNT", 3)], parameters={"fail_at": 1}
+    )
     found = take(answers, 3)
     assert "response 1 fails" in str(found[1][1])
     assert int(found[2][0].as_numpy("INDEX")[0]) == 2
@@ -72,15 +84,23 @@ def test_an_error_does_not_end_the_stream(client: Any, answers: Answers) -> None
 
 def test_plain_models_answer_in_order(client: Any, answers: Answers) -> None:
     for number in range(40):
-        client.async_stream_infer("add_sub", add_sub_inputs(grpc_client, ROW * number), request_id=str(number))
+        client.async_stream_infer(
+            "add_sub", add_sub_inputs(grpc_client, ROW * number), request_id=str(number)
+        )
     found = take(answers, 40)
-    assert [result.get_response().id for result, _ in found] == [str(number) for number in range(40)]
+    assert [result.get_response().id for result, _ in found] == [
+        str(number) for number in range(40)
+    ]
     assert all(is_final(result) for result, _ in found)
 
 
 def test_models_mix_on_one_stream(client: Any, answers: Answers) -> None:
-    client.async_stream_infer("repeat", [number_input(grpc_client, "COUNT", 5)], request_id="repeat")
-    client.async_stream_infer("words", [text_input(grpc_client, "text_input", "one two three")], request_id="words")
+    client.async_stream_infer(
+        "repeat", [number_input(grpc_client, "COUNT", 5)], request_id="repeat"
+    )
+    client.async_stream_infer(
+        "words", [text_input(grpc_client, "text_input", "one two three")], request_id="words"
+    )
     client.async_stream_infer("add_sub", add_sub_inputs(grpc_client), request_id="add_sub")
     ids = [result.get_response().id for result, _ in take(answers, 9)]
     assert sorted(ids) == ["add_sub"] + ["repeat"] * 5 + ["words"] * 3
@@ -100,7 +120,11 @@ async def test_asyncio_stream(main_server: Endpoints) -> None:
 
     async def requests() -> AsyncIterator[dict[str, Any]]:
         for count in (2, 0, 1):
-            yield {"model_name": "repeat", "inputs": [number_input(aio_client, "COUNT", count)], "request_id": str(count)}
+            yield {
+                "model_name": "repeat",
+                "inputs": [number_input(aio_client, "COUNT", count)],
+                "request_id": str(count),
+            }
 
     seen: list[tuple[str, int]] = []
     async with aio_client.InferenceServerClient(main_server.grpc) as client:

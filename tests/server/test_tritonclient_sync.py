@@ -13,7 +13,16 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from tests.server.client_data import ARRAYS, JSON_TYPES, ROW, add_sub_inputs, is_same, number_input, text_input, typed_input
+from tests.server.client_data import (
+    ARRAYS,
+    JSON_TYPES,
+    ROW,
+    add_sub_inputs,
+    is_same,
+    number_input,
+    text_input,
+    typed_input,
+)
 from tests.server.harness import Endpoints
 
 
@@ -81,7 +90,9 @@ def test_every_datatype_comes_back(module: ModuleType, client: Any, datatype: st
 def test_every_datatype_comes_back_as_json(main_server: Endpoints, datatype: str) -> None:
     with http_client.InferenceServerClient(main_server.http) as client:
         wanted = http_client.InferRequestedOutput(f"OUT_{datatype}", binary_data=False)
-        result = client.infer("types", [typed_input(http_client, datatype, binary_data=False)], outputs=[wanted])
+        result = client.infer(
+            "types", [typed_input(http_client, datatype, binary_data=False)], outputs=[wanted]
+        )
         assert is_same(result.as_numpy(f"OUT_{datatype}"), ARRAYS[datatype])
         assert "data" in result.get_output(f"OUT_{datatype}")
 
@@ -89,8 +100,14 @@ def test_every_datatype_comes_back_as_json(main_server: Endpoints, datatype: str
 def test_strings_come_back_as_json(main_server: Endpoints) -> None:
     with http_client.InferenceServerClient(main_server.http) as client:
         tensor = http_client.InferInput("TEXT", [1, 2], "BYTES")
-        tensor.set_data_from_numpy(np.array([["plain", "näiad"]], dtype=np.object_), binary_data=False)
-        result = client.infer("identity_bytes", [tensor], outputs=[http_client.InferRequestedOutput("SAME", binary_data=False)])
+        tensor.set_data_from_numpy(
+            np.array([["plain", "näiad"]], dtype=np.object_), binary_data=False
+        )
+        result = client.infer(
+            "identity_bytes",
+            [tensor],
+            outputs=[http_client.InferRequestedOutput("SAME", binary_data=False)],
+        )
         assert result.get_output("SAME")["data"] == ["plain", "näiad"]
 
 
@@ -102,7 +119,9 @@ def test_empty_tensor(module: ModuleType, client: Any) -> None:
 
 def test_infer_with_an_id_a_version_and_one_output(module: ModuleType, client: Any) -> None:
     wanted = [module.InferRequestedOutput("OUTPUT1")]
-    result = client.infer("add_sub", add_sub_inputs(module), model_version="1", outputs=wanted, request_id="seven")
+    result = client.infer(
+        "add_sub", add_sub_inputs(module), model_version="1", outputs=wanted, request_id="seven"
+    )
     assert is_same(result.as_numpy("OUTPUT1"), ROW - ROW)
     assert result.as_numpy("OUTPUT0") is None
     response = as_dict(module, result.get_response(**json_options(module)))
@@ -126,27 +145,40 @@ def test_a_tensor_of_four_megabytes(module: ModuleType, client: Any) -> None:
 def test_classification(module: ModuleType, client: Any) -> None:
     tensor = module.InferInput("FEATURES", [1, 4], "FP32")
     tensor.set_data_from_numpy(np.array([[1, 4, 2, 3]], np.float32))
-    result = client.infer("classifier", [tensor], outputs=[module.InferRequestedOutput("SCORES", class_count=2)])
+    result = client.infer(
+        "classifier", [tensor], outputs=[module.InferRequestedOutput("SCORES", class_count=2)]
+    )
     assert result.as_numpy("SCORES").tolist() == [[b"2.000000:1:pear", b"1.500000:3:fig"]]
 
 
 def test_parameters_reach_the_model(module: ModuleType, client: Any) -> None:
     result = client.infer(
-        "request_info", [number_input(module, "ANY", 1, 2)], request_id="r", parameters={"text": "a", "whole": 7, "sure": True}
+        "request_info",
+        [number_input(module, "ANY", 1, 2)],
+        request_id="r",
+        parameters={"text": "a", "whole": 7, "sure": True},
     )
     facts = [fact.decode() for fact in result.as_numpy("FACTS")]
     assert facts[:2] == ["id=r", 'parameters={"sure": true, "text": "a", "whole": 7}']
 
 
 def test_sequence_flags_reach_the_model(module: ModuleType, client: Any) -> None:
-    result = client.infer("request_info", [number_input(module, "ANY", 1)], sequence_id=42, sequence_start=True)
-    assert [fact.decode() for fact in result.as_numpy("FACTS")][2:4] == ["correlation=42", "flags=1"]
+    result = client.infer(
+        "request_info", [number_input(module, "ANY", 1)], sequence_id=42, sequence_start=True
+    )
+    assert [fact.decode() for fact in result.as_numpy("FACTS")][2:4] == [
+        "correlation=42",
+        "flags=1",
+    ]
 
 
 @pytest.mark.parametrize("compression", ["gzip", "deflate"])
 def test_compression(module: ModuleType, client: Any, compression: str) -> None:
     if module is http_client:
-        options = {"request_compression_algorithm": compression, "response_compression_algorithm": compression}
+        options = {
+            "request_compression_algorithm": compression,
+            "response_compression_algorithm": compression,
+        }
     else:
         options = {"compression_algorithm": compression}
     left = np.zeros((8, 16), np.float32)
@@ -158,11 +190,16 @@ def test_async_infer(module: ModuleType, client: Any) -> None:
     """Many requests in flight at once, each with its own answer."""
     arrays = [np.full((1, 16), value, np.float32) for value in range(32)]
     if module is http_client:
-        calls = [client.async_infer("add_sub", add_sub_inputs(module, array, array)) for array in arrays]
+        calls = [
+            client.async_infer("add_sub", add_sub_inputs(module, array, array)) for array in arrays
+        ]
         results = [call.get_result() for call in calls]
     else:
         results = grpc_results(client, arrays)
-    assert all(is_same(result.as_numpy("OUTPUT0"), array + array) for result, array in zip(results, arrays, strict=True))
+    assert all(
+        is_same(result.as_numpy("OUTPUT0"), array + array)
+        for result, array in zip(results, arrays, strict=True)
+    )
 
 
 def grpc_results(client: Any, arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
@@ -175,7 +212,9 @@ def grpc_results(client: Any, arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
 
     for index, array in enumerate(arrays):
         client.async_infer(
-            "add_sub", add_sub_inputs(grpc_client, array, array), callback=lambda result, error, i=index: keep(i, result, error)
+            "add_sub",
+            add_sub_inputs(grpc_client, array, array),
+            callback=lambda result, error, i=index: keep(i, result, error),
         )
     for _ in arrays:
         assert done.acquire(timeout=30)
@@ -184,9 +223,13 @@ def grpc_results(client: Any, arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
 
 def test_statistics(module: ModuleType, client: Any) -> None:
     def counts() -> tuple[int, int]:
-        answer = as_dict(module, client.get_inference_statistics("versions_all", "1", **json_options(module)))
+        answer = as_dict(
+            module, client.get_inference_statistics("versions_all", "1", **json_options(module))
+        )
         stats = answer["model_stats"][0]
-        return int(stats.get("inference_count", 0)), int(stats["inference_stats"]["success"].get("count", 0))
+        return int(stats.get("inference_count", 0)), int(
+            stats["inference_stats"]["success"].get("count", 0)
+        )
 
     before = counts()
     client.infer("versions_all", [number_input(module, "ANY", 0)], model_version="1")
@@ -202,11 +245,16 @@ def test_statistics_of_all_models(module: ModuleType, client: Any) -> None:
 def test_repository_index(module: ModuleType, client: Any) -> None:
     answer = client.get_model_repository_index(**json_options(module))
     models = answer["models"] if isinstance(answer, dict) else answer
-    assert {(model["name"], model["state"]) for model in models} >= {("add_sub", "READY"), ("words", "READY")}
+    assert {(model["name"], model["state"]) for model in models} >= {
+        ("add_sub", "READY"),
+        ("words", "READY"),
+    }
 
 
 def test_load_is_refused_outside_explicit_mode(client: Any) -> None:
-    with pytest.raises(InferenceServerException, match="explicit model load / unload is not allowed"):
+    with pytest.raises(
+        InferenceServerException, match="explicit model load / unload is not allowed"
+    ):
         client.load_model("add_sub")
 
 
@@ -217,13 +265,18 @@ def test_load_is_refused_outside_explicit_mode(client: Any) -> None:
         ("repeat", "501", "StatusCode.UNIMPLEMENTED", "decoupled transaction policy"),
     ],
 )
-def test_errors_before_the_model(module: ModuleType, client: Any, model: str, code_http: str, code_grpc: str, words: str) -> None:
+def test_errors_before_the_model(
+    module: ModuleType, client: Any, model: str, code_http: str, code_grpc: str, words: str
+) -> None:
     with pytest.raises(InferenceServerException, match=words) as caught:
         client.infer(model, [number_input(module, "COUNT", 1)])
     assert caught.value.status() in (code_http if module is http_client else code_grpc, None)
 
 
-@pytest.mark.parametrize(("kind", "words"), [("raise", "boom"), ("error", "refused by the model"), ("INVALID_ARG", "coded INVALID_ARG")])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("raise", "boom"), ("error", "refused by the model"), ("INVALID_ARG", "coded INVALID_ARG")],
+)
 def test_errors_of_the_model(module: ModuleType, client: Any, kind: str, words: str) -> None:
     with pytest.raises(InferenceServerException, match=words):
         client.infer("failing", [text_input(module, "KIND", kind)])
@@ -237,7 +290,9 @@ def test_a_wrong_shape_is_refused(module: ModuleType, client: Any) -> None:
 def test_a_wrong_datatype_is_refused(module: ModuleType, client: Any) -> None:
     tensor = module.InferInput("INPUT0", [1, 16], "INT32")
     tensor.set_data_from_numpy(ROW.astype(np.int32))
-    with pytest.raises(InferenceServerException, match=r"data-type is 'INT32', but model 'add_sub' expects 'FP32'"):
+    with pytest.raises(
+        InferenceServerException, match=r"data-type is 'INT32', but model 'add_sub' expects 'FP32'"
+    ):
         client.infer("add_sub", [tensor, add_sub_inputs(module)[1]])
 
 

@@ -1,4 +1,5 @@
-"""Warm-up on a real server: the genuine Triton's transcripts, and a worker that comes back is warmed up before it serves."""
+"""Warm-up on a real server: the genuine Triton's transcripts, and a worker that comes back is
+warmed up before it serves."""
 
 from __future__ import annotations
 
@@ -33,12 +34,21 @@ def test_as_the_genuine_triton(server: tuple[Server, str], name: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_client_is_told_why_a_model_is_not_loaded(server: tuple[Server, str], protocol: str) -> None:
+def test_a_client_is_told_why_a_model_is_not_loaded(
+    server: tuple[Server, str], protocol: str
+) -> None:
     module = http_client if protocol == "http" else grpc_client
-    with module.InferenceServerClient(server[0].http if protocol == "http" else server[0].grpc) as client:
-        with pytest.raises(InferenceServerException, match="failed to run warmup sample 'sample': too cold"):
+    with module.InferenceServerClient(
+        server[0].http if protocol == "http" else server[0].grpc
+    ) as client:
+        with pytest.raises(
+            InferenceServerException, match="failed to run warmup sample 'sample': too cold"
+        ):
             client.load_model("warm_fails")
-        with pytest.raises(InferenceServerException, match="expects 4 bytes, but the data provided from two_bytes only has 2 bytes"):
+        with pytest.raises(
+            InferenceServerException,
+            match="expects 4 bytes, but the data provided from two_bytes only has 2 bytes",
+        ):
             client.load_model("warm_short")
         assert not client.is_model_ready("warm_fails")
 

@@ -1,4 +1,5 @@
-"""The wheel that users get: built from the tree, installed into an empty environment, serving from there."""
+"""The wheel that users get: built from the tree, installed into an empty environment, serving from
+there."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ MAX_WHEEL_BYTES = 20 << 20
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT], check=True
+    )
     (found,) = folder.glob("naiad-*.whl")
     return found
 
@@ -34,8 +37,13 @@ def test_the_wheel_is_small_and_holds_only_the_package(wheel: Path) -> None:
 def test_it_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     binaries = tmp_path / "venv" / "bin"
-    subprocess.run([binaries / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel], check=True)
-    version = subprocess.run([binaries / "naiad", "--version"], check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    subprocess.run(
+        [binaries / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel],
+        check=True,
+    )
+    version = subprocess.run(
+        [binaries / "naiad", "--version"], check=True, capture_output=True, text=True, cwd=tmp_path
+    ).stdout
     assert "0." in version
     ports = free_ports()
     http, grpc, metrics = ports
@@ -54,7 +62,10 @@ def test_it_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> Non
     server = Server(command, ports, cwd=tmp_path)
     try:
         server.wait_started()
-        tensors = [{"name": name, "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]} for name in ("INPUT0", "INPUT1")]
+        tensors = [
+            {"name": name, "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+            for name in ("INPUT0", "INPUT1")
+        ]
         status, body = server.post("/v2/models/add_sub/infer", {"inputs": tensors})
         assert (status, b"[2.0,4.0,6.0,8.0]" in body) == (200, True), body
         assert server.stop() == 0

@@ -44,7 +44,11 @@ class ReadTrace(msgspec.Struct):
     def summary(self) -> dict[str, int]:
         """ns of each part that has both its ends."""
         times = dict(self.stamps)
-        parts = {name: times[end] - times[start] for name, (start, end) in SPANS.items() if start in times and end in times}
+        parts = {
+            name: times[end] - times[start]
+            for name, (start, end) in SPANS.items()
+            if start in times and end in times
+        }
         assert all(ns >= 0 for ns in parts.values()), parts
         return parts
 
@@ -64,6 +68,9 @@ def _add(trace: ReadTrace, entry: dict[str, Any]) -> None:
         trace.model, trace.version = entry["model_name"], entry["model_version"]
         trace.request_id, trace.parent_id = entry.get("request_id", ""), entry.get("parent_id", 0)
     elif "timestamps" in entry:
-        trace.stamps = [*trace.stamps, *((stamp["name"], stamp["ns"]) for stamp in entry["timestamps"])]
+        trace.stamps = [
+            *trace.stamps,
+            *((stamp["name"], stamp["ns"]) for stamp in entry["timestamps"]),
+        ]
     else:
         trace.tensors = [*trace.tensors, (entry["activity"], entry["tensor"])]

@@ -1,4 +1,5 @@
-"""docs/compat.md is true: its tests are there, and its tables of names are those of the code, no more and no less."""
+"""docs/compat.md is true: its tests are there, and its tables of names are those of the code, no
+more and no less."""
 
 from __future__ import annotations
 
@@ -54,7 +55,16 @@ def read_rows() -> list[Row]:
             table = cells[0]
         else:
             first, state, note, tests = cells
-            rows.append(Row(section, table, first, state, note, [test.strip() for test in tests.split(",") if test.strip()]))
+            rows.append(
+                Row(
+                    section,
+                    table,
+                    first,
+                    state,
+                    note,
+                    [test.strip() for test in tests.split(",") if test.strip()],
+                )
+            )
     return rows
 
 
@@ -66,7 +76,9 @@ def rows_of(table: str) -> list[Row]:
 
 
 def names_of(table: str, *states: str) -> set[str]:
-    return {name for row in rows_of(table) if not states or row.state in states for name in row.names}
+    return {
+        name for row in rows_of(table) if not states or row.state in states for name in row.names
+    }
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.section} {row.first[:40]}")
@@ -85,7 +97,11 @@ def test_a_row_is_complete(row: Row) -> None:
 @cache
 def functions(path: str) -> frozenset[str]:
     tree = ast.parse((ROOT / path).read_text())
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
 
 
 def test_every_section_has_rows() -> None:
@@ -110,7 +126,8 @@ def listed_fields(table: str, section: int) -> dict[str, list[str]]:
 
 
 def fields_of(root: Descriptor) -> dict[str, list[str]]:
-    """By message, for all that can be reached, without the entries of maps and messages without fields."""
+    """By message, for all that can be reached, without the entries of maps and messages without
+    fields."""
     found: dict[str, list[str]] = {}
     waiting = [root]
     while waiting:
@@ -119,7 +136,9 @@ def fields_of(root: Descriptor) -> dict[str, list[str]]:
         if name in found:
             continue
         found[name] = [field.name for field in message.fields]
-        waiting += [field.message_type for field in message.fields if field.message_type is not None]
+        waiting += [
+            field.message_type for field in message.fields if field.message_type is not None
+        ]
     return {name: fields for name, fields in found.items() if fields and not name.endswith("Entry")}
 
 
@@ -128,7 +147,9 @@ def in_order(fields: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def test_config_fields() -> None:
-    assert in_order(listed_fields("message: fields", 6)) == in_order(fields_of(ModelConfig.DESCRIPTOR))
+    assert in_order(listed_fields("message: fields", 6)) == in_order(
+        fields_of(ModelConfig.DESCRIPTOR)
+    )
 
 
 def test_statistics() -> None:
@@ -154,11 +175,15 @@ def test_routes() -> None:
     entries = HttpFrontend(core, HttpOptions())._entries()
     routes = [tuple(name.split()) for name in names_of("route")]
     for method, path in routes:
-        assert any(entry.method == method and re.fullmatch(entry.pattern, path) for entry in entries), path
+        assert any(
+            entry.method == method and re.fullmatch(entry.pattern, path) for entry in entries
+        ), path
     for entry in entries:
         if entry.pattern == UNKNOWN_OPENAI_PATH:
             continue
-        assert any(entry.method == method and re.fullmatch(entry.pattern, path) for method, path in routes), entry.pattern
+        assert any(
+            entry.method == method and re.fullmatch(entry.pattern, path) for method, path in routes
+        ), entry.pattern
 
 
 def test_flags() -> None:

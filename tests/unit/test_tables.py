@@ -2,7 +2,13 @@ import json
 
 from naiad.settings import Settings
 from naiad.settings.resolve import resolve
-from naiad.tables import backend_config_text, backend_table, model_table, option_table, repository_agent_table
+from naiad.tables import (
+    backend_config_text,
+    backend_table,
+    model_table,
+    option_table,
+    repository_agent_table,
+)
 
 # Triton 2.51's own output.
 MODELS = """\
@@ -47,7 +53,11 @@ OPTIONS = [
 
 
 def rows(table: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")][1:]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+        if line.startswith("|")
+    ][1:]
 
 
 def test_models() -> None:
@@ -87,7 +97,10 @@ def test_options() -> None:
         "min-supported-compute-capability": ["7.5"],
         "exit-timeout-secs": ["5"],
     }
-    assert rows(option_table(resolve(given, {}).settings, "2.51.0", ["classification", "sequence"])) == OPTIONS
+    assert (
+        rows(option_table(resolve(given, {}).settings, "2.51.0", ["classification", "sequence"]))
+        == OPTIONS
+    )
 
 
 def test_options_at_their_defaults() -> None:
@@ -100,7 +113,12 @@ def test_options_at_their_defaults() -> None:
 
 def test_backends() -> None:
     given = {
-        "backend-config": ["python,zeta=1", "alpha=2", "python,default-max-batch-size=9", "other,x=1"],
+        "backend-config": [
+            "python,zeta=1",
+            "alpha=2",
+            "python,default-max-batch-size=9",
+            "other,x=1",
+        ],
         "min-supported-compute-capability": ["7.5"],
         "disable-auto-complete-config": ["true"],
         "backend-directory": ["/b"],

@@ -1,8 +1,10 @@
-"""A core that computes in place, for tests of the gRPC endpoint: no scheduler, no workers, answers on the event loop.
+"""A core that computes in place, for tests of the gRPC endpoint: no scheduler, no workers, answers
+on the event loop.
 
-Models: `add_sub` (2 x FP32[16], batching), `identity` (any datatype), `classes` (FP32[4] with labels), `repeat` (decoupled: IN INT32[n]
--> n responses, then a final flag), `held` and `tap` (plain and decoupled; answer when the test says so), `faulty` (answers with an
-error), `double` (two responses).
+Models: `add_sub` (2 x FP32[16], batching), `identity` (any datatype), `classes` (FP32[4] with
+        labels), `repeat` (decoupled: IN INT32[n] -> n responses, then a final flag), `held` and
+        `tap` (plain and decoupled; answer when the test says so), `faulty` (answers with an error),
+        `double` (two responses).
 """
 
 from __future__ import annotations
@@ -25,26 +27,68 @@ from naiad.shm.region_table import RegionTable
 from naiad.trace.tracing import Tracing
 
 
-def _spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], *, batch: int = 0, is_decoupled: bool = False) -> ModelSpec:
-    return ModelSpec(name, 1, [1], "python", batch, {t.name: t for t in inputs}, {t.name: t for t in outputs}, is_decoupled)
+def _spec(
+    name: str,
+    inputs: list[TensorSpec],
+    outputs: list[TensorSpec],
+    *,
+    batch: int = 0,
+    is_decoupled: bool = False,
+) -> ModelSpec:
+    return ModelSpec(
+        name,
+        1,
+        [1],
+        "python",
+        batch,
+        {t.name: t for t in inputs},
+        {t.name: t for t in outputs},
+        is_decoupled,
+    )
 
 
-def _tensor(name: str, datatype: str, dims: list[int], *, is_batched: bool = False, labels: list[str] | None = None) -> TensorSpec:
-    return TensorSpec(name, datatype, dims, [-1, *dims] if is_batched else dims, labels=labels or [])
+def _tensor(
+    name: str,
+    datatype: str,
+    dims: list[int],
+    *,
+    is_batched: bool = False,
+    labels: list[str] | None = None,
+) -> TensorSpec:
+    return TensorSpec(
+        name, datatype, dims, [-1, *dims] if is_batched else dims, labels=labels or []
+    )
 
 
 SPECS = [
     _spec(
         "add_sub",
-        [_tensor("INPUT0", "FP32", [16], is_batched=True), _tensor("INPUT1", "FP32", [16], is_batched=True)],
-        [_tensor("OUTPUT0", "FP32", [16], is_batched=True), _tensor("OUTPUT1", "FP32", [16], is_batched=True)],
+        [
+            _tensor("INPUT0", "FP32", [16], is_batched=True),
+            _tensor("INPUT1", "FP32", [16], is_batched=True),
+        ],
+        [
+            _tensor("OUTPUT0", "FP32", [16], is_batched=True),
+            _tensor("OUTPUT1", "FP32", [16], is_batched=True),
+        ],
         batch=64,
     ),
     _spec("identity", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])]),
-    _spec("classes", [_tensor("INPUT0", "FP32", [4])], [_tensor("OUTPUT0", "FP32", [4], labels=["ant", "bee", "cat", "dog"])]),
-    _spec("repeat", [_tensor("IN", "INT32", [1])], [_tensor("OUT", "INT32", [1])], is_decoupled=True),
+    _spec(
+        "classes",
+        [_tensor("INPUT0", "FP32", [4])],
+        [_tensor("OUTPUT0", "FP32", [4], labels=["ant", "bee", "cat", "dog"])],
+    ),
+    _spec(
+        "repeat", [_tensor("IN", "INT32", [1])], [_tensor("OUT", "INT32", [1])], is_decoupled=True
+    ),
     _spec("held", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])]),
-    _spec("tap", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])], is_decoupled=True),
+    _spec(
+        "tap",
+        [_tensor("INPUT0", "FP32", [-1])],
+        [_tensor("OUTPUT0", "FP32", [-1])],
+        is_decoupled=True,
+    ),
     _spec("faulty", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])]),
     _spec("double", [_tensor("INPUT0", "FP32", [-1])], [_tensor("OUTPUT0", "FP32", [-1])]),
 ]
@@ -57,7 +101,9 @@ LOOKS_AT_DATA = ("classes",)
 class FakeModel:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
-        self.config = ModelConfig(name=spec.name, max_batch_size=spec.max_batch_size, backend="python")
+        self.config = ModelConfig(
+            name=spec.name, max_batch_size=spec.max_batch_size, backend="python"
+        )
         self.config.model_transaction_policy.decoupled = spec.is_decoupled
 
 
@@ -80,12 +126,16 @@ class Held:
         self.is_paused = is_paused
 
     def answer(self, data: bytes = b"\0\0\0\0", *, is_final: bool = True) -> None:
-        self.stream.put(_response(self.request, [Tensor("OUTPUT0", "FP32", [len(data) // 4], data)]), is_final)
+        self.stream.put(
+            _response(self.request, [Tensor("OUTPUT0", "FP32", [len(data) // 4], data)]), is_final
+        )
 
 
 class FakeCore:
     def __init__(self) -> None:
-        self.metadata = ServerMetadata("triton", "2.73.0", ["classification", "sequence", "statistics"])
+        self.metadata = ServerMetadata(
+            "triton", "2.73.0", ["classification", "sequence", "statistics"]
+        )
         self.regions = RegionTable()
         self.tracing = Tracing()
         self.models = {spec.name: FakeModel(spec) for spec in SPECS}
@@ -151,11 +201,14 @@ class FakeCore:
 
     def infer(self, request: InferRequest, model: object = None) -> ResponseStream:
         if request.regions is not None:
-            return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
+            return infer_with_regions(
+                request, self.regions, self.infer, partial(self.input_buffer, request.model_name)
+            )
         self.model(request.model_name, request.model_version)
         if request.form is not None:
             request.form.accepted_by = None if request.model_name in LOOKS_AT_DATA else self
-        if self.models[request.model_name].spec.max_batch_size:  # as RequestCheck has it: else it is not touched
+        # as RequestCheck has it: else it is not touched
+        if self.models[request.model_name].spec.max_batch_size:
             request.batch_size = self._batch_size(request)
         return self._start(request)
 
@@ -167,7 +220,9 @@ class FakeCore:
         return self._start(request)
 
     def _batch_size(self, request: InferRequest) -> int:
-        return request.inputs[0].shape[0] if self.models[request.model_name].spec.max_batch_size else 1
+        return (
+            request.inputs[0].shape[0] if self.models[request.model_name].spec.max_batch_size else 1
+        )
 
     def _start(self, request: InferRequest) -> ResponseStream:
         if self.keeps_requests:
@@ -175,7 +230,13 @@ class FakeCore:
         counted = self.counted[request.model_name]
         counted.inference_count += 1
         counted.execution_count += 1
-        for duration in (counted.success, counted.queue, counted.compute_input, counted.compute_infer, counted.compute_output):
+        for duration in (
+            counted.success,
+            counted.queue,
+            counted.compute_input,
+            counted.compute_infer,
+            counted.compute_output,
+        ):
             duration.add(1000)
         stream = request.stream = ResponseStream()
         getattr(self, f"_{request.model_name}")(request, stream)
@@ -185,14 +246,19 @@ class FakeCore:
         a = np.frombuffer(request.inputs[0].data, np.float32)
         b = np.frombuffer(request.inputs[1].data, np.float32)
         shape = request.inputs[0].shape
-        outputs = [Tensor("OUTPUT0", "FP32", shape, (a + b).tobytes()), Tensor("OUTPUT1", "FP32", shape, (a - b).tobytes())]
+        outputs = [
+            Tensor("OUTPUT0", "FP32", shape, (a + b).tobytes()),
+            Tensor("OUTPUT1", "FP32", shape, (a - b).tobytes()),
+        ]
         stream.put(_response(request, outputs), True)
 
     def _identity(self, request: InferRequest, stream: ResponseStream) -> None:
         if request.parameters.get("refuse"):
             raise unavailable("Exceeds maximum queue size")
         data = request.inputs[0]
-        stream.put(_response(request, [Tensor("OUTPUT0", data.datatype, data.shape, data.data)]), True)
+        stream.put(
+            _response(request, [Tensor("OUTPUT0", data.datatype, data.shape, data.data)]), True
+        )
 
     def _classes(self, request: InferRequest, stream: ResponseStream) -> None:
         self._identity(request, stream)
@@ -200,7 +266,9 @@ class FakeCore:
     def _repeat(self, request: InferRequest, stream: ResponseStream) -> None:
         (count,) = np.frombuffer(request.inputs[0].data, np.int32)
         for i in range(count):
-            stream.put(_response(request, [tensor_from_numpy("OUT", np.array([i], np.int32))]), False)
+            stream.put(
+                _response(request, [tensor_from_numpy("OUT", np.array([i], np.int32))]), False
+            )
         stream.close()
 
     def _held(self, request: InferRequest, stream: ResponseStream) -> None:

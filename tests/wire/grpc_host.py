@@ -1,4 +1,5 @@
-"""The gRPC frontend over a FakeCore, listening on a real socket in a thread of its own, so that blocking clients can be used."""
+"""The gRPC frontend over a FakeCore, listening on a real socket in a thread of its own, so that
+blocking clients can be used."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ LIMIT_S = 120.0
 
 
 class Host:
-    def __init__(self, options: GrpcOptions | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, options: GrpcOptions | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.core = FakeCore()
         self.frontend = GrpcFrontend(self.core, options)
         self.port = 0
@@ -35,7 +38,9 @@ class Host:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        server = await self._loop.create_server(self.frontend.protocol_factory, "127.0.0.1", 0, ssl=self._tls)
+        server = await self._loop.create_server(
+            self.frontend.protocol_factory, "127.0.0.1", 0, ssl=self._tls
+        )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
@@ -69,7 +74,9 @@ class Host:
             while not condition():
                 await asyncio.sleep(0.001)
 
-        asyncio.run_coroutine_threadsafe(asyncio.wait_for(run(), LIMIT_S), self._loop).result(LIMIT_S + 1)
+        asyncio.run_coroutine_threadsafe(asyncio.wait_for(run(), LIMIT_S), self._loop).result(
+            LIMIT_S + 1
+        )
 
 
 @contextmanager

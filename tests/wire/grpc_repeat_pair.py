@@ -1,4 +1,5 @@
-"""A server that takes the short way of repeated gRPC requests beside one that does not: both get the same bytes, all is compared."""
+"""A server that takes the short way of repeated gRPC requests beside one that does not: both get
+the same bytes, all is compared."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import numpy as np
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.http2.hpack import encode_headers
-from tests.unit.transport.http2.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, WINDOW, frame, frames, u32
+from tests.unit.transport.http2.http2_rig import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    WINDOW,
+    frame,
+    frames,
+    u32,
+)
 from tests.wire.grpc_rig import SERVICE, Rig, framed
 
 HEAD = [
@@ -95,17 +105,44 @@ class Pair:
 def _state(rig: Rig) -> dict[str, object]:
     connection, sender = rig.protocol.connection, rig.protocol.sender
     return {
-        "streams": [(stream.id, stream.state, stream.send_window, stream.pending_bytes) for stream in connection.streams.values()],
-        "ids": (connection.last_peer_stream_id, connection.goaway_last_stream_id, list(sender.reset_ids)),
-        "windows": (sender.window, sender.initial_window, connection.incoming.window, connection.incoming.unacknowledged_bytes),
-        "sent": (sender.activity, sender.useful_frames, sender.num_finished, sender.pending_bytes, sender.out_bytes),
+        "streams": [
+            (stream.id, stream.state, stream.send_window, stream.pending_bytes)
+            for stream in connection.streams.values()
+        ],
+        "ids": (
+            connection.last_peer_stream_id,
+            connection.goaway_last_stream_id,
+            list(sender.reset_ids),
+        ),
+        "windows": (
+            sender.window,
+            sender.initial_window,
+            connection.incoming.window,
+            connection.incoming.unacknowledged_bytes,
+        ),
+        "sent": (
+            sender.activity,
+            sender.useful_frames,
+            sender.num_finished,
+            sender.pending_bytes,
+            sender.out_bytes,
+        ),
         "coins": (connection._purse.control.coins, connection._purse._resets.coins),
         "counters": vars(rig.endpoint.counters),
         "budget": (rig.endpoint.budget.used_bytes, rig.endpoint.budget.refused_total),
         "ends": (connection.is_closed, rig.transport.is_closed),
         "statistics": [(s.inference_count, s.success.count) for s in rig.core.counted.values()],
         "requests": [
-            (r.model_name, r.model_version, r.id, r.inputs, r.requested_outputs, r.parameters, r.batch_size) for r in rig.core.requests
+            (
+                r.model_name,
+                r.model_version,
+                r.id,
+                r.inputs,
+                r.requested_outputs,
+                r.parameters,
+                r.batch_size,
+            )
+            for r in rig.core.requests
         ],
         "held": [(held.request.id, held.is_cancelled) for held in rig.core.held],
     }
@@ -128,7 +165,11 @@ def one(model: str, data: bytes = b"\0\0\0\0", request_id: str = "") -> ModelInf
 
 
 def answers(written: bytes) -> dict[int, ModelInferResponse]:
-    return {stream_id: ModelInferResponse.FromString(data[5:]) for kind, _, stream_id, data in frames(written) if kind == DATA}
+    return {
+        stream_id: ModelInferResponse.FromString(data[5:])
+        for kind, _, stream_id, data in frames(written)
+        if kind == DATA
+    }
 
 
 def with_headers(*fields: tuple[bytes, bytes]) -> bytes:

@@ -1,4 +1,5 @@
-"""A gRPC endpoint and a client, joined without sockets: bytes go through a fake transport, time through a fake clock."""
+"""A gRPC endpoint and a client, joined without sockets: bytes go through a fake transport, time
+through a fake clock."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.protocol import GrpcProtocol
 from naiad.transport.http2.connection import Http2Connection
-from naiad.transport.http2.event import ConnectionFailed, DataReceived, GoAwayReceived, HeadersReceived, StreamEnded, TrailersReceived
+from naiad.transport.http2.event import (
+    ConnectionFailed,
+    DataReceived,
+    GoAwayReceived,
+    HeadersReceived,
+    StreamEnded,
+    TrailersReceived,
+)
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import Http2Limits
 from naiad.transport.http2.stream import Stream
@@ -102,7 +110,10 @@ class Rig:
     """`methods` makes a bare endpoint of them; otherwise the whole frontend over a FakeCore."""
 
     def __init__(
-        self, options: GrpcOptions | None = None, methods: list[Method] | None = None, client_limits: Http2Limits | None = None
+        self,
+        options: GrpcOptions | None = None,
+        methods: list[Method] | None = None,
+        client_limits: Http2Limits | None = None,
     ) -> None:
         self.core = FakeCore()
         self.clock = Clock()
@@ -174,7 +185,9 @@ class Rig:
             case ConnectionFailed(code, reason):
                 raise AssertionError(f"the client found fault with the server: {code} {reason}")
 
-    def open(self, path: str, metadata: dict[str, str] | None = None, *, end: bool = False) -> ClientCall:
+    def open(
+        self, path: str, metadata: dict[str, str] | None = None, *, end: bool = False
+    ) -> ClientCall:
         if not path.startswith("/"):
             path = SERVICE + path
         fields = {
@@ -193,7 +206,9 @@ class Rig:
     def half_close(self, call: ClientCall) -> None:
         self.client.sender.data(call.stream, [], 0, end_stream=True)
 
-    async def unary(self, path: str, message: bytes, metadata: dict[str, str] | None = None) -> ClientCall:
+    async def unary(
+        self, path: str, message: bytes, metadata: dict[str, str] | None = None
+    ) -> ClientCall:
         call = self.open(path, metadata)
         self.send(call, message, end=True)
         await self.settle()

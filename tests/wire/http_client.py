@@ -1,4 +1,5 @@
-"""A plain HTTP/1.1 client for tests: says exactly what it is told, reads exactly one answer, and can hang up in any way."""
+"""A plain HTTP/1.1 client for tests: says exactly what it is told, reads exactly one answer, and
+can hang up in any way."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class Client:
     def send(self, data: bytes) -> None:
         self.writer.write(data)
 
-    def request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> None:
         fields = {"Host": "test", "Content-Length": str(len(body))} | (headers or {})
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self.send(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
@@ -66,8 +69,12 @@ class Client:
             reply.body = await self.reader.readexactly(int(reply.headers["Content-Length"]))
         return reply
 
-    async def call(self, method: str, path: str, body: Any = b"", headers: dict[str, str] | None = None) -> Reply:
-        self.request(method, path, body if isinstance(body, bytes) else json.dumps(body).encode(), headers)
+    async def call(
+        self, method: str, path: str, body: Any = b"", headers: dict[str, str] | None = None
+    ) -> Reply:
+        self.request(
+            method, path, body if isinstance(body, bytes) else json.dumps(body).encode(), headers
+        )
         return await self.read(is_head=method == "HEAD")
 
     async def is_closed_by_server(self) -> bool:
@@ -95,7 +102,9 @@ class Client:
         self.writer.transport.abort()
 
 
-async def call(port: int, method: str, path: str, body: Any = b"", headers: dict[str, str] | None = None) -> Reply:
+async def call(
+    port: int, method: str, path: str, body: Any = b"", headers: dict[str, str] | None = None
+) -> Reply:
     client = await Client.connect(port)
     try:
         return await client.call(method, path, body, headers)

@@ -1,4 +1,5 @@
-"""A core without workers for HTTP tests: models that compute in place, models that a test answers by hand, and a server around it.
+"""A core without workers for HTTP tests: models that compute in place, models that a test answers
+by hand, and a server around it.
 
 Requests are checked by the real RequestCheck, so that errors carry the real words.
 """
@@ -34,9 +35,22 @@ Compute = Callable[[InferRequest, ResponseStream, ModelSpec], None]
 
 
 def tensor_spec(
-    name: str, datatype: str, dims: list[int], max_batch_size: int, *, is_optional: bool = False, labels: list[str] | None = None
+    name: str,
+    datatype: str,
+    dims: list[int],
+    max_batch_size: int,
+    *,
+    is_optional: bool = False,
+    labels: list[str] | None = None,
 ) -> TensorSpec:
-    return TensorSpec(name, datatype, dims, [-1, *dims] if max_batch_size else dims, is_optional, labels=labels or [])
+    return TensorSpec(
+        name,
+        datatype,
+        dims,
+        [-1, *dims] if max_batch_size else dims,
+        is_optional,
+        labels=labels or [],
+    )
 
 
 class FakeModel:
@@ -48,16 +62,41 @@ class FakeModel:
 
 
 def model(
-    name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], compute: Compute, *, max_batch_size: int = 0, is_decoupled: bool = False
+    name: str,
+    inputs: list[TensorSpec],
+    outputs: list[TensorSpec],
+    compute: Compute,
+    *,
+    max_batch_size: int = 0,
+    is_decoupled: bool = False,
 ) -> FakeModel:
     spec = ModelSpec(
-        name, 1, [1], "python", max_batch_size, {t.name: t for t in inputs}, {t.name: t for t in outputs}, is_decoupled=is_decoupled
+        name,
+        1,
+        [1],
+        "python",
+        max_batch_size,
+        {t.name: t for t in inputs},
+        {t.name: t for t in outputs},
+        is_decoupled=is_decoupled,
     )
     return FakeModel(spec, compute)
 
 
-def respond(request: InferRequest, stream: ResponseStream, outputs: list[Tensor], *, is_final: bool = True, **more: Any) -> None:
-    stream.put(InferResponse(request.model_name, request.model_version or "1", request.id, outputs, **more), is_final)
+def respond(
+    request: InferRequest,
+    stream: ResponseStream,
+    outputs: list[Tensor],
+    *,
+    is_final: bool = True,
+    **more: Any,
+) -> None:
+    stream.put(
+        InferResponse(
+            request.model_name, request.model_version or "1", request.id, outputs, **more
+        ),
+        is_final,
+    )
 
 
 # What the models do.
@@ -69,12 +108,19 @@ def add_sub(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> N
     respond(
         request,
         stream,
-        [Tensor("OUTPUT0", "FP32", left.shape, (a + b).tobytes()), Tensor("OUTPUT1", "FP32", left.shape, (a - b).tobytes())],
+        [
+            Tensor("OUTPUT0", "FP32", left.shape, (a + b).tobytes()),
+            Tensor("OUTPUT1", "FP32", left.shape, (a - b).tobytes()),
+        ],
     )
 
 
 def identity(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
-    respond(request, stream, [Tensor(t.name.replace("IN", "OUT"), t.datatype, t.shape, t.data) for t in request.inputs])
+    respond(
+        request,
+        stream,
+        [Tensor(t.name.replace("IN", "OUT"), t.datatype, t.shape, t.data) for t in request.inputs],
+    )
 
 
 def describe(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
@@ -110,7 +156,9 @@ def repeat(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> No
 
 def fail(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
     code = list(Code)[int(request.inputs[0].as_numpy()[0])]
-    stream.fail(NaiadError(code, f"code {code.name}", retry_after_s=7 if code is Code.UNAVAILABLE else None))
+    stream.fail(
+        NaiadError(code, f"code {code.name}", retry_after_s=7 if code is Code.UNAVAILABLE else None)
+    )
 
 
 def answer_with_parameters(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
@@ -130,12 +178,44 @@ def models() -> dict[str, FakeModel]:
             add_sub,
             max_batch_size=64,
         ),
-        model("id_b", [tensor_spec("IN", "FP32", [4], 8)], [tensor_spec("OUT", "FP32", [4], 8, labels=LABELS)], identity, max_batch_size=8),
-        model("id_2d", [tensor_spec("IN", "FP32", [2, -1], 0)], [tensor_spec("OUT", "FP32", [2, -1], 0)], identity),
-        model("id_vv", [tensor_spec("IN", "INT32", [-1, -1], 4)], [tensor_spec("OUT", "INT32", [-1, -1], 4)], identity, max_batch_size=4),
-        model("params", [tensor_spec("IN", "BYTES", [1], 0)], [tensor_spec("OUT", "BYTES", [1], 0)], describe),
-        model("err", [tensor_spec("CODE", "INT32", [1], 0)], [tensor_spec("OUT", "BYTES", [1], 0)], fail),
-        model("with_parameters", [tensor_spec("IN", "FP32", [2], 0)], [tensor_spec("OUT", "FP32", [2], 0)], answer_with_parameters),
+        model(
+            "id_b",
+            [tensor_spec("IN", "FP32", [4], 8)],
+            [tensor_spec("OUT", "FP32", [4], 8, labels=LABELS)],
+            identity,
+            max_batch_size=8,
+        ),
+        model(
+            "id_2d",
+            [tensor_spec("IN", "FP32", [2, -1], 0)],
+            [tensor_spec("OUT", "FP32", [2, -1], 0)],
+            identity,
+        ),
+        model(
+            "id_vv",
+            [tensor_spec("IN", "INT32", [-1, -1], 4)],
+            [tensor_spec("OUT", "INT32", [-1, -1], 4)],
+            identity,
+            max_batch_size=4,
+        ),
+        model(
+            "params",
+            [tensor_spec("IN", "BYTES", [1], 0)],
+            [tensor_spec("OUT", "BYTES", [1], 0)],
+            describe,
+        ),
+        model(
+            "err",
+            [tensor_spec("CODE", "INT32", [1], 0)],
+            [tensor_spec("OUT", "BYTES", [1], 0)],
+            fail,
+        ),
+        model(
+            "with_parameters",
+            [tensor_spec("IN", "FP32", [2], 0)],
+            [tensor_spec("OUT", "FP32", [2], 0)],
+            answer_with_parameters,
+        ),
         model(
             "rep",
             [tensor_spec("IN", "INT32", [-1], 0)],
@@ -158,7 +238,12 @@ def models() -> dict[str, FakeModel]:
         ),
     ]
     found.extend(
-        model(f"id_{datatype.lower()}", [tensor_spec("IN", datatype, [-1], 0)], [tensor_spec("OUT", datatype, [-1], 0)], identity)
+        model(
+            f"id_{datatype.lower()}",
+            [tensor_spec("IN", datatype, [-1], 0)],
+            [tensor_spec("OUT", datatype, [-1], 0)],
+            identity,
+        )
         for datatype in DATATYPES
     )
     return {each.spec.name: each for each in found}
@@ -176,7 +261,9 @@ class FakeCore:
     """Duck-typed as InferenceCore."""
 
     def __init__(self) -> None:
-        self.metadata = ServerMetadata("triton", "2.73.0", ["classification", "sequence", "statistics"])
+        self.metadata = ServerMetadata(
+            "triton", "2.73.0", ["classification", "sequence", "statistics"]
+        )
         self.regions = RegionTable()
         self.tracing = Tracing()
         self.models = models()
@@ -191,7 +278,10 @@ class FakeCore:
         self.num_again = 0
         self.refusal: NaiadError | None = None
         for name, is_decoupled in (("held", False), ("held_stream", True)):
-            inputs, outputs = [tensor_spec("IN", "FP32", [-1], 0)], [tensor_spec("OUT", "FP32", [-1], 0)]
+            inputs, outputs = (
+                [tensor_spec("IN", "FP32", [-1], 0)],
+                [tensor_spec("OUT", "FP32", [-1], 0)],
+            )
             self.models[name] = model(name, inputs, outputs, self._hold, is_decoupled=is_decoupled)
 
     def _hold(self, request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
@@ -234,7 +324,12 @@ class FakeCore:
         return self.model(name, version).spec
 
     def model_config_json(self, name: str, version: str = "") -> bytes:
-        return msgspec.json.encode({"name": self.model(name, version).spec.name, "max_batch_size": self.model(name).spec.max_batch_size})
+        return msgspec.json.encode(
+            {
+                "name": self.model(name, version).spec.name,
+                "max_batch_size": self.model(name).spec.max_batch_size,
+            }
+        )
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         if not name:
@@ -245,7 +340,9 @@ class FakeCore:
 
     def infer(self, request: InferRequest, model: object = None) -> ResponseStream:
         if request.regions is not None:
-            return infer_with_regions(request, self.regions, self.infer, partial(self.input_buffer, request.model_name))
+            return infer_with_regions(
+                request, self.regions, self.infer, partial(self.input_buffer, request.model_name)
+            )
         request.start_ns = time.monotonic_ns()
         found = self.model(request.model_name, request.model_version)
         found.check(request)
@@ -272,7 +369,11 @@ class FakeCore:
 
     def repository_index(self, *, ready_only: bool) -> list[ModelIndex]:
         ready = [ModelIndex(name, "1", "READY") for name in self.models]
-        return ready if ready_only else [*ready, ModelIndex("old", "1", "UNAVAILABLE", "unloaded"), ModelIndex("never")]
+        return (
+            ready
+            if ready_only
+            else [*ready, ModelIndex("old", "1", "UNAVAILABLE", "unloaded"), ModelIndex("never")]
+        )
 
     async def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
         if name == "nope":
@@ -307,7 +408,9 @@ async def serving(
 ) -> AsyncIterator[HttpServer]:
     core = core or FakeCore()
     frontend = HttpFrontend(core, options or HttpOptions(), gauges)  # type: ignore[arg-type]
-    listener = await asyncio.get_running_loop().create_server(frontend.protocol_factory, "127.0.0.1", 0)
+    listener = await asyncio.get_running_loop().create_server(
+        frontend.protocol_factory, "127.0.0.1", 0
+    )
     port = listener.sockets[0].getsockname()[1]
     try:
         yield HttpServer(core, frontend, port, listener)

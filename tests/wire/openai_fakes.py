@@ -1,4 +1,5 @@
-"""A core with language models that a test answers by hand, and an embedding model, behind the real HTTP frontend."""
+"""A core with language models that a test answers by hand, and an embedding model, behind the real
+HTTP frontend."""
 
 from __future__ import annotations
 
@@ -13,9 +14,25 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.tensor import tensor_from_numpy
-from naiad.ipc.generation_call import CALL_PARAMETER, CompletionPiece, GenerationCall, GenerationEvent, event_tensor, read_call
+from naiad.ipc.generation_call import (
+    CALL_PARAMETER,
+    CompletionPiece,
+    GenerationCall,
+    GenerationEvent,
+    event_tensor,
+    read_call,
+)
 from naiad.pb.model_config_pb2 import ModelConfig
-from tests.wire.http_fakes import FakeCore, FakeModel, Held, HttpServer, model, respond, serving, tensor_spec
+from tests.wire.http_fakes import (
+    FakeCore,
+    FakeModel,
+    Held,
+    HttpServer,
+    model,
+    respond,
+    serving,
+    tensor_spec,
+)
 
 
 class LanguageCore(FakeCore):
@@ -26,13 +43,20 @@ class LanguageCore(FakeCore):
         self.is_exiting = False
         self.repository = SimpleNamespace(models=self._all)
         self.batches: list[int] = []
-        text, out = tensor_spec("text_input", "BYTES", [1], 0, is_optional=True), tensor_spec("text_output", "BYTES", [-1], 0)
+        text, out = (
+            tensor_spec("text_input", "BYTES", [1], 0, is_optional=True),
+            tensor_spec("text_output", "BYTES", [-1], 0),
+        )
         for name in ("chat", "other", "whole"):
             self.models[name] = model(name, [text], [out], self._hold, is_decoupled=name != "whole")
         vector = tensor_spec("EMBEDDING", "FP32", [3], 4)
-        self.models["embed"] = model("embed", [tensor_spec("TEXT", "BYTES", [1], 4)], [vector], self._embed, max_batch_size=4)
+        self.models["embed"] = model(
+            "embed", [tensor_spec("TEXT", "BYTES", [1], 4)], [vector], self._embed, max_batch_size=4
+        )
         for each in self.models.values():
-            each.config = ModelConfig(backend="llm" if each.spec.name in ("chat", "other", "whole") else "python")  # type: ignore[attr-defined]
+            each.config = ModelConfig(
+                backend="llm" if each.spec.name in ("chat", "other", "whole") else "python"
+            )  # type: ignore[attr-defined]
             each.is_serving, each.name = True, each.spec.name  # type: ignore[attr-defined]
 
     def _all(self) -> Iterable[FakeModel]:
@@ -52,13 +76,23 @@ class LanguageCore(FakeCore):
         return read_call(str(held.request.parameters[CALL_PARAMETER])), held
 
 
-def say(held: Held, *pieces: CompletionPiece, is_final: bool = False, num_output: int = 0, num_cached: int = 0) -> None:
-    event = GenerationEvent(list(pieces), 7, num_cached, num_output or sum(len(piece.token_ids) for piece in pieces))
+def say(
+    held: Held,
+    *pieces: CompletionPiece,
+    is_final: bool = False,
+    num_output: int = 0,
+    num_cached: int = 0,
+) -> None:
+    event = GenerationEvent(
+        list(pieces), 7, num_cached, num_output or sum(len(piece.token_ids) for piece in pieces)
+    )
     respond(held.request, held.stream, [event_tensor(event)], is_final=is_final)
 
 
 def piece(text: str, index: int = 0, finish: str | None = None, **more: Any) -> CompletionPiece:
-    return CompletionPiece(index, text, [1] * max(1, len(text.split())), finish_reason=finish, **more)
+    return CompletionPiece(
+        index, text, [1] * max(1, len(text.split())), finish_reason=finish, **more
+    )
 
 
 @contextlib.asynccontextmanager

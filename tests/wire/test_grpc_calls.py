@@ -1,4 +1,5 @@
-"""gRPC calls over the fake transport: framing, metadata, compression, deadlines, cancellation, misuse."""
+"""gRPC calls over the fake transport: framing, metadata, compression, deadlines, cancellation,
+misuse."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from naiad.transport.http2.frame import ErrorCode
 from naiad.transport.http2.limits import Http2Limits
 from tests.wire.grpc_rig import Rig, framed
 
-ECHO, HELD, BROKEN, REFUSING, COUNT = "/t.T/Echo", "/t.T/Held", "/t.T/Broken", "/t.T/Refusing", "/t.T/Count"
+ECHO, HELD, BROKEN, REFUSING, COUNT = (
+    "/t.T/Echo",
+    "/t.T/Held",
+    "/t.T/Broken",
+    "/t.T/Refusing",
+    "/t.T/Count",
+)
 
 
 class Handlers:
@@ -140,7 +147,10 @@ class TestUnary:
         rig.send(call, b"one")
         rig.send(call, b"two", end=True)
         await rig.settle()
-        assert (call.status, call.message) == (13, "more than one message was sent to a method that takes one")
+        assert (call.status, call.message) == (
+            13,
+            "more than one message was sent to a method that takes one",
+        )
 
     async def test_half_a_message(self, rig: Rig) -> None:
         call = rig.open(ECHO)
@@ -151,7 +161,10 @@ class TestUnary:
     async def test_a_message_that_is_too_large(self, handlers: Handlers) -> None:
         rig = Rig(GrpcOptions(max_message_bytes=1000), methods(handlers))
         call = await rig.unary(ECHO, b"x" * 1001)
-        assert (call.status, call.message) == (8, "received message larger than max (1001 vs. 1000)")
+        assert (call.status, call.message) == (
+            8,
+            "received message larger than max (1001 vs. 1000)",
+        )
         assert (await rig.unary(ECHO, b"x" * 1000)).status == 0
         await rig.close()
 
@@ -246,7 +259,9 @@ class TestCancellation:
         rig.protocol.connection_lost(ConnectionResetError())
         assert len(handlers.cancelled) == 4
 
-    async def test_an_answer_that_meets_a_lost_connection_is_dropped(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_an_answer_that_meets_a_lost_connection_is_dropped(
+        self, rig: Rig, handlers: Handlers
+    ) -> None:
         await rig.unary(HELD, b"x")
         writes = rig.transport.writes
         handlers.held[0].reply([b"late"], 4)
@@ -333,7 +348,9 @@ class TestCompression:
         rig.half_close(call)
         while call.status is None:
             await rig.settle()
-        assert [message for _, message in call.messages] == [b"%d" % n for size in sizes for n in (size // 256 * 256, 7)]
+        assert [message for _, message in call.messages] == [
+            b"%d" % n for size in sizes for n in (size // 256 * 256, 7)
+        ]
         assert call.status == 0
 
     async def test_a_bomb(self, rig: Rig) -> None:
@@ -353,7 +370,10 @@ class TestCompression:
         call = rig.open(ECHO)
         rig.send(call, b"x", flag=1, end=True)
         await rig.settle()
-        assert (call.status, call.message) == (13, "a compressed message was sent without grpc-encoding")
+        assert (call.status, call.message) == (
+            13,
+            "a compressed message was sent without grpc-encoding",
+        )
 
     async def test_an_encoding_that_nobody_has(self, rig: Rig) -> None:
         call = await rig.unary(ECHO, b"x", {"grpc-encoding": "snappy"})
@@ -374,10 +394,14 @@ class TestCompression:
         assert call.headers["grpc-encoding"] == "gzip"
         await rig.close()
 
-    async def test_not_for_clients_that_do_not_accept_it_nor_for_small_messages(self, handlers: Handlers) -> None:
+    async def test_not_for_clients_that_do_not_accept_it_nor_for_small_messages(
+        self, handlers: Handlers
+    ) -> None:
         rig = Rig(GrpcOptions(infer_response_compression_level="high"), methods(handlers))
         assert (await rig.unary(ECHO, bytes(1000))).messages == [(0, bytes(1000))]
-        assert (await rig.unary(ECHO, bytes(10), {"grpc-accept-encoding": "gzip"})).messages == [(0, bytes(10))]
+        assert (await rig.unary(ECHO, bytes(10), {"grpc-accept-encoding": "gzip"})).messages == [
+            (0, bytes(10))
+        ]
         await rig.close()
 
 

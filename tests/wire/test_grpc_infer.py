@@ -38,7 +38,9 @@ def one(model: str, request_id: str = "", data: bytes = b"\0\0\0\0") -> ModelInf
     return message
 
 
-async def infer(rig: Rig, message: ModelInferRequest, metadata: dict[str, str] | None = None) -> ClientCall:
+async def infer(
+    rig: Rig, message: ModelInferRequest, metadata: dict[str, str] | None = None
+) -> ClientCall:
     return await rig.unary("ModelInfer", message.SerializeToString(), metadata)
 
 
@@ -71,7 +73,9 @@ class TestModelInfer:
 
     @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
     @pytest.mark.parametrize("model", ["identity", "faulty"])
-    async def test_its_memory_is_given_back_at_once(self, rig: Rig, method: str, model: str) -> None:
+    async def test_its_memory_is_given_back_at_once(
+        self, rig: Rig, method: str, model: str
+    ) -> None:
         """By reference counts alone: shared memory must not wait for the garbage collector."""
         memory: list[weakref.ref[np.ndarray]] = []
 
@@ -123,12 +127,18 @@ class TestModelInfer:
         [
             (one("nothing"), 5, "Request for unknown model: 'nothing' is not found"),
             (ModelInferRequest(), 5, "Request for unknown model: '' is not found"),
-            (one("repeat"), 12, "ModelInfer RPC doesn't support models with decoupled transaction policy"),
+            (
+                one("repeat"),
+                12,
+                "ModelInfer RPC doesn't support models with decoupled transaction policy",
+            ),
             (one("faulty"), 3, "the model does not like it"),
             (one("double"), 13, "expected a single response, got 2"),
         ],
     )
-    async def test_errors(self, rig: Rig, message: ModelInferRequest, status: int, words: str) -> None:
+    async def test_errors(
+        self, rig: Rig, message: ModelInferRequest, status: int, words: str
+    ) -> None:
         call = await infer(rig, message)
         assert (call.status, call.message) == (status, words)
         assert call.messages == []
@@ -152,7 +162,9 @@ class TestModelInfer:
     async def test_of_two_faults_the_model_is_told(self, rig: Rig) -> None:
         message = one("nothing")
         message.parameters["triton_x"].bool_param = True
-        assert (await infer(rig, message)).message == "Request for unknown model: 'nothing' is not found"
+        assert (
+            await infer(rig, message)
+        ).message == "Request for unknown model: 'nothing' is not found"
         message.model_name = "identity"
         assert (await infer(rig, message)).status == 3
 
@@ -183,7 +195,10 @@ class TestHeaderForward:
     async def test_reserved_names(self, name: str) -> None:
         rig = Rig(GrpcOptions(header_forward_pattern=".*"))
         call = await infer(rig, add_sub(), {name: "7"})
-        assert (call.status, call.message) == (3, f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+        assert (call.status, call.message) == (
+            3,
+            f"Header '{name}' is reserved for Triton usage and cannot be forwarded.",
+        )
         await rig.close()
 
 
@@ -193,7 +208,10 @@ class TestRestrictedProtocols:
         header = "triton-grpc-protocol-key"
         for metadata in ({}, {header: "wrong"}, {header: "secre"}, {"key": "secret"}):
             call = await infer(rig, add_sub(), metadata)
-            assert (call.status, call.message) == (14, f"This protocol is restricted, expecting header '{header}'")
+            assert (call.status, call.message) == (
+                14,
+                f"This protocol is restricted, expecting header '{header}'",
+            )
         assert (await infer(rig, add_sub(), {header: "secret"})).status == 0
         assert (await rig.unary("ServerLive", b"")).status == 0
         await rig.close()
@@ -203,13 +221,19 @@ class TestRestrictedProtocols:
 
         rig = Rig()
         grouped = set().union(*PROTOCOLS.values())
-        served = {path.decode().rpartition("/")[2] for path in rig.endpoint.methods if not path.startswith(b"/grpc.reflection")}
+        served = {
+            path.decode().rpartition("/")[2]
+            for path in rig.endpoint.methods
+            if not path.startswith(b"/grpc.reflection")
+        }
         assert served == grouped
         await rig.close()
 
 
 class TestInformation:
-    async def ask(self, rig: Rig, name: str, request: pb.ModelReadyRequest | None, kind: type) -> object:
+    async def ask(
+        self, rig: Rig, name: str, request: pb.ModelReadyRequest | None, kind: type
+    ) -> object:
         call = await rig.unary(name, request.SerializeToString() if request is not None else b"")
         assert call.status == 0, call.message
         return kind.FromString(call.messages[0][1])
@@ -219,29 +243,57 @@ class TestInformation:
         assert (await self.ask(rig, "ServerReady", None, pb.ServerReadyResponse)).ready
         rig.core.ready = False
         assert not (await self.ask(rig, "ServerReady", None, pb.ServerReadyResponse)).ready
-        assert (await self.ask(rig, "ModelReady", pb.ModelReadyRequest(name="add_sub"), pb.ModelReadyResponse)).ready
-        assert not (await self.ask(rig, "ModelReady", pb.ModelReadyRequest(name="no"), pb.ModelReadyResponse)).ready
+        assert (
+            await self.ask(
+                rig, "ModelReady", pb.ModelReadyRequest(name="add_sub"), pb.ModelReadyResponse
+            )
+        ).ready
+        assert not (
+            await self.ask(
+                rig, "ModelReady", pb.ModelReadyRequest(name="no"), pb.ModelReadyResponse
+            )
+        ).ready
 
     async def test_metadata(self, rig: Rig) -> None:
         server = await self.ask(rig, "ServerMetadata", None, pb.ServerMetadataResponse)
-        assert (server.name, server.version, list(server.extensions)[:1]) == ("triton", "2.73.0", ["classification"])
-        model = await self.ask(rig, "ModelMetadata", pb.ModelMetadataRequest(name="add_sub"), pb.ModelMetadataResponse)
+        assert (server.name, server.version, list(server.extensions)[:1]) == (
+            "triton",
+            "2.73.0",
+            ["classification"],
+        )
+        model = await self.ask(
+            rig, "ModelMetadata", pb.ModelMetadataRequest(name="add_sub"), pb.ModelMetadataResponse
+        )
         assert (model.name, list(model.versions), model.platform) == ("add_sub", ["1"], "python")
-        assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [("INPUT0", "FP32", [-1, 16]), ("INPUT1", "FP32", [-1, 16])]
-        config = await self.ask(rig, "ModelConfig", pb.ModelConfigRequest(name="add_sub"), pb.ModelConfigResponse)
+        assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [
+            ("INPUT0", "FP32", [-1, 16]),
+            ("INPUT1", "FP32", [-1, 16]),
+        ]
+        config = await self.ask(
+            rig, "ModelConfig", pb.ModelConfigRequest(name="add_sub"), pb.ModelConfigResponse
+        )
         assert config.config.max_batch_size == 64
-        call = await rig.unary("ModelMetadata", pb.ModelMetadataRequest(name="no").SerializeToString())
+        call = await rig.unary(
+            "ModelMetadata", pb.ModelMetadataRequest(name="no").SerializeToString()
+        )
         assert call.status == 5
 
     async def test_statistics(self, rig: Rig) -> None:
         await infer(rig, add_sub())
-        found = await self.ask(rig, "ModelStatistics", pb.ModelStatisticsRequest(name="add_sub"), pb.ModelStatisticsResponse)
+        found = await self.ask(
+            rig,
+            "ModelStatistics",
+            pb.ModelStatisticsRequest(name="add_sub"),
+            pb.ModelStatisticsResponse,
+        )
         (model,) = found.model_stats
         assert (model.name, model.version, model.inference_count) == ("add_sub", "1", 1)
         assert model.inference_stats.success.ns == 1000
         everything = await self.ask(rig, "ModelStatistics", None, pb.ModelStatisticsResponse)
         assert len(everything.model_stats) == len(rig.core.models)
-        call = await rig.unary("ModelStatistics", pb.ModelStatisticsRequest(name="no").SerializeToString())
+        call = await rig.unary(
+            "ModelStatistics", pb.ModelStatisticsRequest(name="no").SerializeToString()
+        )
         assert (call.status, call.message) == (3, "requested model 'no' is not available")
 
     async def test_not_protobuf(self, rig: Rig) -> None:
@@ -255,13 +307,24 @@ class TestRepository:
         models = pb.RepositoryIndexResponse.FromString(call.messages[0][1]).models
         assert (models[0].name, models[0].version, models[0].state) == ("add_sub", "1", "READY")
         assert (models[-1].name, models[-1].state) == ("sleeping", "")
-        call = await rig.unary("RepositoryIndex", pb.RepositoryIndexRequest(ready=True).SerializeToString())
-        assert pb.RepositoryIndexResponse.FromString(call.messages[0][1]).models[-1].name == "double"
+        call = await rig.unary(
+            "RepositoryIndex", pb.RepositoryIndexRequest(ready=True).SerializeToString()
+        )
+        assert (
+            pb.RepositoryIndexResponse.FromString(call.messages[0][1]).models[-1].name == "double"
+        )
 
-    @pytest.mark.parametrize("name", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
+    @pytest.mark.parametrize(
+        "name", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"]
+    )
     async def test_repository_names_are_not_supported(self, rig: Rig, name: str) -> None:
-        call = await rig.unary(name, pb.RepositoryIndexRequest(repository_name="r").SerializeToString())
-        assert (call.status, call.message) == (12, "'repository_name' specification is not supported")
+        call = await rig.unary(
+            name, pb.RepositoryIndexRequest(repository_name="r").SerializeToString()
+        )
+        assert (call.status, call.message) == (
+            12,
+            "'repository_name' specification is not supported",
+        )
 
     async def test_load_and_unload(self, rig: Rig) -> None:
         load = pb.RepositoryModelLoadRequest(model_name="m")
@@ -271,22 +334,43 @@ class TestRepository:
         unload = pb.RepositoryModelUnloadRequest(model_name="m")
         unload.parameters["unload_dependents"].bool_param = True
         assert (await rig.unary("RepositoryModelUnload", unload.SerializeToString())).status == 0
-        assert rig.core.loaded == [("m", {"config": "{}", "file:1/model.py": b"code"}), ("m", {"unload_dependents": "True"})]
+        assert rig.core.loaded == [
+            ("m", {"config": "{}", "file:1/model.py": b"code"}),
+            ("m", {"unload_dependents": "True"}),
+        ]
 
     async def test_a_load_that_fails(self, rig: Rig) -> None:
-        call = await rig.unary("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="broken").SerializeToString())
-        assert (call.status, call.message) == (13, "failed to load 'broken', no version is available")
+        call = await rig.unary(
+            "RepositoryModelLoad",
+            pb.RepositoryModelLoadRequest(model_name="broken").SerializeToString(),
+        )
+        assert (call.status, call.message) == (
+            13,
+            "failed to load 'broken', no version is available",
+        )
 
     @pytest.mark.parametrize(
         ("name", "parameter", "words"),
         [
             ("x", {"string_param": "y"}, "unrecognized load parameter 'x'."),
-            ("config", {"bool_param": True}, "invalid value type for load parameter 'config', expected string_param."),
-            ("file:a", {"string_param": "y"}, "invalid value type for load parameter 'file:a', expected bytes_param."),
+            (
+                "config",
+                {"bool_param": True},
+                "invalid value type for load parameter 'config', expected string_param.",
+            ),
+            (
+                "file:a",
+                {"string_param": "y"},
+                "invalid value type for load parameter 'file:a', expected bytes_param.",
+            ),
         ],
     )
-    async def test_wrong_parameters(self, rig: Rig, name: str, parameter: dict[str, object], words: str) -> None:
-        load = pb.RepositoryModelLoadRequest(model_name="m", parameters={name: pb.ModelRepositoryParameter(**parameter)})
+    async def test_wrong_parameters(
+        self, rig: Rig, name: str, parameter: dict[str, object], words: str
+    ) -> None:
+        load = pb.RepositoryModelLoadRequest(
+            model_name="m", parameters={name: pb.ModelRepositoryParameter(**parameter)}
+        )
         call = await rig.unary("RepositoryModelLoad", load.SerializeToString())
         assert (call.status, call.message) == (3, words)
 
@@ -294,12 +378,21 @@ class TestRepository:
         unload = pb.RepositoryModelUnloadRequest(model_name="m")
         unload.parameters["unload_dependents"].int64_param = 1
         call = await rig.unary("RepositoryModelUnload", unload.SerializeToString())
-        assert (call.status, call.message) == (3, "invalid value type for 'unload_dependents' parameter, expected bool_param.")
+        assert (call.status, call.message) == (
+            3,
+            "invalid value type for 'unload_dependents' parameter, expected bool_param.",
+        )
 
 
 class TestExtensions:
     @pytest.mark.parametrize(
-        "name", ["SystemSharedMemoryStatus", "CudaSharedMemoryStatus", "SystemSharedMemoryUnregister", "CudaSharedMemoryUnregister"]
+        "name",
+        [
+            "SystemSharedMemoryStatus",
+            "CudaSharedMemoryStatus",
+            "SystemSharedMemoryUnregister",
+            "CudaSharedMemoryUnregister",
+        ],
     )
     async def test_asking_for_nothing_succeeds(self, rig: Rig, name: str) -> None:
         call = await rig.unary(name, b"")
@@ -308,7 +401,10 @@ class TestExtensions:
     @pytest.mark.parametrize(("kind", "word"), [("System", "system"), ("Cuda", "cuda")])
     async def test_regions(self, rig: Rig, kind: str, word: str) -> None:
         call = await rig.unary(f"{kind}SharedMemoryStatus", b"\n\x01r")
-        assert (call.status, call.message) == (5, f"Unable to find {word} shared memory region: 'r'")
+        assert (call.status, call.message) == (
+            5,
+            f"Unable to find {word} shared memory region: 'r'",
+        )
         assert (await rig.unary(f"{kind}SharedMemoryUnregister", b"\n\x01r")).status == 0
         call = await rig.unary(f"{kind}SharedMemoryRegister", b"\n\x01r")
         assert call.status == 12
@@ -316,7 +412,9 @@ class TestExtensions:
 
     async def test_every_rpc_of_the_proto_is_served(self, rig: Rig) -> None:
         service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-        assert {f"{SERVICE}{method.name}".encode() for method in service.methods} <= set(rig.endpoint.methods)
+        assert {f"{SERVICE}{method.name}".encode() for method in service.methods} <= set(
+            rig.endpoint.methods
+        )
 
 
 class TestHealth:
@@ -338,10 +436,14 @@ class TestHealth:
     )
     async def test_check(self, rig: Rig, service: str, is_ready: bool, status: int) -> None:
         rig.core.ready = is_ready
-        call = await rig.unary(self.CHECK, health_pb2.HealthCheckRequest(service=service).SerializeToString())
+        call = await rig.unary(
+            self.CHECK, health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        )
         assert self.status(call.messages[0][1]) == status
 
-    async def test_watch_tells_changes_only(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_watch_tells_changes_only(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("naiad.frontends.grpc.health.WATCH_INTERVAL_S", 0.001)
         call = await rig.unary(self.WATCH, b"")
         assert [self.status(message) for _, message in call.messages] == [1]

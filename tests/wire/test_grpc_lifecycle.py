@@ -1,4 +1,5 @@
-"""A connection's life: greeting, time-outs, keepalive, age, draining, shutdown; and what attackers get at this level."""
+"""A connection's life: greeting, time-outs, keepalive, age, draining, shutdown; and what attackers
+get at this level."""
 
 from __future__ import annotations
 
@@ -125,7 +126,9 @@ class TestKeepalive:
 
 
 class TestDrain:
-    async def test_calls_in_flight_finish_and_the_connection_closes(self, handlers: Handlers) -> None:
+    async def test_calls_in_flight_finish_and_the_connection_closes(
+        self, handlers: Handlers
+    ) -> None:
         rig = build(handlers)
         call = await rig.unary(HELD, b"x")
         rig.protocol.drain()
@@ -166,7 +169,9 @@ class TestDrain:
         rig.tick(1)
         assert rig.transport.is_closed
 
-    async def test_a_client_that_stops_sending_still_gets_its_answers(self, handlers: Handlers) -> None:
+    async def test_a_client_that_stops_sending_still_gets_its_answers(
+        self, handlers: Handlers
+    ) -> None:
         rig = build(handlers)
         call = await rig.unary(HELD, b"x")
         assert rig.protocol.eof_received()
@@ -307,7 +312,9 @@ class TestStalls:
 
 
 class TestMemory:
-    async def test_incomplete_requests_are_bounded_over_all_connections(self, handlers: Handlers) -> None:
+    async def test_incomplete_requests_are_bounded_over_all_connections(
+        self, handlers: Handlers
+    ) -> None:
         rig = build(handlers, max_buffered_request_bytes=250_000)
         refused = []
         connections = []

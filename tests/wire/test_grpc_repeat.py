@@ -1,4 +1,5 @@
-"""The short way of repeated requests gives what the long way gives: each test sends the same bytes both ways and compares everything."""
+"""The short way of repeated requests gives what the long way gives: each test sends the same bytes
+both ways and compares everything."""
 
 from __future__ import annotations
 
@@ -40,7 +41,16 @@ from tests.unit.transport.http2.http2_rig import (
     u32,
 )
 from tests.wire.grpc_fakes import FakeModel
-from tests.wire.grpc_repeat_pair import BLOCK, HEAD, INITIAL_WINDOW, Pair, add_sub, answers, one, with_headers
+from tests.wire.grpc_repeat_pair import (
+    BLOCK,
+    HEAD,
+    INITIAL_WINDOW,
+    Pair,
+    add_sub,
+    answers,
+    one,
+    with_headers,
+)
 from tests.wire.grpc_rig import SERVICE, Rig, framed
 
 
@@ -51,12 +61,18 @@ async def pair() -> AsyncIterator[Pair]:
     await pair.close()
 
 
-def answer(name: str = "OUTPUT0", datatype: str = "FP32", shape: Sequence[int] = (1,), data: Buffer = b"\0\0\0\0") -> InferResponse:
+def answer(
+    name: str = "OUTPUT0",
+    datatype: str = "FP32",
+    shape: Sequence[int] = (1,),
+    data: Buffer = b"\0\0\0\0",
+) -> InferResponse:
     return InferResponse("held", "1", "", [Tensor(name, datatype, list(shape), data)])
 
 
 async def warm(pair: Pair, message: ModelInferRequest | None = None, count: int = 3) -> None:
-    """The first request with its headers goes the long way; the next is learnt and goes the short one; later ones are answered so, too."""
+    """The first request with its headers goes the long way; the next is learnt and goes the short
+    one; later ones are answered so, too."""
     before = pair.num_short
     for _ in range(count):
         pair.feed(pair.request(message or add_sub()))
@@ -68,18 +84,29 @@ class TestEqual:
     @pytest.mark.parametrize("update", [0, 5])
     @pytest.mark.parametrize("connection_update", [0, 300])
     @pytest.mark.parametrize("request_id", ["", "7", "a:b:c", "id-ö", "%d%%"])
-    async def test_one_by_one(self, pair: Pair, update: int, connection_update: int, request_id: str) -> None:
+    async def test_one_by_one(
+        self, pair: Pair, update: int, connection_update: int, request_id: str
+    ) -> None:
         for value in range(6):
-            pair.feed(pair.request(add_sub(value, request_id), update=update, connection_update=connection_update))
+            pair.feed(
+                pair.request(
+                    add_sub(value, request_id), update=update, connection_update=connection_update
+                )
+            )
             written = await pair.check()
             response = answers(written)[pair.next_id - 2]
             assert response.id == request_id
-            assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [2.0 * value + 1] * 16
+            assert (
+                np.frombuffer(response.raw_output_contents[0], np.float32).tolist()
+                == [2.0 * value + 1] * 16
+            )
         await pair.check(num_short=5)
 
     async def test_many_in_one_read(self, pair: Pair) -> None:
         await warm(pair)
-        requests = [pair.request(add_sub(value), connection_update=value % 3) for value in range(20)]
+        requests = [
+            pair.request(add_sub(value), connection_update=value % 3) for value in range(20)
+        ]
         pair.feed(b"".join(requests))
         assert len(answers(await pair.check(num_short=22))) == 20
 
@@ -90,7 +117,8 @@ class TestEqual:
         await pair.check(num_short=9)
 
     async def test_kinds_of_requests_that_take_turns(self, pair: Pair) -> None:
-        """On one connection: of other models, with ids of other lengths; one by one, and in any order in one read."""
+        """On one connection: of other models, with ids of other lengths; one by one, and in any
+        order in one read."""
         kinds = [add_sub(), one("identity"), add_sub(request_id="9"), add_sub(request_id="10")]
         for number in range(16):
             pair.feed(pair.request(kinds[number % 4]))
@@ -103,17 +131,24 @@ class TestEqual:
 
     async def test_the_latest_kinds_are_kept(self, pair: Pair) -> None:
         for length in range(1, 12):
-            await warm(pair, add_sub(request_id="x" * length), count=20)  # which earns the next one's learning
+            # which earns the next one's learning
+            await warm(pair, add_sub(request_id="x" * length), count=20)
         before = pair.num_short
-        pair.feed(b"".join(pair.request(add_sub(request_id="x" * length)) for length in (8, 9, 10, 11)))
+        pair.feed(
+            b"".join(pair.request(add_sub(request_id="x" * length)) for length in (8, 9, 10, 11))
+        )
         await pair.check(num_short=before + 4)
 
-    async def test_kinds_that_come_no_more_make_room(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_kinds_that_come_no_more_make_room(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """In whatever order the others come: none of these is learnt a second time."""
         for length in (5, 6):
             await warm(pair, add_sub(request_id="x" * length), count=40)
         learn, learnt = grpc_repeat.learn_frames, []
-        monkeypatch.setattr(grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments))
+        monkeypatch.setattr(
+            grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments)
+        )
         often, *others = add_sub(), one("identity"), one("identity", bytes(8))
         await warm(pair, often, count=40)
         for number in range(80):
@@ -122,11 +157,20 @@ class TestEqual:
                 await pair.check()
         assert len(learnt) == 3
 
-    async def test_a_client_of_many_kinds_of_requests(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_client_of_many_kinds_of_requests(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """They are not learnt again and again, and never is it the wrong one for ever."""
         learn, learnt = grpc_repeat.learn_frames, []
-        monkeypatch.setattr(grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments))
-        messages = [add_sub(), one("identity"), one("classes", bytes(16)), one("identity", bytes(8))]
+        monkeypatch.setattr(
+            grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments)
+        )
+        messages = [
+            add_sub(),
+            one("identity"),
+            one("classes", bytes(16)),
+            one("identity", bytes(8)),
+        ]
         messages += [add_sub(request_id="x" * length) for length in (1, 2, 3)]
         for number in range(64):
             pair.feed(pair.request(messages[number % len(messages)]))
@@ -177,18 +221,26 @@ INDEXED = b"\x40\x01x\x01y"
 """A field that goes into the header table."""
 
 ODD: dict[str, Callable[[Pair], bytes]] = {
-    "deadline": lambda pair: pair.request(add_sub(), block=with_headers((b"grpc-timeout", b"100S"))),
+    "deadline": lambda pair: pair.request(
+        add_sub(), block=with_headers((b"grpc-timeout", b"100S"))
+    ),
     "metadata": lambda pair: pair.request(add_sub(), block=with_headers((b"who", b"me"))),
     "a field for the table": lambda pair: pair.request(add_sub(), block=BLOCK + INDEXED),
     "longer": lambda pair: pair.request(one("identity", bytes(64))),
     "shorter": lambda pair: pair.request(one("identity")),
     "other model, same length": lambda pair: pair.request(RAW.replace(b"add_sub", b"add_suv")),
-    "other shape, same length": lambda pair: pair.request(RAW.replace(b"\x1a\x02\x01\x10", b"\x1a\x02\x02\x08")),
+    "other shape, same length": lambda pair: pair.request(
+        RAW.replace(b"\x1a\x02\x01\x10", b"\x1a\x02\x02\x08")
+    ),
     "id is no text": lambda pair: pair.request(b"\x0a\x07add_sub\x1a\x01\xff" + RAW[9:]),
     "no message at all": lambda pair: pair.request(bytes(len(RAW))),
     "compressed flag": lambda pair: pair.request(add_sub()).replace(framed(RAW), framed(RAW, 1)),
-    "prefix says more": lambda pair: pair.request(add_sub()).replace(framed(RAW)[:5], framed(RAW + b" ")[:5]),
-    "end comes later": lambda pair: pair.request(add_sub(), flags=0) + frame(DATA, END_STREAM, pair.next_id - 2),
+    "prefix says more": lambda pair: pair.request(add_sub()).replace(
+        framed(RAW)[:5], framed(RAW + b" ")[:5]
+    ),
+    "end comes later": lambda pair: (
+        pair.request(add_sub(), flags=0) + frame(DATA, END_STREAM, pair.next_id - 2)
+    ),
     "two frames of data": lambda pair: (
         frame(HEADERS, END_HEADERS, _new(pair), BLOCK)
         + frame(DATA, 0, pair.next_id - 2, framed(RAW)[:40])
@@ -204,16 +256,22 @@ ODD: dict[str, Callable[[Pair], bytes]] = {
         + frame(DATA, END_STREAM, pair.next_id - 2, framed(RAW))
     ),
     "trailers": lambda pair: (
-        pair.request(add_sub(), flags=0) + frame(HEADERS, END_HEADERS | END_STREAM, pair.next_id - 2, encode_headers([(b"x", b"y")]))
+        pair.request(add_sub(), flags=0)
+        + frame(HEADERS, END_HEADERS | END_STREAM, pair.next_id - 2, encode_headers([(b"x", b"y")]))
     ),
     "other update": lambda pair: pair.request(add_sub(), update=6),
     "no update": lambda pair: pair.request(add_sub(), update=0),
     "update of nothing": lambda pair: pair.request(add_sub()) + frame(WINDOW, 0, 0, u32(0)),
-    "update that overflows": lambda pair: pair.request(add_sub()) + frame(WINDOW, 0, 0, u32(0x7FFFFFFF)),
-    "update with the reserved bit": lambda pair: pair.request(add_sub()) + frame(WINDOW, 0, 0, u32(0x80000005)),
+    "update that overflows": lambda pair: (
+        pair.request(add_sub()) + frame(WINDOW, 0, 0, u32(0x7FFFFFFF))
+    ),
+    "update with the reserved bit": lambda pair: (
+        pair.request(add_sub()) + frame(WINDOW, 0, 0, u32(0x80000005))
+    ),
     "update of another stream": lambda pair: pair.request(add_sub()) + frame(WINDOW, 0, 1, u32(5)),
     "data on another stream": lambda pair: pair.request(add_sub()).replace(
-        frame(DATA, END_STREAM, pair.next_id - 2, framed(RAW)), frame(DATA, END_STREAM, 1, framed(RAW))
+        frame(DATA, END_STREAM, pair.next_id - 2, framed(RAW)),
+        frame(DATA, END_STREAM, 1, framed(RAW)),
     ),
     "update on another stream": lambda pair: pair.request(add_sub()).replace(
         frame(WINDOW, 0, pair.next_id - 2, u32(5)), frame(WINDOW, 0, 1, u32(5))
@@ -223,7 +281,9 @@ ODD: dict[str, Callable[[Pair], bytes]] = {
     "id with the reserved bit": lambda pair: _renumbered(pair, pair.next_id | 0x80000000),
     "ping before": lambda pair: frame(PING, 0, 0, bytes(8)) + pair.request(add_sub()),
     "acknowledged ping after": lambda pair: pair.request(add_sub()) + frame(PING, ACK, 0, bytes(8)),
-    "settings before": lambda pair: frame(SETTINGS, 0, 0, setting(INITIAL_WINDOW, 100_000)) + pair.request(add_sub()),
+    "settings before": lambda pair: (
+        frame(SETTINGS, 0, 0, setting(INITIAL_WINDOW, 100_000)) + pair.request(add_sub())
+    ),
 }
 
 
@@ -233,7 +293,11 @@ def _new(pair: Pair) -> int:
 
 
 def _renumbered(pair: Pair, stream_id: int) -> bytes:
-    return frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(WINDOW, 0, stream_id, u32(5)) + frame(DATA, 1, stream_id, framed(RAW))
+    return (
+        frame(HEADERS, END_HEADERS, stream_id, BLOCK)
+        + frame(WINDOW, 0, stream_id, u32(5))
+        + frame(DATA, 1, stream_id, framed(RAW))
+    )
 
 
 class TestLeftToTheLongWay:
@@ -246,7 +310,9 @@ class TestLeftToTheLongWay:
             pair.feed(pair.request(add_sub()))
             await pair.check()
 
-    @pytest.mark.parametrize("name", ["deadline", "end comes later", "two frames of data", "padding", "ping before"])
+    @pytest.mark.parametrize(
+        "name", ["deadline", "end comes later", "two frames of data", "padding", "ping before"]
+    )
     async def test_it_was_the_long_way(self, pair: Pair, name: str) -> None:
         await warm(pair)
         pair.feed(ODD[name](pair))
@@ -269,27 +335,35 @@ class TestLeftToTheLongWay:
 
     @pytest.mark.parametrize("kind", [DATA, HEADERS, GOAWAY, CONTINUATION + 1])
     async def test_a_request_inside_a_frame(self, pair: Pair, kind: int) -> None:
-        """The read begins with the bytes of a request, and yet there is none: they are the payload of a frame that began before."""
+        """The read begins with the bytes of a request, and yet there is none: they are the payload
+        of a frame that began before."""
         await warm(pair)
         stream_id = 0 if kind == GOAWAY else _new(pair)
         if kind == DATA:
             pair.feed(frame(HEADERS, END_HEADERS, stream_id, BLOCK))
         request = pair.request(add_sub())
-        head = frame(kind, END_HEADERS if kind == HEADERS else 0, stream_id, request)[: -len(request)]
+        head = frame(kind, END_HEADERS if kind == HEADERS else 0, stream_id, request)[
+            : -len(request)
+        ]
         pair.both(lambda rig: rig.feed(head))
         pair.both(lambda rig: rig.feed(request))
         await pair.check(num_short=2)
         assert len(pair.short.core.requests) == 3
 
     async def test_the_same_bytes_mean_something_else(self, pair: Pair) -> None:
-        """The header table has changed: its first entry was the path of ModelInfer and is that of ServerLive."""
+        """The header table has changed: its first entry was the path of ModelInfer and is that of
+        ServerLive."""
 
         def path_for_the_table(name: str) -> bytes:
             value = (SERVICE + name).encode()
             return b"\x44" + bytes((len(value),)) + value
 
-        rest = encode_headers([field for field in HEAD if field[0] not in (b":path", b":method", b":scheme")])
-        pair.feed(pair.request(add_sub(), block=b"\x83\x86" + path_for_the_table("ModelInfer") + rest))
+        rest = encode_headers(
+            [field for field in HEAD if field[0] not in (b":path", b":method", b":scheme")]
+        )
+        pair.feed(
+            pair.request(add_sub(), block=b"\x83\x86" + path_for_the_table("ModelInfer") + rest)
+        )
         first_entry = b"\x83\x86\xbe" + rest
         for _ in range(4):
             pair.feed(pair.request(add_sub(), block=first_entry))
@@ -319,7 +393,12 @@ class TestLeftToTheLongWay:
     async def test_answers_that_are_compressed(self) -> None:
         pair = Pair(GrpcOptions(infer_response_compression_level="low"))
         for _ in range(3):
-            pair.feed(pair.request(one("identity", bytes(2000)), block=with_headers((b"grpc-accept-encoding", b"gzip"))))
+            pair.feed(
+                pair.request(
+                    one("identity", bytes(2000)),
+                    block=with_headers((b"grpc-accept-encoding", b"gzip")),
+                )
+            )
             await pair.check(num_short=0)
         await pair.close()
 
@@ -440,7 +519,12 @@ class TestInFlight:
     async def test_an_update_of_another_stream(self, pair: Pair) -> None:
         await warm(pair, one("held"))
         request = pair.request(one("held"))
-        pair.feed(request.replace(frame(WINDOW, 0, pair.next_id - 2, u32(5)), frame(WINDOW, 0, pair.next_id - 4, u32(5))))
+        pair.feed(
+            request.replace(
+                frame(WINDOW, 0, pair.next_id - 2, u32(5)),
+                frame(WINDOW, 0, pair.next_id - 4, u32(5)),
+            )
+        )
         await pair.check()
 
     @pytest.mark.parametrize(
@@ -465,7 +549,11 @@ class TestInFlight:
     async def test_answers_of_all_kinds(self, pair: Pair, response: InferResponse) -> None:
         await warm(pair, one("held"))
         for number in range(3):
-            pair.both(lambda rig, number=number: rig.core.held[number].stream.put(answer() if number < 2 else response, True))
+            pair.both(
+                lambda rig, number=number: rig.core.held[number].stream.put(
+                    answer() if number < 2 else response, True
+                )
+            )
             assert await pair.check() != b""
 
     async def test_reset_in_the_same_read(self, pair: Pair) -> None:
@@ -501,7 +589,9 @@ class TestInFlight:
 
     async def test_the_server_gives_up(self, pair: Pair) -> None:
         await warm(pair, one("held"))
-        pair.both(lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "the server is shutting down"))
+        pair.both(
+            lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "the server is shutting down")
+        )
         assert b"shutting down" in await pair.check()
         assert all(held.is_cancelled for held in pair.short.core.held)
 
@@ -532,7 +622,9 @@ class TestInFlight:
 
     async def test_answers_of_other_sizes(self, pair: Pair) -> None:
         await warm(pair, one("held"))
-        pair.both(lambda rig: [held.answer(bytes(4 * size)) for size, held in enumerate(rig.core.held)])
+        pair.both(
+            lambda rig: [held.answer(bytes(4 * size)) for size, held in enumerate(rig.core.held)]
+        )
         assert len(answers(await pair.check())) == 3
 
 
@@ -590,8 +682,17 @@ def _refused(request):  # type: ignore[no-untyped-def]
 
 
 ENDS = ("even id", "id that was used", "update of nothing", "update that overflows")
-"""Of the connection. Where the long way takes them in one read with a request, the end is told before the answer."""
-CHOICES = ["same", "same", "same", "id", "reset", "answer", *(name for name in ODD if name not in ENDS)]
+"""Of the connection. Where the long way takes them in one read with a request, the end is told
+before the answer."""
+CHOICES = [
+    "same",
+    "same",
+    "same",
+    "id",
+    "reset",
+    "answer",
+    *(name for name in ODD if name not in ENDS),
+]
 
 
 @given(st.lists(st.sampled_from(CHOICES), max_size=25))

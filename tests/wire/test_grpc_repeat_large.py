@@ -1,4 +1,5 @@
-"""Large requests the short way: their last tensor is received into memory of its own, and all else is as the long way has it.
+"""Large requests the short way: their last tensor is received into memory of its own, and all else
+is as the long way has it.
 
 As in test_grpc_repeat.py the same bytes go both ways and everything is compared.
 """
@@ -23,10 +24,30 @@ from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.repeat_arrival import Arrival
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.limits import Http2Limits
-from tests.unit.transport.http2.http2_rig import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PING, RST, WINDOW, frame, setting, u32
+from tests.unit.transport.http2.http2_rig import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PADDED,
+    PING,
+    RST,
+    WINDOW,
+    frame,
+    setting,
+    u32,
+)
 from tests.unit.transport.http2.http2_rig import SETTINGS as SETTINGS_FRAME
 from tests.wire.grpc_fakes import SPECS, FakeModel
-from tests.wire.grpc_repeat_pair import BLOCK, INITIAL_WINDOW, Pair, add_sub, answers, one, with_headers
+from tests.wire.grpc_repeat_pair import (
+    BLOCK,
+    INITIAL_WINDOW,
+    Pair,
+    add_sub,
+    answers,
+    one,
+    with_headers,
+)
 from tests.wire.grpc_rig import Rig, framed
 
 ELEMENTS = 50_000
@@ -69,7 +90,9 @@ RAW = large().SerializeToString()
 def _padded(pair: Pair) -> bytes:
     stream_id, pair.next_id = pair.next_id, pair.next_id + 2
     message = b"\3" + framed(RAW) + bytes(3)
-    return frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(DATA, END_STREAM | PADDED, stream_id, message)
+    return frame(HEADERS, END_HEADERS, stream_id, BLOCK) + frame(
+        DATA, END_STREAM | PADDED, stream_id, message
+    )
 
 
 def _in_two_frames(pair: Pair) -> bytes:
@@ -91,8 +114,12 @@ OTHERS: dict[str, Callable[[Pair], bytes]] = {
     "a decoupled model": lambda pair: pair.request(one("tap", bytes(4 * ELEMENTS))),
     "another datatype": lambda pair: pair.request(RAW.replace(b"FP32", b"INT8")),
     "another update": lambda pair: pair.request(large(), update=6),
-    "a deadline": lambda pair: pair.request(large(), block=with_headers((b"grpc-timeout", b"100S"))),
-    "end comes later": lambda pair: pair.request(large(), flags=0) + frame(DATA, END_STREAM, pair.next_id - 2),
+    "a deadline": lambda pair: pair.request(
+        large(), block=with_headers((b"grpc-timeout", b"100S"))
+    ),
+    "end comes later": lambda pair: (
+        pair.request(large(), flags=0) + frame(DATA, END_STREAM, pair.next_id - 2)
+    ),
     "compressed flag": lambda pair: pair.request(large()).replace(framed(RAW), framed(RAW, 1)),
     "one tensor more": lambda pair: pair.request(RAW + b"\x3a\x01a"),
     "no message at all": lambda pair: pair.request(bytes(200_000)),
@@ -106,18 +133,26 @@ class TestEqual:
     @pytest.mark.parametrize("update", [0, 5])
     @pytest.mark.parametrize("num_updates", [0, 1, 4, 5])
     @pytest.mark.parametrize("request_id", ["", "7", "%b%%", "id-ö"])
-    async def test_one_by_one(self, pair: Pair, update: int, num_updates: int, request_id: str) -> None:
+    async def test_one_by_one(
+        self, pair: Pair, update: int, num_updates: int, request_id: str
+    ) -> None:
         for value in range(6):
             request = pair.request(large(value, request_id), update=update)
             pair.feed(frame(WINDOW, 0, 0, u32(300)) * (num_updates if value else 0) + request)
             response = answers(await pair.check())[pair.next_id - 2]
             assert response.id == request_id
-            assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [value] * ELEMENTS
-        # The second request is learnt when nothing precedes it. More than four updates go the long way, and take the request with them.
+            assert (
+                np.frombuffer(response.raw_output_contents[0], np.float32).tolist()
+                == [value] * ELEMENTS
+            )
+        # The second request is learnt when nothing precedes it. More than four updates go the long
+        # way, and take the request with them.
         await pair.check(num_short=5 if num_updates == 0 else 0)
 
     @pytest.mark.parametrize(("num_updates", "num_short"), [(0, 7), (1, 7), (4, 7), (5, 2)])
-    async def test_updates_of_the_connections_window_before_it(self, pair: Pair, num_updates: int, num_short: int) -> None:
+    async def test_updates_of_the_connections_window_before_it(
+        self, pair: Pair, num_updates: int, num_short: int
+    ) -> None:
         await warm(pair)
         for _ in range(5):
             pair.feed(frame(WINDOW, 0, 0, u32(300)) * num_updates + pair.request(large()))
@@ -127,11 +162,14 @@ class TestEqual:
     async def test_several_at_once(self, pair: Pair) -> None:
         """Each begins where the last one ended, in whatever the transport reads next."""
         await warm(pair)
-        pair.feed(b"".join(pair.request(large(value), connection_update=value) for value in range(5)))
+        pair.feed(
+            b"".join(pair.request(large(value), connection_update=value) for value in range(5))
+        )
         assert len(answers(await pair.check(num_short=7))) == 5
 
     async def test_with_small_ones(self, pair: Pair) -> None:
-        """Both kinds are known, and a read that was made short for large requests does not cut many small ones to pieces for ever."""
+        """Both kinds are known, and a read that was made short for large requests does not cut many
+        small ones to pieces for ever."""
         for message in (add_sub(), add_sub(), large(), large()):
             pair.feed(pair.request(message))
             await pair.check()
@@ -139,18 +177,25 @@ class TestEqual:
         assert before == 3
         assert next_read_bytes(pair) < FULL_READ_BYTES
         for _ in range(3):
-            pair.feed(pair.request(large()) + b"".join(pair.request(add_sub(value)) for value in range(100)))
+            pair.feed(
+                pair.request(large())
+                + b"".join(pair.request(add_sub(value)) for value in range(100))
+            )
             assert len(answers(await pair.check())) == 101
             assert next_read_bytes(pair) == FULL_READ_BYTES
         assert pair.num_short > before + 6
 
-    async def test_small_ones_after_an_update(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_small_ones_after_an_update(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The update may have been a large request's; they are not learnt again for that."""
         for message in (add_sub(), add_sub(), large(), large(), add_sub()):
             pair.feed(pair.request(message))
             await pair.check()
         learn, learnt = grpc_repeat.learn_frames, []
-        monkeypatch.setattr(grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments))
+        monkeypatch.setattr(
+            grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments)
+        )
         before = pair.num_short
         for value in range(10):
             pair.feed(frame(WINDOW, 0, 0, u32(300)) + pair.request(add_sub(value)))
@@ -189,7 +234,10 @@ class TestEqual:
     async def test_it_is_received_where_the_model_wants_it(self, pair: Pair) -> None:
         await warm(pair, 4)
         request = pair.short.core.requests[-1]
-        assert np.shares_memory(np.frombuffer(request.inputs[0].data, np.uint8), np.frombuffer(pair.short.core.buffers[-1], np.uint8))
+        assert np.shares_memory(
+            np.frombuffer(request.inputs[0].data, np.uint8),
+            np.frombuffer(pair.short.core.buffers[-1], np.uint8),
+        )
         assert len(pair.short.core.buffers[-1]) == 4 * ELEMENTS
 
     async def test_only_the_first_request_is_checked(self, pair: Pair) -> None:
@@ -211,7 +259,9 @@ class TestEqual:
             await pair.check()
             # Its stream lives on in the connection, whose frame it is; its memory does not.
             assert [found for found in gc.get_objects() if isinstance(found, Arrival)] == []
-            assert [found.request for found in gc.get_objects() if isinstance(found, RepeatedInfer)] == [None]
+            assert [
+                found.request for found in gc.get_objects() if isinstance(found, RepeatedInfer)
+            ] == [None]
         finally:
             gc.enable()
 
@@ -303,7 +353,9 @@ class TestArrival:
     async def test_the_server_gives_up(self, pair: Pair) -> None:
         await warm(pair)
         rest = _begin(pair, pair.request(large()))
-        pair.both(lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "the server is shutting down"))
+        pair.both(
+            lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "the server is shutting down")
+        )
         assert b"shutting down" in await pair.check(num_short=3)
         pair.both(lambda rig: rig.feed(rest))
         assert len(pair.short.core.requests) == 3
@@ -348,16 +400,27 @@ class TestArrival:
     async def test_the_model_had_batches(self, pair: Pair) -> None:
         plain = pair.short.core.models["identity"].spec
         for rig in pair.rigs:
-            rig.core.models["identity"] = FakeModel(msgspec.structs.replace(plain, max_batch_size=ELEMENTS))
+            rig.core.models["identity"] = FakeModel(
+                msgspec.structs.replace(plain, max_batch_size=ELEMENTS)
+            )
         await warm(pair)
         rest = _begin(pair, pair.request(large()))
         for rig in pair.rigs:
             rig.core.models["identity"] = FakeModel(plain)
         pair.both(lambda rig: rig.feed(rest))
         await pair.check(num_short=3)
-        assert [request.batch_size for request in pair.short.core.requests] == [ELEMENTS, ELEMENTS, ELEMENTS, 1]
+        assert [request.batch_size for request in pair.short.core.requests] == [
+            ELEMENTS,
+            ELEMENTS,
+            ELEMENTS,
+            1,
+        ]
 
-    @pytest.mark.parametrize("reset", [frame(RST, 0, 7, u32(8)), frame(WINDOW, 0, 7, u32(0))], ids=["reset", "update of 0"])
+    @pytest.mark.parametrize(
+        "reset",
+        [frame(RST, 0, 7, u32(8)), frame(WINDOW, 0, 7, u32(0))],
+        ids=["reset", "update of 0"],
+    )
     async def test_a_reset_that_comes_with_its_last_bytes(self, pair: Pair, reset: bytes) -> None:
         """The answer, where it is there at once, finds the stream closed."""
         await warm(pair)
@@ -452,12 +515,28 @@ ACTIONS: dict[str, Callable[[Rig], None]] = {
     "the transport is empty": lambda rig: rig.protocol.resume_writing(),
     "time passes": _later,
 }
-KINDS = ["large", "large", "large", "two inputs", "small", "update", "other", "reset", "smaller windows", "larger windows"]
+KINDS = [
+    "large",
+    "large",
+    "large",
+    "two inputs",
+    "small",
+    "update",
+    "other",
+    "reset",
+    "smaller windows",
+    "larger windows",
+]
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(KINDS), st.lists(st.tuples(st.integers(1, 150_000), st.sampled_from(list(ACTIONS))), max_size=4)),
+        st.tuples(
+            st.sampled_from(KINDS),
+            st.lists(
+                st.tuples(st.integers(1, 150_000), st.sampled_from(list(ACTIONS))), max_size=4
+            ),
+        ),
         max_size=16,
     )
 )
@@ -478,7 +557,10 @@ async def _compare(conversation: list[tuple[str, list[tuple[int, str]]]]) -> Non
             "other": lambda value=value: pair.request(large(value, elements=30_000)),
             "reset": lambda: frame(RST, 0, pair.next_id - 2, u32(8)) if pair.next_id > 1 else b"",
             "smaller windows": lambda: frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 70_000)),
-            "larger windows": lambda: frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 1 << 20)) + frame(WINDOW, 0, 0, u32(1 << 22)),
+            "larger windows": lambda: (
+                frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 1 << 20))
+                + frame(WINDOW, 0, 0, u32(1 << 22))
+            ),
         }[kind]()
         for num_bytes, action in reads:
             read, data = data[:num_bytes], data[num_bytes:]

@@ -1,4 +1,5 @@
-"""ModelStreamInfer: order, final flags, errors, cancellation. What is expected here is what a genuine Triton answers."""
+"""ModelStreamInfer: order, final flags, errors, cancellation. What is expected here is what a
+genuine Triton answers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 def repeat(count: int, request_id: str, *, empty_final: bool = False) -> ModelInferRequest:
-    message = ModelInferRequest(model_name="repeat", id=request_id, raw_input_contents=[np.array([count], np.int32).tobytes()])
+    message = ModelInferRequest(
+        model_name="repeat",
+        id=request_id,
+        raw_input_contents=[np.array([count], np.int32).tobytes()],
+    )
     message.inputs.add(name="IN", datatype="INT32", shape=[1])
     if empty_final:
         message.parameters["triton_enable_empty_final_response"].bool_param = True
@@ -40,11 +45,18 @@ def told(call: ClientCall) -> list[tuple[str, bool | None]]:
     found = []
     for response in responses(call):
         parameters = response.infer_response.parameters
-        found.append((response.infer_response.id, parameters["triton_final_response"].bool_param if parameters else None))
+        found.append(
+            (
+                response.infer_response.id,
+                parameters["triton_final_response"].bool_param if parameters else None,
+            )
+        )
     return found
 
 
-async def stream(rig: Rig, *messages: ModelInferRequest, metadata: dict[str, str] | None = None, end: bool = True) -> ClientCall:
+async def stream(
+    rig: Rig, *messages: ModelInferRequest, metadata: dict[str, str] | None = None, end: bool = True
+) -> ClientCall:
     call = rig.open("ModelStreamInfer", metadata)
     for message in messages:
         rig.send(call, message.SerializeToString())
@@ -125,7 +137,11 @@ class TestErrors:
         call = await stream(rig, one("faulty", "x"), add_sub("y"))
         first, second = responses(call)
         assert first.error_message == "the model does not like it"
-        assert (first.infer_response.id, first.infer_response.model_name, first.infer_response.model_version) == ("x", "faulty", "")
+        assert (
+            first.infer_response.id,
+            first.infer_response.model_name,
+            first.infer_response.model_version,
+        ) == ("x", "faulty", "")
         assert second.error_message == ""
 
     async def test_more_than_one_response(self, rig: Rig) -> None:
@@ -133,12 +149,20 @@ class TestErrors:
         assert responses(call)[0].error_message == "expected a single response, got 2"
 
     async def test_triton_grpc_error_ends_the_stream(self, rig: Rig) -> None:
-        call = await stream(rig, one("held", "a"), one("faulty", "b"), end=False, metadata={"triton_grpc_error": "true"})
+        call = await stream(
+            rig,
+            one("held", "a"),
+            one("faulty", "b"),
+            end=False,
+            metadata={"triton_grpc_error": "true"},
+        )
         assert (call.status, call.message) == (3, "the model does not like it")
         assert rig.core.held[0].is_cancelled
 
     async def test_also_for_a_request_that_reached_no_model(self, rig: Rig) -> None:
-        call = await stream(rig, one("nothing", "x"), add_sub("y"), metadata={"triton_grpc_error": "true"})
+        call = await stream(
+            rig, one("nothing", "x"), add_sub("y"), metadata={"triton_grpc_error": "true"}
+        )
         assert told(call) == []
         assert call.status == 5
 
@@ -180,7 +204,9 @@ class TestEnds:
         assert call.status == 4
         assert rig.core.held[0].is_cancelled
 
-    async def test_a_server_that_stops_finishes_what_it_has_and_takes_no_more(self, rig: Rig) -> None:
+    async def test_a_server_that_stops_finishes_what_it_has_and_takes_no_more(
+        self, rig: Rig
+    ) -> None:
         call = await stream(rig, one("held", "a"), end=False)
         stopping = asyncio.create_task(rig.endpoint.stop(60))
         await rig.settle()
@@ -190,7 +216,10 @@ class TestEnds:
         await rig.settle()
         first, second = responses(call)
         assert (first.infer_response.id, first.error_message) == ("a", "")
-        assert second.error_message == "GRPC server is shutting down and has stopped accepting new requests."
+        assert (
+            second.error_message
+            == "GRPC server is shutting down and has stopped accepting new requests."
+        )
         assert second.infer_response.id == "b"
         rig.half_close(call)
         await rig.settle()
@@ -245,7 +274,11 @@ class TestBackPressure:
         await rig.close()
 
     async def test_too_many_requests_in_flight_stop_the_window(self) -> None:
-        rig = Rig(GrpcOptions(max_stream_requests_in_flight=4, http2=Http2Limits(stream_window_bytes=65_535)))
+        rig = Rig(
+            GrpcOptions(
+                max_stream_requests_in_flight=4, http2=Http2Limits(stream_window_bytes=65_535)
+            )
+        )
         call = rig.open("ModelStreamInfer")
         payload = b"\0" * 8_000
         for i in range(30):

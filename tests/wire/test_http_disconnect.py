@@ -1,4 +1,5 @@
-"""Clients that go away, on the production event loop: the work is cancelled at once, whatever the connection was doing."""
+"""Clients that go away, on the production event loop: the work is cancelled at once, whatever the
+connection was doing."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from naiad.core.tensor import tensor_from_numpy
 from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_fakes import HttpServer, respond, serving
 
-BODY = json.dumps({"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "data": [1]}]}).encode()
+BODY = json.dumps(
+    {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "data": [1]}]}
+).encode()
 PLACES = {
     "infer": ("/v2/models/held/infer", BODY),
     "flat infer": ("/v2/models/held/infer", b'{"IN":1}'),
@@ -48,7 +51,12 @@ async def test_in_the_middle_of_a_stream(how: str) -> None:
         client = await Client.connect(server.port)
         client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":1}')
         held = await server.core.next_held()
-        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))], is_final=False)
+        respond(
+            held.request,
+            held.stream,
+            [tensor_from_numpy("OUT", np.array([1], np.float32))],
+            is_final=False,
+        )
         await client.read_head()
         await client.read_chunk()
         await client.hang_up(how)
@@ -90,7 +98,10 @@ async def test_in_the_middle_of_an_upload() -> None:
         client = await Client.connect(server.port)
         while server.frontend.endpoint.num_connections == 0:
             await asyncio.sleep(0)
-        client.send(b"POST /v2/models/id_fp32/infer HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(300_000))
+        client.send(
+            b"POST /v2/models/id_fp32/infer HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"
+            + bytes(300_000)
+        )
         await client.writer.drain()
         await client.close()
         await no_connections(server)

@@ -21,8 +21,17 @@ from tests.wire.http_fakes import respond, serving
 NOT_ONE = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
 
 
-async def generate(port: int, model: str, body: Any, *, is_stream: bool = False, headers: dict[str, str] | None = None) -> Reply:
-    return await call(port, "POST", f"/v2/models/{model}/generate{'_stream' if is_stream else ''}", body, headers)
+async def generate(
+    port: int,
+    model: str,
+    body: Any,
+    *,
+    is_stream: bool = False,
+    headers: dict[str, str] | None = None,
+) -> Reply:
+    return await call(
+        port, "POST", f"/v2/models/{model}/generate{'_stream' if is_stream else ''}", body, headers
+    )
 
 
 def events(reply: Reply) -> list[Any]:
@@ -35,7 +44,9 @@ def events(reply: Reply) -> list[Any]:
 @on_uvloop
 async def test_one_response() -> None:
     async with serving() as server:
-        reply = await generate(server.port, "gen", {"text_input": "hi", "max_tokens": 5, "temperature": 0.5, "id": "7"})
+        reply = await generate(
+            server.port, "gen", {"text_input": "hi", "max_tokens": 5, "temperature": 0.5, "id": "7"}
+        )
         assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
         document = reply.json()
         assert list(document) == ["id", "model_name", "model_version", "OUT"]
@@ -91,14 +102,40 @@ async def test_streams(values: list[int], status: int, expected: list[Any]) -> N
     ("model", "body", "headers", "status", "words"),
     [
         ("nope", {}, {}, 404, "Request for unknown model: 'nope' is not found"),
-        ("gen", b"{bad", {}, 500, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
-        ("gen", {}, {}, 400, "[request id: <id_unknown>] expected number of inputs between 1 and 5 but got 0 inputs for model 'gen'."),
-        ("gen", {"text_input": "x"}, {"Content-Encoding": "gzip"}, 400, "Unsupported content-encoding, only 'identity' is supported."),
-        ("gen", {"text_input": "x", "id": 1}, {}, 500, "Unable to parse 'id': attempt to access JSON non-string as string"),
+        (
+            "gen",
+            b"{bad",
+            {},
+            500,
+            "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+        ),
+        (
+            "gen",
+            {},
+            {},
+            400,
+            "[request id: <id_unknown>] expected number of inputs between 1 and 5 but got 0 inputs for model 'gen'.",
+        ),
+        (
+            "gen",
+            {"text_input": "x"},
+            {"Content-Encoding": "gzip"},
+            400,
+            "Unsupported content-encoding, only 'identity' is supported.",
+        ),
+        (
+            "gen",
+            {"text_input": "x", "id": 1},
+            {},
+            500,
+            "Unable to parse 'id': attempt to access JSON non-string as string",
+        ),
     ],
 )
 @on_uvloop
-async def test_refused_before_it_begins(is_stream: bool, model: str, body: Any, headers: dict[str, str], status: int, words: str) -> None:
+async def test_refused_before_it_begins(
+    is_stream: bool, model: str, body: Any, headers: dict[str, str], status: int, words: str
+) -> None:
     async with serving() as server:
         reply = await generate(server.port, model, body, is_stream=is_stream, headers=headers)
         assert (reply.status, reply.headers["Content-Type"]) == (status, "application/json")
@@ -112,7 +149,12 @@ async def test_events_leave_as_they_are_made() -> None:
         client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
         held = await server.core.next_held()
         for number in range(3):
-            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([number], np.float32))], is_final=False)
+            respond(
+                held.request,
+                held.stream,
+                [tensor_from_numpy("OUT", np.array([number], np.float32))],
+                is_final=False,
+            )
             if number == 0:
                 assert (await client.read_head()).status == 200
             assert json.loads((await client.read_chunk()).removeprefix(b"data: "))["OUT"] == number
@@ -128,10 +170,18 @@ async def test_an_output_without_a_json_form_is_an_error_event() -> None:
         client = await Client.connect(server.port)
         client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
         held = await server.core.next_held()
-        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))], is_final=False)
+        respond(
+            held.request,
+            held.stream,
+            [tensor_from_numpy("OUT", np.array([1], np.float32))],
+            is_final=False,
+        )
         respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float16))])
         reply = await client.read()
-        assert [list(event) for event in events(reply)] == [["model_name", "model_version", "OUT"], ["error"]]
+        assert [list(event) for event in events(reply)] == [
+            ["model_name", "model_version", "OUT"],
+            ["error"],
+        ]
         await client.close()
 
 
@@ -142,7 +192,12 @@ async def test_a_second_response_ends_generate_and_cancels_the_rest() -> None:
         client.request("POST", "/v2/models/held_stream/generate", b'{"IN":[1]}')
         held = await server.core.next_held()
         for number in range(2):
-            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([number], np.float32))], is_final=False)
+            respond(
+                held.request,
+                held.stream,
+                [tensor_from_numpy("OUT", np.array([number], np.float32))],
+                is_final=False,
+            )
         reply = await client.read()
         assert (reply.status, reply.error()) == (400, NOT_ONE)
         assert held.is_cancelled
@@ -176,7 +231,12 @@ async def test_an_error_of_the_producer_is_the_last_event() -> None:
         client = await Client.connect(server.port)
         client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
         held = await server.core.next_held()
-        respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1], np.float32))], is_final=False)
+        respond(
+            held.request,
+            held.stream,
+            [tensor_from_numpy("OUT", np.array([1], np.float32))],
+            is_final=False,
+        )
         held.stream.fail(NaiadError(Code.INTERNAL, "the worker died"))
         reply = await client.read()
         assert (reply.status, events(reply)[-1]) == (200, {"error": "the worker died"})
@@ -187,12 +247,17 @@ async def test_an_error_of_the_producer_is_the_last_event() -> None:
 
 REPORT = "endpoint-load-metrics"
 TEXT = "TEXT named_metrics.kv_cache_utilization=0.428571, named_metrics.max_token_capacity=448"
-JSON = 'JSON {"named_metrics":{"kv_cache_utilization":0.42857142857142855,"max_token_capacity":448}}'
+JSON = (
+    'JSON {"named_metrics":{"kv_cache_utilization":0.42857142857142855,"max_token_capacity":448}}'
+)
 
 
 def blocks(model: str, used: float = 3, most: float = 7, per: float = 64) -> dict[str, float]:
     values = {"max": most, "used": used, "free": most - used, "tokens_per": per, "fraction": 0.5}
-    return {f'kv_cache_block_type="{kind}",model="{model}",version="1"': value for kind, value in values.items()}
+    return {
+        f'kv_cache_block_type="{kind}",model="{model}",version="1"': value
+        for kind, value in values.items()
+    }
 
 
 @pytest.fixture
@@ -218,10 +283,14 @@ def gauges_of(values: dict[str, float]) -> Callable[[str], dict[str, float]]:
     ],
 )
 @on_uvloop
-async def test_load_report(is_stream: bool, asked: str | None, expected: str | None, words: str | None, logged: list[str]) -> None:
+async def test_load_report(
+    is_stream: bool, asked: str | None, expected: str | None, words: str | None, logged: list[str]
+) -> None:
     headers = {} if asked is None else {"Endpoint-Load-Metrics-Format": asked}
     async with serving(gauges=gauges_of(blocks("tensorrt_llm"))) as server:
-        reply = await generate(server.port, "rep", {"IN": [1]}, is_stream=is_stream, headers=headers)
+        reply = await generate(
+            server.port, "rep", {"IN": [1]}, is_stream=is_stream, headers=headers
+        )
         assert (reply.status, reply.headers.get(REPORT)) == (200, expected)
         assert words is None or any(words in line for line in logged)
 
@@ -232,11 +301,19 @@ async def test_load_report_of_errors(is_stream: bool) -> None:
     """A model's own error has it, a request that never reached the model has not."""
     headers = {"endpoint-load-metrics-format": "text"}
     async with serving(gauges=gauges_of(blocks("tensorrt_llm"))) as server:
-        failed = await generate(server.port, "rep", {"IN": [-1]}, is_stream=is_stream, headers=headers)
-        assert (failed.status, failed.headers.get(REPORT), failed.headers.get("Retry-After")) == (503, TEXT, "2")
+        failed = await generate(
+            server.port, "rep", {"IN": [-1]}, is_stream=is_stream, headers=headers
+        )
+        assert (failed.status, failed.headers.get(REPORT), failed.headers.get("Retry-After")) == (
+            503,
+            TEXT,
+            "2",
+        )
         refused = await generate(server.port, "nope", {}, is_stream=is_stream, headers=headers)
         assert (refused.status, refused.headers.get(REPORT)) == (404, None)
-        several = await generate(server.port, "rep", {"IN": [1, 1]}, is_stream=is_stream, headers=headers)
+        several = await generate(
+            server.port, "rep", {"IN": [1, 1]}, is_stream=is_stream, headers=headers
+        )
         assert (several.status, several.headers.get(REPORT)) == (200 if is_stream else 400, TEXT)
 
 
@@ -245,7 +322,10 @@ async def test_load_report_is_the_models_own_and_only_of_generate() -> None:
     headers = {"endpoint-load-metrics-format": "text"}
     async with serving(gauges=gauges_of({**blocks("rep", 0, 10, 16), **blocks("other")})) as server:
         reply = await generate(server.port, "rep", {"IN": [1]}, headers=headers)
-        assert reply.headers[REPORT] == "TEXT named_metrics.kv_cache_utilization=0.000000, named_metrics.max_token_capacity=160"
+        assert (
+            reply.headers[REPORT]
+            == "TEXT named_metrics.kv_cache_utilization=0.000000, named_metrics.max_token_capacity=160"
+        )
         empty = await generate(server.port, "rep", {"IN": []}, is_stream=True, headers=headers)
         assert REPORT in empty.headers
         ready = await call(server.port, "GET", "/v2/models/rep", None, headers)
@@ -254,8 +334,12 @@ async def test_load_report_is_the_models_own_and_only_of_generate() -> None:
 
 @pytest.mark.parametrize("values", [{}, {'kv_cache_block_type="used",model="m",version="1"': 3.0}])
 @on_uvloop
-async def test_no_load_report_without_all_of_its_figures(values: dict[str, float], logged: list[str]) -> None:
+async def test_no_load_report_without_all_of_its_figures(
+    values: dict[str, float], logged: list[str]
+) -> None:
     async with serving(gauges=gauges_of(values)) as server:
-        reply = await generate(server.port, "rep", {"IN": [1]}, headers={"endpoint-load-metrics-format": "json"})
+        reply = await generate(
+            server.port, "rep", {"IN": [1]}, headers={"endpoint-load-metrics-format": "json"}
+        )
         assert (reply.status, reply.headers.get(REPORT)) == (200, None)
         assert logged[0] == "One or more of the kv metrics was not found or invalid."

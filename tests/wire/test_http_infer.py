@@ -1,4 +1,5 @@
-"""POST /infer end to end over a socket: forms of data, errors and their status, forwarding, flat bodies, limits."""
+"""POST /infer end to end over a socket: forms of data, errors and their status, forwarding, flat
+bodies, limits."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def tensor(**fields: Any) -> dict[str, Any]:
     return {"name": "IN", "datatype": "FP32", "shape": [2], "data": [1, 2.5]} | fields
 
 
-async def infer(port: int, model: str, document: Any, tail: bytes = b"", headers: dict[str, str] | None = None) -> Reply:
+async def infer(
+    port: int, model: str, document: Any, tail: bytes = b"", headers: dict[str, str] | None = None
+) -> Reply:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     more = {LENGTH: str(len(body))} if tail else {}
     return await call(port, "POST", INFER.format(model), body + tail, more | (headers or {}))
@@ -44,9 +47,18 @@ async def test_json_in_and_out() -> None:
 @on_uvloop
 async def test_a_version_may_be_named() -> None:
     async with serving() as server:
-        assert (await call(server.port, "POST", "/v2/models/id_fp32/versions/1/infer", {"inputs": [tensor()]})).status == 200
-        reply = await call(server.port, "POST", "/v2/models/id_fp32/versions/2/infer", {"inputs": [tensor()]})
-        assert (reply.status, reply.error()) == (404, "Request for unknown model: 'id_fp32' version 2 is not found")
+        assert (
+            await call(
+                server.port, "POST", "/v2/models/id_fp32/versions/1/infer", {"inputs": [tensor()]}
+            )
+        ).status == 200
+        reply = await call(
+            server.port, "POST", "/v2/models/id_fp32/versions/2/infer", {"inputs": [tensor()]}
+        )
+        assert (reply.status, reply.error()) == (
+            404,
+            "Request for unknown model: 'id_fp32' version 2 is not found",
+        )
 
 
 @on_uvloop
@@ -55,24 +67,38 @@ async def test_binary_in_and_out() -> None:
         inputs = [tensor(data=None, parameters={"binary_data_size": 8})]
         del inputs[0]["data"]
         data = struct.pack("<2f", 1, 2)
-        document = {"inputs": inputs, "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}]}
+        document = {
+            "inputs": inputs,
+            "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}],
+        }
         reply = await infer(server.port, "id_fp32", document, data)
         length = int(reply.headers[LENGTH])
         assert reply.headers["Content-Type"] == "application/octet-stream"
         assert reply.body[length:] == data
-        assert json.loads(reply.body[:length])["outputs"][0]["parameters"] == {"binary_data_size": 8}
+        assert json.loads(reply.body[:length])["outputs"][0]["parameters"] == {
+            "binary_data_size": 8
+        }
 
 
 @on_uvloop
 async def test_each_answer_has_the_id_of_its_request() -> None:
-    inputs = [{"name": "IN", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}]
+    inputs = [
+        {"name": "IN", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}
+    ]
     outputs = [{"name": "OUT", "parameters": {"binary_data": True}}]
     async with serving() as server:
         client = await Client.connect(server.port)
-        for n, id in enumerate(["1", "2", "30", "4", "50", 'a"b', "ü", "x" * 200, "6", None, "7", None]):
+        for n, id in enumerate(
+            ["1", "2", "30", "4", "50", 'a"b', "ü", "x" * 200, "6", None, "7", None]
+        ):
             document = ({} if id is None else {"id": id}) | {"inputs": inputs, "outputs": outputs}
-            text, data = json.dumps(document, separators=(",", ":")).encode(), struct.pack("<2f", n, 2)
-            reply = await client.call("POST", INFER.format("id_fp32"), text + data, {LENGTH: str(len(text))})
+            text, data = (
+                json.dumps(document, separators=(",", ":")).encode(),
+                struct.pack("<2f", n, 2),
+            )
+            reply = await client.call(
+                "POST", INFER.format("id_fp32"), text + data, {LENGTH: str(len(text))}
+            )
             length = int(reply.headers[LENGTH])
             assert (json.loads(reply.body[:length]).get("id"), reply.body[length:]) == (id, data)
         await client.close()
@@ -85,7 +111,14 @@ async def test_a_large_body_reaches_the_model_in_the_memory_of_the_core() -> Non
     async with serving(core=core) as server:
         data = np.arange(100_000, dtype=np.float32).tobytes()
         document = {
-            "inputs": [{"name": "IN", "datatype": "FP32", "shape": [100_000], "parameters": {"binary_data_size": len(data)}}],
+            "inputs": [
+                {
+                    "name": "IN",
+                    "datatype": "FP32",
+                    "shape": [100_000],
+                    "parameters": {"binary_data_size": len(data)},
+                }
+            ],
             "parameters": {"binary_data_output": True},
         }
         reply = await infer(server.port, "id_fp32", document, data)
@@ -102,7 +135,9 @@ async def test_raw_binary() -> None:
         assert reply.status == 200
         assert reply.body[int(reply.headers[LENGTH]) :] == data
         reply = await call(server.port, "POST", INFER.format("id_fp32"))
-        assert reply.json()["outputs"] == [{"name": "OUT", "datatype": "FP32", "shape": [0], "parameters": {"binary_data_size": 0}}]
+        assert reply.json()["outputs"] == [
+            {"name": "OUT", "datatype": "FP32", "shape": [0], "parameters": {"binary_data_size": 0}}
+        ]
         assert LENGTH not in reply.headers
 
 
@@ -127,11 +162,18 @@ async def test_bad_header_lengths(length: str, words: str) -> None:
         assert (reply.status, reply.error()) == (400, words)
 
 
-@pytest.mark.parametrize(("number", "status"), [(0, 400), (1, 500), (2, 404), (3, 400), (4, 503), (5, 501), (6, 400), (7, 400)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(0, 400), (1, 500), (2, 404), (3, 400), (4, 503), (5, 501), (6, 400), (7, 400)],
+)
 @on_uvloop
 async def test_status_of_every_code(number: int, status: int) -> None:
     async with serving() as server:
-        reply = await infer(server.port, "err", {"inputs": [{"name": "CODE", "datatype": "INT32", "shape": [1], "data": [number]}]})
+        reply = await infer(
+            server.port,
+            "err",
+            {"inputs": [{"name": "CODE", "datatype": "INT32", "shape": [1], "data": [number]}]},
+        )
         assert (reply.status, reply.headers["Content-Type"]) == (status, "application/json")
         assert reply.error().startswith("code ")
         assert reply.headers.get("Retry-After") == ("7" if status == 503 else None)
@@ -141,8 +183,18 @@ async def test_status_of_every_code(number: int, status: int) -> None:
     ("model", "document", "status", "words"),
     [
         ("nope", b"{bad", 404, "Request for unknown model: 'nope' is not found"),
-        ("id_fp32", b"{bad", 500, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
-        ("id_fp32", {"inputs": []}, 400, "[request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'id_fp32'."),
+        (
+            "id_fp32",
+            b"{bad",
+            500,
+            "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+        ),
+        (
+            "id_fp32",
+            {"inputs": []},
+            400,
+            "[request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'id_fp32'.",
+        ),
         (
             "id_fp32",
             {"inputs": [tensor(shape=[2, 1])], "id": "7"},
@@ -155,8 +207,18 @@ async def test_status_of_every_code(number: int, status: int) -> None:
             501,
             "HTTP end point doesn't support models with decoupled transaction policy",
         ),
-        ("rep", b"1", 501, "HTTP end point doesn't support models with decoupled transaction policy"),
-        ("id_fp16", {"inputs": [tensor(datatype="FP16")]}, 400, "receiving FP16 data via JSON is not supported."),
+        (
+            "rep",
+            b"1",
+            501,
+            "HTTP end point doesn't support models with decoupled transaction policy",
+        ),
+        (
+            "id_fp16",
+            {"inputs": [tensor(datatype="FP16")]},
+            400,
+            "receiving FP16 data via JSON is not supported.",
+        ),
         ("id_fp32", b"[" * 5000, 400, "JSON nesting depth exceeds maximum allowed limit (100)"),
     ],
 )
@@ -171,7 +233,9 @@ async def test_errors(model: str, document: Any, status: int, words: str) -> Non
 @on_uvloop
 async def test_fp16_has_a_binary_form_only() -> None:
     async with serving() as server:
-        inputs = [{"name": "IN", "datatype": "FP16", "shape": [1], "parameters": {"binary_data_size": 2}}]
+        inputs = [
+            {"name": "IN", "datatype": "FP16", "shape": [1], "parameters": {"binary_data_size": 2}}
+        ]
         reply = await infer(server.port, "id_fp16", {"inputs": inputs}, b"ab")
         assert (reply.status, reply.error()) == (
             400,
@@ -188,7 +252,12 @@ async def test_classification() -> None:
         }
         reply = await infer(server.port, "id_b", document)
         assert reply.json()["outputs"] == [
-            {"name": "OUT", "datatype": "BYTES", "shape": [1, 2], "data": ["4.000000:3:fish", "3.000000:1:dog"]}
+            {
+                "name": "OUT",
+                "datatype": "BYTES",
+                "shape": [1, 2],
+                "data": ["4.000000:3:fish", "3.000000:1:dog"],
+            }
         ]
 
 
@@ -201,10 +270,13 @@ async def test_response_parameters() -> None:
 
 
 def seen(reply: Reply) -> Any:
-    """What the `params` model was given: inputs, parameters, id, sequence id, start, end, priority, timeout."""
+    """What the `params` model was given: inputs, parameters, id, sequence id, start, end, priority,
+    timeout."""
     assert reply.status == 200, reply.body
     document = reply.json()
-    return ast.literal_eval(document["outputs"][0]["data"][0] if "outputs" in document else document["OUT"])
+    return ast.literal_eval(
+        document["outputs"][0]["data"][0] if "outputs" in document else document["OUT"]
+    )
 
 
 TEXT = {"name": "IN", "datatype": "BYTES", "shape": [1], "data": ["x"]}
@@ -214,22 +286,33 @@ TEXT = {"name": "IN", "datatype": "BYTES", "shape": [1], "data": ["x"]}
 async def test_header_forwarding() -> None:
     async with serving(HttpOptions(header_forward_pattern="my_.*")) as server:
         headers = {"My_Header": "1", "other": "2", "x-my_thing": "3"}
-        reply = await infer(server.port, "params", {"inputs": [TEXT], "parameters": {"a": 1}}, headers=headers)
+        reply = await infer(
+            server.port, "params", {"inputs": [TEXT], "parameters": {"a": 1}}, headers=headers
+        )
         assert seen(reply)[1] == {"a": 1, "My_Header": "1", "x-my_thing": "3"}
         reply = await call(server.port, "POST", "/v2/models/params/generate", {"IN": "x"}, headers)
         assert seen(reply)[1] == {"My_Header": "1", "x-my_thing": "3"}
 
 
-@pytest.mark.parametrize(("pattern", "name"), [(".*", "priority"), ("TRITON", "triton_x"), ("", "my_x"), ("(?-i)MY", "my_x")])
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [(".*", "priority"), ("TRITON", "triton_x"), ("", "my_x"), ("(?-i)MY", "my_x")],
+)
 @on_uvloop
 async def test_headers_that_are_not_forwarded(pattern: str, name: str) -> None:
     async with serving(HttpOptions(header_forward_pattern=pattern)) as server:
-        for path, body in ((INFER.format("params"), {"inputs": [TEXT]}), ("/v2/models/params/generate", {"IN": "x"})):
+        for path, body in (
+            (INFER.format("params"), {"inputs": [TEXT]}),
+            ("/v2/models/params/generate", {"IN": "x"}),
+        ):
             reply = await call(server.port, "POST", path, body, {name: "1"})
             if name == "my_x":
                 assert seen(reply)[1] == {}
             else:
-                assert (reply.status, reply.error()) == (400, f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+                assert (reply.status, reply.error()) == (
+                    400,
+                    f"Header '{name}' is reserved for Triton usage and cannot be forwarded.",
+                )
 
 
 # Beyond Triton: a flat body.
@@ -244,24 +327,44 @@ async def test_a_flat_body_is_answered_like_generate() -> None:
         inputs, parameters, request_id, *_ = seen(reply)
         assert inputs == {"text_input": [[1, 1], [[b"hi"]]], "max_tokens": [[1, 1], [[3]]]}
         assert (parameters, request_id) == ({"temperature": 0.5}, "r1")
-        assert (await infer(server.port, "gen", {"text_input": "hi", "request_id": 5})).json()["id"] == "5"
-        assert (await infer(server.port, "gen", {"text_input": "hi", "id": "a", "request_id": "b"})).json()["id"] == "a"
+        assert (await infer(server.port, "gen", {"text_input": "hi", "request_id": 5})).json()[
+            "id"
+        ] == "5"
+        assert (
+            await infer(server.port, "gen", {"text_input": "hi", "id": "a", "request_id": "b"})
+        ).json()["id"] == "a"
         assert (await infer(server.port, "rep", {"IN": [2]})).json()["OUT"] == 2
 
 
-@pytest.mark.parametrize("body", [{}, {"foo": 1}, {"request_id": "x"}, [{"text_input": "hi"}], "text_input", {"text": {"text_input": 1}}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"foo": 1},
+        {"request_id": "x"},
+        [{"text_input": "hi"}],
+        "text_input",
+        {"text": {"text_input": 1}},
+    ],
+)
 @on_uvloop
 async def test_any_other_body_without_inputs_gets_tritons_error(body: Any) -> None:
     async with serving() as server:
         reply = await infer(server.port, "gen", body)
-        assert (reply.status, reply.error()) == (500, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
+        assert (reply.status, reply.error()) == (
+            500,
+            "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'",
+        )
 
 
 @on_uvloop
 async def test_a_flat_body_that_cannot_be_converted() -> None:
     async with serving() as server:
         reply = await infer(server.port, "gen", {"text_input": 5})
-        assert (reply.status, reply.error()) == (500, "Unable to parse JSON bytes array: attempt to access JSON non-string as string")
+        assert (reply.status, reply.error()) == (
+            500,
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+        )
         reply = await infer(server.port, "gen", {"max_tokens": 5})
         assert reply.status == 200
 
@@ -269,28 +372,41 @@ async def test_a_flat_body_that_cannot_be_converted() -> None:
 # Compression.
 
 
-@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)])
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)]
+)
 @pytest.mark.parametrize("count", [2, 5000])
 @on_uvloop
 async def test_compressed_bodies(encoding: str, pack, count: int) -> None:
     async with serving() as server:
         values = np.random.default_rng(1).random(count).tolist()
-        body = json.dumps({"inputs": [tensor(datatype="FP64", shape=[count], data=values)]}).encode()
-        reply = await call(server.port, "POST", INFER.format("id_fp64"), pack(body), {"Content-Encoding": encoding})
+        body = json.dumps(
+            {"inputs": [tensor(datatype="FP64", shape=[count], data=values)]}
+        ).encode()
+        reply = await call(
+            server.port, "POST", INFER.format("id_fp64"), pack(body), {"Content-Encoding": encoding}
+        )
         assert reply.json()["outputs"][0]["data"] == values
 
 
-@pytest.mark.parametrize(("encoding", "unpack"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)])
+@pytest.mark.parametrize(
+    ("encoding", "unpack"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)]
+)
 @pytest.mark.parametrize("count", [2, 50_000])
 @on_uvloop
 async def test_compressed_answers(encoding: str, unpack, count: int) -> None:
     async with serving() as server:
-        document = {"inputs": [tensor(shape=[count], data=[0.5] * count)], "parameters": {"binary_data_output": True}}
+        document = {
+            "inputs": [tensor(shape=[count], data=[0.5] * count)],
+            "parameters": {"binary_data_output": True},
+        }
         reply = await infer(server.port, "id_fp32", document, headers={"Accept-Encoding": encoding})
         assert reply.headers["Content-Encoding"] == encoding
         body = unpack(reply.body)
         length = int(reply.headers[LENGTH])
-        assert json.loads(body[:length])["outputs"][0]["parameters"] == {"binary_data_size": 4 * count}
+        assert json.loads(body[:length])["outputs"][0]["parameters"] == {
+            "binary_data_size": 4 * count
+        }
         assert body[length:] == struct.pack("<f", 0.5) * count
 
 
@@ -298,7 +414,9 @@ async def test_compressed_answers(encoding: str, unpack, count: int) -> None:
 @on_uvloop
 async def test_unknown_encodings(encoding: str) -> None:
     async with serving() as server:
-        reply = await infer(server.port, "id_fp32", {"inputs": [tensor()]}, headers={"Content-Encoding": encoding})
+        reply = await infer(
+            server.port, "id_fp32", {"inputs": [tensor()]}, headers={"Content-Encoding": encoding}
+        )
         assert (reply.status, reply.error()) == (501, "Unsupported compression type")
         assert reply.headers["Accept-Encoding"] == "gzip, deflate"
 
@@ -307,7 +425,13 @@ async def test_unknown_encodings(encoding: str) -> None:
 @on_uvloop
 async def test_a_bomb(size: int) -> None:
     async with serving(HttpOptions(max_input_size=500)) as server:
-        reply = await call(server.port, "POST", INFER.format("id_fp32"), gzip.compress(bytes(size))[:500], {"Content-Encoding": "gzip"})
+        reply = await call(
+            server.port,
+            "POST",
+            INFER.format("id_fp32"),
+            gzip.compress(bytes(size))[:500],
+            {"Content-Encoding": "gzip"},
+        )
         assert reply.status == 400
         assert "exceeds the maximum allowed input size of 500 bytes" in reply.error()
 
@@ -316,8 +440,13 @@ async def test_a_bomb(size: int) -> None:
 async def test_a_larger_bomb_is_unpacked_off_the_loop() -> None:
     async with serving(HttpOptions(max_input_size=100_000)) as server:
         bomb = gzip.compress(np.random.default_rng(1).bytes(5000) + bytes(10_000_000))
-        reply = await call(server.port, "POST", INFER.format("id_fp32"), bomb, {"Content-Encoding": "gzip"})
-        assert (reply.status, "exceeds the maximum allowed input size of 100000 bytes" in reply.error()) == (400, True)
+        reply = await call(
+            server.port, "POST", INFER.format("id_fp32"), bomb, {"Content-Encoding": "gzip"}
+        )
+        assert (
+            reply.status,
+            "exceeds the maximum allowed input size of 100000 bytes" in reply.error(),
+        ) == (400, True)
 
 
 # Limits.
@@ -368,7 +497,9 @@ async def test_a_chunked_body_above_the_limit() -> None:
         client.send(b"POST /v2/models/id_fp32/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         client.send((b"100\r\n" + bytes(256) + b"\r\n") * 5)
         reply = await client.read()
-        assert reply.error().startswith("request size exceeds the maximum allowed input size of 1000 bytes.")
+        assert reply.error().startswith(
+            "request size exceeds the maximum allowed input size of 1000 bytes."
+        )
         await client.close()
 
 
@@ -391,7 +522,14 @@ async def test_three_hundred_megabytes() -> None:
     size = 300_000_000
     async with serving(HttpOptions(max_input_size=size + 1000)) as server:
         document = {
-            "inputs": [{"name": "IN", "datatype": "UINT8", "shape": [size], "parameters": {"binary_data_size": size}}],
+            "inputs": [
+                {
+                    "name": "IN",
+                    "datatype": "UINT8",
+                    "shape": [size],
+                    "parameters": {"binary_data_size": size},
+                }
+            ],
             "parameters": {"binary_data_output": True},
         }
         header = json.dumps(document).encode()

@@ -1,4 +1,5 @@
-"""Requests that repeat the last one of their connection: the short way gives what the long way gives, and ends where it should."""
+"""Requests that repeat the last one of their connection: the short way gives what the long way
+gives, and ends where it should."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from naiad.core.response import Consumer, ResponseStream
 from naiad.core.tensor import tensor_from_numpy
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_fakes import FakeCore, HttpServer, respond
-from tests.wire.http_repeated_conversation import BINARY, LENGTH, ask_binary, check_both_ways, connected, floats, talk
+from tests.wire.http_repeated_conversation import (
+    BINARY,
+    LENGTH,
+    ask_binary,
+    check_both_ways,
+    connected,
+    floats,
+    talk,
+)
 
 
 @pytest.mark.parametrize("requests", BINARY.values(), ids=BINARY)
@@ -46,9 +55,20 @@ async def test_strings_are_looked_at_each_time() -> None:
         good, bad = b"\x02\0\0\0ab", b"\x09\0\0\0ab"
         for data, status in ((good, 200), (good, 200), (bad, 400), (good, 200)):
             text = json.dumps(
-                {"inputs": [{"name": "IN", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}}]}
+                {
+                    "inputs": [
+                        {
+                            "name": "IN",
+                            "datatype": "BYTES",
+                            "shape": [1],
+                            "parameters": {"binary_data_size": 6},
+                        }
+                    ]
+                }
             ).encode()
-            reply = await client.call("POST", "/v2/models/id_bytes/infer", text + data, {LENGTH: str(len(text))})
+            reply = await client.call(
+                "POST", "/v2/models/id_bytes/infer", text + data, {LENGTH: str(len(text))}
+            )
             assert reply.status == status
         assert server.core.num_again == 0
 
@@ -58,14 +78,18 @@ async def test_pipelined_and_in_pieces() -> None:
     async with connected() as (server, client):
         await talk(client, ask_binary(floats(0, 0)))
         client.send(b"".join(ask_binary(floats(n, 1)) for n in range(4)))
-        assert [(await client.read()).body[-8:] for _ in range(4)] == [floats(n, 1) for n in range(4)]
+        assert [(await client.read()).body[-8:] for _ in range(4)] == [
+            floats(n, 1) for n in range(4)
+        ]
         held_up = ask_binary(floats(1, 2), model="held")
         client.send(held_up)
         held = await server.core.next_held()
         client.send(held_up + ask_binary(floats(5, 6)))
         later = await server.core.next_held()
         for each in (later, held):
-            respond(each.request, each.stream, [tensor_from_numpy("OUT", np.array([3], np.float32))])
+            respond(
+                each.request, each.stream, [tensor_from_numpy("OUT", np.array([3], np.float32))]
+            )
         answers = [await client.read() for _ in range(3)]
         assert [answer.status for answer in answers] == [200, 200, 200]
         assert answers[2].body.endswith(floats(5, 6))
@@ -80,7 +104,8 @@ async def test_pipelined_and_in_pieces() -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @on_uvloop
 async def test_a_bug_costs_one_request(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the answer of that one, when it comes after all, does not become the answer of the next."""
+    """And the answer of that one, when it comes after all, does not become the answer of the
+    next."""
     async with connected() as (server, client):
         request = ask_binary(floats(1, 2), model="held")
         client.send(request)
@@ -119,7 +144,12 @@ async def test_a_response_and_the_end_that_are_there_before_they_are_asked_for()
     core = FakeCore()
 
     def compute(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
-        respond(request, stream, [tensor_from_numpy("OUT", request.inputs[0].as_numpy())], is_final=False)
+        respond(
+            request,
+            stream,
+            [tensor_from_numpy("OUT", request.inputs[0].as_numpy())],
+            is_final=False,
+        )
         stream.close()
 
     core.models["id_fp32"].compute = compute
@@ -132,12 +162,17 @@ async def test_a_response_and_the_end_that_are_there_before_they_are_asked_for()
 
 @on_uvloop
 async def test_a_compressed_request_is_no_pattern_for_one_that_is_not() -> None:
-    """Lengths in its head are of the compressed bytes: here, of all of the JSON and too few bytes of the tensor."""
+    """Lengths in its head are of the compressed bytes: here, of all of the JSON and too few bytes
+    of the tensor."""
     async with connected() as (server, client):
         head, end, body = ask_binary(bytes(4000)).partition(b"\r\n\r\n")
         text = body[:-4000]
         length = len(text) + 3
-        head = head.replace(b"Content-Length: %d" % len(body), b"Content-Length: %d" % length) + b"\r\nContent-Encoding: gzip" + end
+        head = (
+            head.replace(b"Content-Length: %d" % len(body), b"Content-Length: %d" % length)
+            + b"\r\nContent-Encoding: gzip"
+            + end
+        )
         reply = await talk(client, head + _gzip(body, length))
         assert (reply.status, reply.body[-4000:]) == (200, bytes(4000))
         reply = await talk(client, head + text + b"abc")

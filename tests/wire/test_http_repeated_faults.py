@@ -1,4 +1,5 @@
-"""Requests that repeat the last one of their connection, binary and JSON, when a client, a model or the server goes away or fails."""
+"""Requests that repeat the last one of their connection, binary and JSON, when a client, a model or
+the server goes away or fails."""
 
 from __future__ import annotations
 
@@ -72,7 +73,11 @@ async def test_errors_of_the_model_and_of_the_queue(ask: Ask) -> None:
         assert server.core.num_again == 5
         server.core.refusal = unavailable("Exceeds maximum queue size", 1)
         reply = await talk(client, ask(1, "held"))
-        assert (reply.status, reply.headers["Retry-After"], reply.error()) == (503, "1", "Exceeds maximum queue size")
+        assert (reply.status, reply.headers["Retry-After"], reply.error()) == (
+            503,
+            "1",
+            "Exceeds maximum queue size",
+        )
 
 
 @both_ways
@@ -82,13 +87,18 @@ async def test_a_model_that_has_been_replaced_or_is_gone(ask: Ask) -> None:
         for n in range(2):
             await talk(client, ask(n, "id_fp32"))
         model = server.core.models["id_fp32"]
-        server.core.models["id_fp32"] = type(model)(msgspec.structs.replace(model.spec), model.compute)
+        server.core.models["id_fp32"] = type(model)(
+            msgspec.structs.replace(model.spec), model.compute
+        )
         for n in range(2):
             await talk(client, ask(n, "id_fp32"))
             assert server.core.num_again == 1 + n
         del server.core.models["id_fp32"]
         reply = await talk(client, ask(1, "id_fp32"))
-        assert (reply.status, reply.error()) == (404, "Request for unknown model: 'id_fp32' is not found")
+        assert (reply.status, reply.error()) == (
+            404,
+            "Request for unknown model: 'id_fp32' is not found",
+        )
 
 
 @both_ways
@@ -102,7 +112,9 @@ async def test_a_server_that_stops_answers_and_closes(ask: Ask) -> None:
             if is_last:
                 stopping = asyncio.create_task(server.frontend.stop(5.0))
                 await asyncio.sleep(0)
-            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))])
+            respond(
+                held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))]
+            )
             reply = await client.read()
             assert reply.status == 200
         assert reply.headers["Connection"] == "close"

@@ -1,5 +1,5 @@
-"""Requests in JSON that repeat the last one of their connection but for their numbers: the short way gives the bytes that the long way
-gives, and is left for whatever is out of the ordinary."""
+"""Requests in JSON that repeat the last one of their connection but for their numbers: the short
+way gives the bytes that the long way gives, and is left for whatever is out of the ordinary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from naiad.frontends.http.options import HttpOptions
 from tests.unit.transport.http1.http1_rig import FakeTransport
 from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_fakes import FakeCore, HttpServer, respond, serving
-from tests.wire.http_repeated_conversation import JSON, ask_json, check_both_ways, connected, long_way_only, talk
+from tests.wire.http_repeated_conversation import (
+    JSON,
+    ask_json,
+    check_both_ways,
+    connected,
+    long_way_only,
+    talk,
+)
 
 
 async def exchange_bytes(client: Client, request: bytes) -> bytes:
@@ -73,7 +80,10 @@ async def test_what_is_too_large_is_refused() -> None:
             assert (await talk(client, ask_json(f"[1,2{' ' * spaces}]"))).status == 200
         assert server.core.num_again == 1
         reply = await talk(client, ask_json(f"[1,2{' ' * 20}]"))
-        assert (reply.status, "exceeds the maximum allowed input size" in reply.error()) == (400, True)
+        assert (reply.status, "exceeds the maximum allowed input size" in reply.error()) == (
+            400,
+            True,
+        )
         assert server.core.num_again == 1
         await client.close()
 
@@ -83,7 +93,9 @@ async def test_pipelined_and_in_pieces() -> None:
     async with connected() as (_, client):
         await talk(client, ask_json("[0,0]"))
         client.send(b"".join(ask_json(f"[{n},1]") for n in range(4)))
-        assert [(await client.read()).json()["outputs"][0]["data"] for _ in range(4)] == [[n, 1] for n in range(4)]
+        assert [(await client.read()).json()["outputs"][0]["data"] for _ in range(4)] == [
+            [n, 1] for n in range(4)
+        ]
         whole = ask_json("[8,9]")
         for at in (10, 60, len(whole) - 3):
             client.send(whole[:at])
@@ -100,7 +112,9 @@ async def test_forwarded_headers_and_traces_are_not_lost() -> None:
             client.send(ask_json(f"[{n},2]", model="held", headers="x-a: b\r\n"))
             held = await server.core.next_held()
             assert held.request.parameters == {"x-a": "b"}
-            respond(held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))])
+            respond(
+                held.request, held.stream, [tensor_from_numpy("OUT", np.array([1, 2], np.float32))]
+            )
             await client.read()
         assert server.core.num_again == 0
         await client.close()
@@ -146,7 +160,13 @@ async def written(requests: list[bytes]) -> tuple[list[bytes], bool, int]:
 def conversations(draw: st.DrawFn) -> list[bytes]:
     requests: list[bytes] = []
     for _ in range(draw(st.integers(2, 6))):
-        numbers = draw(st.lists(st.sampled_from(["1", "-2", "0.5", "1e3", "1e40", "12345678", "x"]), min_size=2, max_size=2))
+        numbers = draw(
+            st.lists(
+                st.sampled_from(["1", "-2", "0.5", "1e3", "1e40", "12345678", "x"]),
+                min_size=2,
+                max_size=2,
+            )
+        )
         if draw(st.booleans()):
             numbers = ["1", "2"]
         start = draw(st.sampled_from(["", "", '"id":"7",', '"id":"89",']))
@@ -154,7 +174,9 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
         if draw(st.integers(0, 2)) == 0:
             at, width = draw(st.integers(0, len(request))), draw(st.integers(0, 3))
             request = (
-                request[:at] + draw(st.sampled_from([b"", b"1", b"]", b"}", b" ", b"\r\n", b'"', b"\0", b"G"])) + request[at + width :]
+                request[:at]
+                + draw(st.sampled_from([b"", b"1", b"]", b"}", b" ", b"\r\n", b'"', b"\0", b"G"]))
+                + request[at + width :]
             )
         requests.append(request)
     return requests

@@ -1,4 +1,5 @@
-"""Repeated requests whose head is read before their body is there: the same answers, by the short way, and the same limits."""
+"""Repeated requests whose head is read before their body is there: the same answers, by the short
+way, and the same limits."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ import pytest
 from naiad.transport.http1.connection import Http1Connection
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_fakes import HttpServer
-from tests.wire.http_repeated_conversation import BINARY, JSON, ask_binary, ask_json, check_both_ways, connected, floats, talk
+from tests.wire.http_repeated_conversation import (
+    BINARY,
+    JSON,
+    ask_binary,
+    ask_json,
+    check_both_ways,
+    connected,
+    floats,
+    talk,
+)
 
 CONVERSATIONS = {**BINARY, **{f"JSON, {name}": requests for name, requests in JSON.items()}}
 
@@ -45,7 +55,10 @@ def head_size(request: bytes) -> int:
 def test_both_ways_give_the_same(requests: list[bytes]) -> None:
     async def converse(server: HttpServer, client: Client) -> list[Reply]:
         await talk(client, requests[0])
-        return [await talk_in_pieces(server, client, request, head_size(request)) for request in requests]
+        return [
+            await talk_in_pieces(server, client, request, head_size(request))
+            for request in requests
+        ]
 
     check_both_ways(converse, 1 + len(requests))
 
@@ -56,7 +69,9 @@ async def test_the_short_way_is_taken() -> None:
         await talk(client, ask_binary(floats(0, 2)))
         for n in range(1, 4):
             request = ask_binary(floats(n, 2))
-            assert (await talk_in_pieces(server, client, request, head_size(request))).body.endswith(floats(n, 2))
+            assert (
+                await talk_in_pieces(server, client, request, head_size(request))
+            ).body.endswith(floats(n, 2))
         assert server.core.num_again == 3
         await talk(client, ask_json("[1,2]"))
         for data in ("[3,4]", "[5.5,6]"):
@@ -97,7 +112,9 @@ async def test_a_client_that_asks_whether_to_go_on_is_told_so() -> None:
             assert (await client.read()).body.endswith(floats(1, 2))
 
 
-@pytest.mark.parametrize("request_bytes", [ask_binary(floats(1, 2)), ask_json("[1,2]")], ids=["binary", "JSON"])
+@pytest.mark.parametrize(
+    "request_bytes", [ask_binary(floats(1, 2)), ask_json("[1,2]")], ids=["binary", "JSON"]
+)
 @on_uvloop
 async def test_a_body_that_does_not_come(request_bytes: bytes) -> None:
     """The time that a request may take is counted from its first byte, however it comes."""

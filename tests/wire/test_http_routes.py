@@ -25,31 +25,85 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
         ("GET", "/v2/health/ready", 200, TEXT, b""),
         ("GET", "/v2/models/add_sub/ready", 200, TEXT, b""),
         ("GET", "/v2/models/add_sub/versions/1/ready", 200, TEXT, b""),
-        ("GET", "/v2/models/add_sub/versions/2/ready", 400, JSON, b'{"error":"Model version not ready"}'),
+        (
+            "GET",
+            "/v2/models/add_sub/versions/2/ready",
+            400,
+            JSON,
+            b'{"error":"Model version not ready"}',
+        ),
         ("GET", "/v2/models/nope/ready", 400, JSON, b'{"error":"Model version not ready"}'),
-        ("GET", "/v2", 200, JSON, b'{"name":"triton","version":"2.73.0","extensions":["classification","sequence","statistics"]}'),
+        (
+            "GET",
+            "/v2",
+            200,
+            JSON,
+            b'{"name":"triton","version":"2.73.0","extensions":["classification","sequence","statistics"]}',
+        ),
         ("GET", "/v2?x=1", 200, JSON, None),
         ("GET", "/v2/models/add_sub", 200, JSON, None),
         ("GET", "/v2/models/add_sub/versions/1", 200, JSON, None),
         ("GET", "/v2/models/add%5Fsub", 200, JSON, None),
-        ("GET", "/v2/models/nope", 404, JSON, b'{"error":"Request for unknown model: \'nope\' is not found"}'),
-        ("GET", "/v2/models/a%2Fb", 404, JSON, b'{"error":"Request for unknown model: \'a/b\' is not found"}'),
-        ("GET", "/v2/models/add_sub/versions/2", 404, JSON, b'{"error":"Request for unknown model: \'add_sub\' version 2 is not found"}'),
+        (
+            "GET",
+            "/v2/models/nope",
+            404,
+            JSON,
+            b'{"error":"Request for unknown model: \'nope\' is not found"}',
+        ),
+        (
+            "GET",
+            "/v2/models/a%2Fb",
+            404,
+            JSON,
+            b'{"error":"Request for unknown model: \'a/b\' is not found"}',
+        ),
+        (
+            "GET",
+            "/v2/models/add_sub/versions/2",
+            404,
+            JSON,
+            b'{"error":"Request for unknown model: \'add_sub\' version 2 is not found"}',
+        ),
         ("GET", "/v2/models/add_sub/config", 200, JSON, b'{"name":"add_sub","max_batch_size":64}'),
         ("GET", "/v2/models/nope/config", 404, JSON, None),
         ("GET", "/v2/models/add_sub/stats", 200, JSON, None),
         ("GET", "/v2/models/stats", 200, JSON, None),
-        ("GET", "/v2/models/nope/stats", 400, JSON, b'{"error":"requested model \'nope\' is not available"}'),
+        (
+            "GET",
+            "/v2/models/nope/stats",
+            400,
+            JSON,
+            b'{"error":"requested model \'nope\' is not available"}',
+        ),
         ("GET", "/v2/logging", 200, JSON, None),
         ("POST", "/v2/logging", 500, JSON, EMPTY_BODY),
         ("GET", "/v2/trace/setting", 200, JSON, None),
         ("POST", "/v2/models/add_sub/trace/setting", 500, JSON, EMPTY_BODY),
-        ("GET", "/v2/models/nosuch/trace/setting", 400, JSON, b'{"error":"Request for unknown model : nosuch"}'),
+        (
+            "GET",
+            "/v2/models/nosuch/trace/setting",
+            400,
+            JSON,
+            b'{"error":"Request for unknown model : nosuch"}',
+        ),
         ("GET", "/v2/models/add_sub/versions/1/trace/setting", 404, JSON, b'{"error":"Not Found"}'),
         ("GET", "/v2/systemsharedmemory/status", 200, JSON, b"[]"),
         ("GET", "/v2/cudasharedmemory/status", 200, JSON, b"[]"),
-        ("GET", "/v2/systemsharedmemory/region/a/status", 404, JSON, b'{"error":"Unable to find system shared memory region: \'a\'"}'),
-        ("GET", "/v2/cudasharedmemory/region/a/status", 404, JSON, b'{"error":"Unable to find cuda shared memory region: \'a\'"}'),
+        (
+            "GET",
+            "/v2/systemsharedmemory/region/a/status",
+            404,
+            JSON,
+            b'{"error":"Unable to find system shared memory region: \'a\'"}',
+        ),
+        (
+            "GET",
+            "/v2/cudasharedmemory/region/a/status",
+            404,
+            JSON,
+            b'{"error":"Unable to find cuda shared memory region: \'a\'"}',
+        ),
         ("POST", "/v2/systemsharedmemory/unregister", 200, JSON, b""),
         ("POST", "/v2/cudasharedmemory/unregister", 200, JSON, b""),
         ("POST", "/v2/systemsharedmemory/region/a/unregister", 200, JSON, b""),
@@ -77,7 +131,9 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
     ],
 )
 @on_uvloop
-async def test_routes(method: str, path: str, status: int, content_type: str, body: bytes | None) -> None:
+async def test_routes(
+    method: str, path: str, status: int, content_type: str, body: bytes | None
+) -> None:
     async with serving() as server:
         reply = await call(server.port, method, path)
         assert (reply.status, reply.headers["Content-Type"]) == (status, content_type)
@@ -95,12 +151,21 @@ async def test_model_metadata() -> None:
             "name": "add_sub",
             "versions": ["1"],
             "platform": "python",
-            "inputs": [{"name": name, "datatype": "FP32", "shape": [-1, 16]} for name in ("INPUT0", "INPUT1")],
-            "outputs": [{"name": name, "datatype": "FP32", "shape": [-1, 16]} for name in ("OUTPUT0", "OUTPUT1")],
+            "inputs": [
+                {"name": name, "datatype": "FP32", "shape": [-1, 16]}
+                for name in ("INPUT0", "INPUT1")
+            ],
+            "outputs": [
+                {"name": name, "datatype": "FP32", "shape": [-1, 16]}
+                for name in ("OUTPUT0", "OUTPUT1")
+            ],
         }
 
 
-@pytest.mark.parametrize("path", ["/v2", "/v2/health/live", "/v2/models/add_sub", "/v2/models/nope", "/v2/models/add_sub/stats"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v2", "/v2/health/live", "/v2/models/add_sub", "/v2/models/nope", "/v2/models/add_sub/stats"],
+)
 @on_uvloop
 async def test_head_is_get_without_the_body(path: str) -> None:
     async with serving() as server:
@@ -124,17 +189,30 @@ async def test_not_ready_is_400_and_live_stays_200() -> None:
 async def test_index() -> None:
     async with serving() as server:
         everything = (await call(server.port, "POST", "/v2/repository/index")).json()
-        assert {"name": "old", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"} in everything
+        assert {
+            "name": "old",
+            "version": "1",
+            "state": "UNAVAILABLE",
+            "reason": "unloaded",
+        } in everything
         assert {"name": "never"} in everything
         for path in ("/v2/repository/index", "/v2/repository/some/index"):
             ready = (await call(server.port, "POST", path, {"ready": True})).json()
             assert all(row["state"] == "READY" for row in ready)
         for body in ([], {"a": 1}, {"ready": False}):
-            assert (await call(server.port, "POST", "/v2/repository/index", body)).json() == everything
+            assert (
+                await call(server.port, "POST", "/v2/repository/index", body)
+            ).json() == everything
         reply = await call(server.port, "POST", "/v2/repository/index", {"ready": 1})
-        assert (reply.status, reply.error()) == (400, "Invalid value for 'ready': expected a boolean")
+        assert (reply.status, reply.error()) == (
+            400,
+            "Invalid value for 'ready': expected a boolean",
+        )
         reply = await call(server.port, "POST", "/v2/repository/index", b'{"ready":')
-        assert (reply.status, reply.error()) == (500, "failed to parse the request JSON buffer: Invalid value. at 9")
+        assert (reply.status, reply.error()) == (
+            500,
+            "failed to parse the request JSON buffer: Invalid value. at 9",
+        )
 
 
 @on_uvloop
@@ -145,28 +223,69 @@ async def test_load_and_unload() -> None:
             assert (reply.status, reply.body) == (200, b"")
         assert server.core.loaded == [("add_sub", {})] * 4
         files = {"config": "{}", "file:1/model.py": base64.b64encode(b"\0code").decode()}
-        assert (await call(server.port, "POST", "/v2/repository/models/new%20one/load", {"parameters": files})).status == 200
+        assert (
+            await call(
+                server.port, "POST", "/v2/repository/models/new%20one/load", {"parameters": files}
+            )
+        ).status == 200
         assert server.core.loaded[-1] == ("new one", {"config": "{}", "file:1/model.py": b"\0code"})
         assert (await call(server.port, "POST", "/v2/repository/models/m/unload")).status == 200
         assert (
-            await call(server.port, "POST", "/v2/repository/models/m/unload", {"parameters": {"unload_dependents": True}})
+            await call(
+                server.port,
+                "POST",
+                "/v2/repository/models/m/unload",
+                {"parameters": {"unload_dependents": True}},
+            )
         ).status == 200
-        assert (await call(server.port, "POST", "/v2/repository/models/m/unload", b"{bad")).status == 200
+        assert (
+            await call(server.port, "POST", "/v2/repository/models/m/unload", b"{bad")
+        ).status == 200
         assert server.core.unloaded == [("m", False), ("m", True), ("m", False)]
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("models/nope/load", b"", 500, "failed to load 'nope', failed to poll from model repository"),
+        (
+            "models/nope/load",
+            b"",
+            500,
+            "failed to load 'nope', failed to poll from model repository",
+        ),
         ("some/models/m/load", b"", 501, "'repository_name' specification is not supported"),
         ("some/models/m/unload", b"", 501, "'repository_name' specification is not supported"),
-        ("models/m/load", b"{bad", 500, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
+        (
+            "models/m/load",
+            b"{bad",
+            500,
+            "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+        ),
         ("models/m/load", {"parameters": 1}, 500, "attempt to get members for non-object"),
-        ("models/m/load", {"parameters": {"config": 1}}, 500, "attempt to access JSON non-string as string"),
-        ("models/m/load", {"parameters": {"file:x": 1}}, 500, "attempt to access JSON non-string as string"),
-        ("models/m/load", {"parameters": {"foo": "x"}}, 400, "Unrecognized load parameter 'foo' with type 'STRING'"),
-        ("models/m/load", {"parameters": {"file:x": "###"}}, 400, "load parameter 'file:x' is not valid base64"),
+        (
+            "models/m/load",
+            {"parameters": {"config": 1}},
+            500,
+            "attempt to access JSON non-string as string",
+        ),
+        (
+            "models/m/load",
+            {"parameters": {"file:x": 1}},
+            500,
+            "attempt to access JSON non-string as string",
+        ),
+        (
+            "models/m/load",
+            {"parameters": {"foo": "x"}},
+            400,
+            "Unrecognized load parameter 'foo' with type 'STRING'",
+        ),
+        (
+            "models/m/load",
+            {"parameters": {"file:x": "###"}},
+            400,
+            "load parameter 'file:x' is not valid base64",
+        ),
     ],
 )
 @on_uvloop
@@ -200,21 +319,29 @@ async def test_restricted_apis(path: str, group: str) -> None:
     async with serving(options) as server:
         for headers in ({}, {"x-key": "wrong"}, {"x-key": ""}, {"Host": "secret"}):
             reply = await call(server.port, "GET", path, headers=headers)
-            assert (reply.status, reply.error()) == (403, "This API is restricted, expecting header 'X-Key'")
+            assert (reply.status, reply.error()) == (
+                403,
+                "This API is restricted, expecting header 'X-Key'",
+            )
         assert (await call(server.port, "GET", path, headers={"x-KEY": "secret"})).status != 403
         for other in GROUPS:
             if GROUPS[other] != group:
                 assert (await call(server.port, "GET", other)).status != 403
 
 
-@pytest.mark.parametrize("path", ["/v2/models/add_sub/infer", "/v2/models/gen/generate", "/v2/models/gen/generate_stream"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v2/models/add_sub/infer", "/v2/models/gen/generate", "/v2/models/gen/generate_stream"],
+)
 @on_uvloop
 async def test_restricted_inference(path: str) -> None:
     async with serving(HttpOptions(restricted_apis={"inference": Restriction("k", "v")})) as server:
         client = await Client.connect(server.port)
         assert (await client.call("POST", path, {})).status == 403
         assert (await client.call("POST", path, {}, {"k": "v"})).status != 403
-        assert (await client.call("POST", path, {})).status == 403, "the key of one request is not that of the next"
+        assert (await client.call("POST", path, {})).status == 403, (
+            "the key of one request is not that of the next"
+        )
         await client.close()
 
 

@@ -1,4 +1,5 @@
-"""OpenAI's endpoints over a socket: exact bodies and events, what reaches the model, errors, cancellation."""
+"""OpenAI's endpoints over a socket: exact bodies and events, what reaches the model, errors,
+cancellation."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from tests.wire.http_fakes import Held, HttpServer
 from tests.wire.openai_fakes import LanguageCore, language_server, piece, say
 
 USER = [{"role": "user", "content": "Hi"}]
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        },
+    }
+]
 
 
 class Asked:
@@ -28,7 +37,9 @@ class Asked:
         self.reply, self.call, self.held = reply, call, held
 
 
-async def ask(core: LanguageCore, server: HttpServer, path: str = "chat/completions", **fields: Any) -> Asked:
+async def ask(
+    core: LanguageCore, server: HttpServer, path: str = "chat/completions", **fields: Any
+) -> Asked:
     body = {"model": "chat"} | ({"messages": USER} if path == "chat/completions" else {}) | fields
     reply = asyncio.create_task(call(server.port, "POST", f"/v1/{path}", body))
     held = asyncio.create_task(core.next_call())
@@ -37,14 +48,19 @@ async def ask(core: LanguageCore, server: HttpServer, path: str = "chat/completi
     return Asked(reply, *held.result())
 
 
-async def refused(server: HttpServer, path: str = "chat/completions", **fields: Any) -> tuple[int, dict[str, Any]]:
+async def refused(
+    server: HttpServer, path: str = "chat/completions", **fields: Any
+) -> tuple[int, dict[str, Any]]:
     body = {"model": "chat"} | ({"messages": USER} if path == "chat/completions" else {}) | fields
     reply = await call(server.port, "POST", f"/v1/{path}", body)
     return reply.status, reply.json()["error"]
 
 
 def events(reply: Reply) -> list[Any]:
-    assert (reply.status, reply.headers["Content-Type"]) == (200, "text/event-stream; charset=utf-8")
+    assert (reply.status, reply.headers["Content-Type"]) == (
+        200,
+        "text/event-stream; charset=utf-8",
+    )
     parts = reply.body.split(b"\n\n")
     assert parts.pop() == b""
     assert parts.pop() == b"data: [DONE]"
@@ -66,9 +82,23 @@ async def test_models() -> None:
 @on_uvloop
 async def test_a_chat() -> None:
     async with language_server() as (core, server):
-        asked = await ask(core, server, max_completion_tokens=5, max_tokens=9, stop="x", top_k=3, logit_bias={"5": -100}, unheard_of=1)
+        asked = await ask(
+            core,
+            server,
+            max_completion_tokens=5,
+            max_tokens=9,
+            stop="x",
+            top_k=3,
+            logit_bias={"5": -100},
+            unheard_of=1,
+        )
         parameters = asked.call.parameters
-        assert (parameters.max_tokens, parameters.stop, parameters.top_k, parameters.logit_bias) == (5, ["x"], 3, {5: -100.0})
+        assert (
+            parameters.max_tokens,
+            parameters.stop,
+            parameters.top_k,
+            parameters.logit_bias,
+        ) == (5, ["x"], 3, {5: -100.0})
         assert (asked.call.messages, asked.call.is_streamed) == (USER, False)
         say(asked.held, piece("Hello there", finish="stop"), is_final=True, num_cached=4)
         answer = (await asked.reply).json()
@@ -85,7 +115,12 @@ async def test_a_chat() -> None:
                     "finish_reason": "stop",
                 }
             ],
-            "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}},
+            "usage": {
+                "prompt_tokens": 7,
+                "completion_tokens": 2,
+                "total_tokens": 9,
+                "prompt_tokens_details": {"cached_tokens": 4},
+            },
         }
 
 
@@ -122,7 +157,9 @@ async def test_a_model_that_is_not_decoupled_streams_all_at_once() -> None:
         asked = await ask(core, server, model="whole", stream=True)
         assert not asked.call.is_streamed
         say(asked.held, piece("All of it", finish="stop"), is_final=True)
-        assert [chunk["choices"][0]["delta"].get("content") for chunk in events(await asked.reply)] == ["", "All of it", None]
+        assert [
+            chunk["choices"][0]["delta"].get("content") for chunk in events(await asked.reply)
+        ] == ["", "All of it", None]
 
 
 @on_uvloop
@@ -160,18 +197,27 @@ async def test_completions_of_several_prompts_end_in_any_order() -> None:
     async with language_server() as (core, server):
         asked = await ask(core, server, "completions", prompt=["One", "Two"], echo=True)
         other_call, other = await core.next_call()
-        assert (asked.call.prompt, other_call.prompt, other_call.parameters.max_tokens) == ("One", "Two", 16)
+        assert (asked.call.prompt, other_call.prompt, other_call.parameters.max_tokens) == (
+            "One",
+            "Two",
+            16,
+        )
         say(other, piece(" two", finish="stop"), is_final=True)
         say(asked.held, piece(" one", finish="length"), is_final=True)
         answer = (await asked.reply).json()
-        assert [(choice["index"], choice["text"], choice["finish_reason"]) for choice in answer["choices"]] == [
+        assert [
+            (choice["index"], choice["text"], choice["finish_reason"])
+            for choice in answer["choices"]
+        ] == [
             (0, "One one", "length"),
             (1, "Two two", "stop"),
         ]
         assert answer["usage"]["prompt_tokens"] == 14
 
 
-@pytest.mark.parametrize(("given", "expected"), [([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ("x", ["x"])])
+@pytest.mark.parametrize(
+    ("given", "expected"), [([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ("x", ["x"])]
+)
 @on_uvloop
 async def test_prompts_as_tokens(given: Any, expected: list[Any]) -> None:
     async with language_server() as (core, server):
@@ -180,7 +226,9 @@ async def test_prompts_as_tokens(given: Any, expected: list[Any]) -> None:
         assert [each.prompt for each, _ in calls] == expected
         for _, held in calls:
             say(held, piece("y", finish="stop"), is_final=True)
-        assert [chunk["choices"][0]["text"] for chunk in events(await asked.reply)] == ["y"] * len(expected)
+        assert [chunk["choices"][0]["text"] for chunk in events(await asked.reply)] == ["y"] * len(
+            expected
+        )
 
 
 @on_uvloop
@@ -213,20 +261,37 @@ async def test_defaults_of_the_model_give_way_to_the_request() -> None:
         ({"messages": []}, 400, "messages", "is empty"),
         ({"messages": "x"}, 400, "messages", "Expected array, got str"),
         ({"messages": [{"content": "x"}]}, 400, "messages[0].role", "Missing required parameter"),
-        ({"messages": [{"role": "user", "content": 4}]}, 400, "messages[0].content", "Invalid type"),
+        (
+            {"messages": [{"role": "user", "content": 4}]},
+            400,
+            "messages[0].content",
+            "Invalid type",
+        ),
         ({"temperature": "hot"}, 400, "temperature", "Invalid type"),
         ({"stream_options": {}}, 400, "stream_options", "only allowed when 'stream'"),
         ({"logit_bias": {"x": 1}}, 400, "logit_bias", "token ids"),
         ({"tools": [{"type": "web_search"}]}, 400, "tools[0]", "not a function"),
         ({"tools": TOOLS, "tool_choice": "maybe"}, 400, "tool_choice", "Supported values"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "sub"}}}, 400, "tool_choice", "'sub' not found"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "sub"}}},
+            400,
+            "tool_choice",
+            "'sub' not found",
+        ),
         ({"functions": []}, 400, "functions", "use 'tools'"),
         ({"response_format": {"type": "json_schema"}}, 400, "response_format", "schema"),
-        ({"response_format": {"type": "text"}, "guided_regex": "a"}, 400, "guided_regex", "Only one of"),
+        (
+            {"response_format": {"type": "text"}, "guided_regex": "a"},
+            400,
+            "guided_regex",
+            "Only one of",
+        ),
     ],
 )
 @on_uvloop
-async def test_what_is_wrong_with_a_body(fields: dict[str, Any], status: int, param: str, words: str) -> None:
+async def test_what_is_wrong_with_a_body(
+    fields: dict[str, Any], status: int, param: str, words: str
+) -> None:
     async with language_server() as (core, server):
         found, error = await refused(server, **fields)
         assert (found, error["param"], error["type"]) == (status, param, "invalid_request_error")
@@ -235,7 +300,13 @@ async def test_what_is_wrong_with_a_body(fields: dict[str, Any], status: int, pa
 
 
 @pytest.mark.parametrize(
-    ("body", "words"), [(b"{", "could not parse the JSON body"), (b"[]", "Expected object"), (b"\xff", "could not parse"), (b"", "parse")]
+    ("body", "words"),
+    [
+        (b"{", "could not parse the JSON body"),
+        (b"[]", "Expected object"),
+        (b"\xff", "could not parse"),
+        (b"", "parse"),
+    ],
 )
 @on_uvloop
 async def test_bodies_that_are_no_objects(body: bytes, words: str) -> None:
@@ -276,21 +347,46 @@ async def test_extreme_values_are_refused_or_reach_the_model(fields: bytes) -> N
 @pytest.mark.parametrize(
     ("error", "status", "type", "code", "retry"),
     [
-        (invalid_arg("temperature is 900, expected 0 to 100"), 400, "invalid_request_error", None, None),
-        (invalid_arg("the prompt has 9 tokens, the model's context is 8"), 400, "invalid_request_error", "context_length_exceeded", None),
-        (unavailable("too many requests wait", 3), 429, "rate_limit_error", "rate_limit_exceeded", "3"),
+        (
+            invalid_arg("temperature is 900, expected 0 to 100"),
+            400,
+            "invalid_request_error",
+            None,
+            None,
+        ),
+        (
+            invalid_arg("the prompt has 9 tokens, the model's context is 8"),
+            400,
+            "invalid_request_error",
+            "context_length_exceeded",
+            None,
+        ),
+        (
+            unavailable("too many requests wait", 3),
+            429,
+            "rate_limit_error",
+            "rate_limit_exceeded",
+            "3",
+        ),
         (NaiadError(Code.INTERNAL, "broken"), 500, "server_error", None, None),
     ],
 )
 @pytest.mark.parametrize("is_stream", [False, True])
 @on_uvloop
-async def test_errors_of_the_model(error: NaiadError, status: int, type: str, code: str | None, retry: str | None, is_stream: bool) -> None:
+async def test_errors_of_the_model(
+    error: NaiadError, status: int, type: str, code: str | None, retry: str | None, is_stream: bool
+) -> None:
     async with language_server() as (core, server):
         asked = await ask(core, server, stream=is_stream)
         asked.held.stream.fail(error)
         reply = await asked.reply
         found = reply.json()["error"]
-        assert (reply.status, found["type"], found["code"], reply.headers.get("Retry-After")) == (status, type, code, retry)
+        assert (reply.status, found["type"], found["code"], reply.headers.get("Retry-After")) == (
+            status,
+            type,
+            code,
+            retry,
+        )
         assert found["message"] == error.message
 
 
@@ -303,7 +399,9 @@ async def test_an_error_after_the_first_chunk_is_an_event() -> None:
         reply = await asked.reply
         assert reply.status == 200
         last = json.loads(reply.body.split(b"\n\n")[-2].removeprefix(b"data: "))
-        assert last == {"error": {"message": "broken", "type": "server_error", "param": None, "code": None}}
+        assert last == {
+            "error": {"message": "broken", "type": "server_error", "param": None, "code": None}
+        }
 
 
 @on_uvloop
@@ -340,14 +438,20 @@ async def test_tool_calls_streamed_and_whole() -> None:
         say(asked.held, piece(text, finish="stop"), is_final=True)
         choice = (await asked.reply).json()["choices"][0]
         assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", "Well. ")
-        assert choice["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        assert choice["message"]["tool_calls"][0]["function"] == {
+            "name": "add",
+            "arguments": '{"a": 1}',
+        }
         asked = await ask(core, server, tools=TOOLS, stream=True)
         for character in text:
             say(asked.held, piece(character))
         say(asked.held, piece("", finish="stop"), is_final=True)
         choices = [chunk["choices"][0] for chunk in events(await asked.reply)]
         parts = [part for each in choices for part in each["delta"].get("tool_calls", [])]
-        assert (parts[0]["type"], parts[0]["function"]) == ("function", {"arguments": "", "name": "add"})
+        assert (parts[0]["type"], parts[0]["function"]) == (
+            "function",
+            {"arguments": "", "name": "add"},
+        )
         assert "".join(part["function"]["arguments"] for part in parts) == '{"a": 1}'
         assert "".join(each["delta"].get("content") or "" for each in choices) == "Well. "
         assert choices[-1]["finish_reason"] == "tool_calls"
@@ -358,10 +462,27 @@ async def test_tool_choice_and_formats_become_grammars() -> None:
     schema = {"type": "object"}
     async with language_server() as (core, server):
         for fields, kind, words in [
-            ({"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}, "json_schema", '"maxItems":1'),
-            ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}}, "json_schema", '"a"'),
+            (
+                {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+                "json_schema",
+                '"maxItems":1',
+            ),
+            (
+                {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}},
+                "json_schema",
+                '"a"',
+            ),
             ({"response_format": {"type": "json_object"}}, "json_object", ""),
-            ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}, "json_schema", "object"),
+            (
+                {
+                    "response_format": {
+                        "type": "json_schema",
+                        "json_schema": {"name": "x", "schema": schema},
+                    }
+                },
+                "json_schema",
+                "object",
+            ),
             ({"guided_choice": ["a.", "b"]}, "regex", r"(a\.)|(b)"),
             ({"guided_grammar": "root ::= x"}, "ebnf", "root ::= x"),
         ]:
@@ -381,13 +502,21 @@ async def test_tool_choice_and_formats_become_grammars() -> None:
 async def test_embeddings_in_batches() -> None:
     async with language_server() as (core, server):
         texts = ["a", "bb", "ccc", "dddd", "eeeee"]
-        answer = (await call(server.port, "POST", "/v1/embeddings", {"model": "embed", "input": texts})).json()
-        assert [entry["embedding"] for entry in answer["data"]] == [[len(text), 0.5, -1.0] for text in texts]
+        answer = (
+            await call(server.port, "POST", "/v1/embeddings", {"model": "embed", "input": texts})
+        ).json()
+        assert [entry["embedding"] for entry in answer["data"]] == [
+            [len(text), 0.5, -1.0] for text in texts
+        ]
         assert [entry["index"] for entry in answer["data"]] == [0, 1, 2, 3, 4]
         assert (answer["object"], core.batches) == ("list", [4, 1])
         fields = {"model": "embed", "input": "abc", "encoding_format": "base64", "dimensions": 3}
         answer = (await call(server.port, "POST", "/v1/embeddings", fields)).json()
-        assert np.frombuffer(base64.b64decode(answer["data"][0]["embedding"]), "<f4").tolist() == [3, 0.5, -1]
+        assert np.frombuffer(base64.b64decode(answer["data"][0]["embedding"]), "<f4").tolist() == [
+            3,
+            0.5,
+            -1,
+        ]
 
 
 @pytest.mark.parametrize(
@@ -411,7 +540,13 @@ async def test_what_is_wrong_with_embeddings(fields: dict[str, Any], param: str)
 @on_uvloop
 async def test_a_response_and_what_its_items_become() -> None:
     items = [
-        {"role": "developer", "content": [{"type": "input_text", "text": "Be"}, {"type": "input_text", "text": " brief"}]},
+        {
+            "role": "developer",
+            "content": [
+                {"type": "input_text", "text": "Be"},
+                {"type": "input_text", "text": " brief"},
+            ],
+        },
         {"type": "message", "role": "user", "content": "Add"},
         {"type": "reasoning", "id": "r", "summary": []},
         {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"},
@@ -419,7 +554,11 @@ async def test_a_response_and_what_its_items_become() -> None:
     ]
     async with language_server() as (core, server):
         asked = await ask(core, server, "responses", input=items, max_output_tokens=4)
-        call_message = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        call_message = {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "add", "arguments": "{}"},
+        }
         assert asked.call.messages == [
             {"role": "system", "content": "Be brief"},
             {"role": "user", "content": "Add"},
@@ -429,7 +568,10 @@ async def test_a_response_and_what_its_items_become() -> None:
         assert asked.call.parameters.max_tokens == 4
         say(asked.held, piece("It is three", finish="length"), is_final=True)
         answer = (await asked.reply).json()
-        assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert (answer["status"], answer["incomplete_details"]) == (
+            "incomplete",
+            {"reason": "max_output_tokens"},
+        )
         assert answer["output"][0]["content"][0]["text"] == "It is three"
         assert (answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]) == (7, 3)
 
@@ -450,7 +592,10 @@ async def test_a_response_that_fails_midway_says_so() -> None:
     [
         ({"input": []}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].type",
+        ),
         ({"input": [{"type": "function_call", "name": "x"}]}, "input[0].arguments"),
         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
         ({"input": "x", "background": True}, "background"),
@@ -468,7 +613,9 @@ async def test_what_is_wrong_with_a_response(fields: dict[str, Any], param: str)
 async def test_compressed_bodies() -> None:
     async with language_server() as (_, server):
         body = gzip.compress(json.dumps({"model": "embed", "input": "abc"}).encode())
-        reply = await call(server.port, "POST", "/v1/embeddings", body, {"Content-Encoding": "gzip"})
+        reply = await call(
+            server.port, "POST", "/v1/embeddings", body, {"Content-Encoding": "gzip"}
+        )
         assert reply.json()["data"][0]["embedding"][0] == 3
         reply = await call(server.port, "POST", "/v1/embeddings", body, {"Content-Encoding": "br"})
         assert (reply.status, reply.json()["error"]["type"]) == (400, "invalid_request_error")
@@ -477,9 +624,16 @@ async def test_compressed_bodies() -> None:
 @on_uvloop
 async def test_wrong_methods_and_unknown_paths() -> None:
     async with language_server() as (_, server):
-        for method, path, status in (("GET", "chat/completions", 405), ("POST", "nothing", 404), ("DELETE", "models/chat", 405)):
+        for method, path, status in (
+            ("GET", "chat/completions", 405),
+            ("POST", "nothing", 404),
+            ("DELETE", "models/chat", 405),
+        ):
             reply = await call(server.port, method, f"/v1/{path}")
-            assert (reply.status, reply.json()["error"]["type"]) == (status, "invalid_request_error")
+            assert (reply.status, reply.json()["error"]["type"]) == (
+                status,
+                "invalid_request_error",
+            )
 
 
 @on_uvloop
@@ -496,7 +650,11 @@ async def test_a_model_that_goes_away_is_503() -> None:
 async def test_a_reader_that_cannot_keep_up_pauses_the_generation() -> None:
     async with language_server() as (core, server):
         client = await Client.connect(server.port)
-        client.request("POST", "/v1/chat/completions", json.dumps({"model": "chat", "messages": USER, "stream": True}).encode())
+        client.request(
+            "POST",
+            "/v1/chat/completions",
+            json.dumps({"model": "chat", "messages": USER, "stream": True}).encode(),
+        )
         _, held = await core.next_call()
         paused = asyncio.Event()
         held.stream.on_flow(lambda is_paused: paused.set() if is_paused else None)

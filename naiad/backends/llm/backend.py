@@ -1,4 +1,5 @@
-"""`backend: "llm"`: a language model from a checkpoint, with in-flight batching; docs/llm-backend.md lists its tensors.
+"""`backend: "llm"`: a language model from a checkpoint, with in-flight batching;
+                  docs/llm-backend.md lists its tensors.
 
 In:  a prompt (text, messages or tokens) and sampling parameters. Out: a response per step, or one.
 """
@@ -88,9 +89,20 @@ class LlmBackend:
         inputs = Inputs(request)
         is_streamed = inputs.flag("stream")
         if is_streamed and not self._is_decoupled:
-            raise invalid_arg("input 'stream' is true, but the model's transaction policy is not decoupled")
-        values = {**self._defaults, **read_json_object("sampling_parameters", inputs.text("sampling_parameters") or "{}")}
-        values.update({name: value for name, value in request.parameters.items() if not is_forwarded_header(name)})
+            raise invalid_arg(
+                "input 'stream' is true, but the model's transaction policy is not decoupled"
+            )
+        values = {
+            **self._defaults,
+            **read_json_object("sampling_parameters", inputs.text("sampling_parameters") or "{}"),
+        }
+        values.update(
+            {
+                name: value
+                for name, value in request.parameters.items()
+                if not is_forwarded_header(name)
+            }
+        )
         for name in ("stop", "bad_words"):
             if name in inputs:
                 values[name] = inputs.texts(name)
@@ -105,7 +117,14 @@ class LlmBackend:
         )
         if inputs.flag("exclude_input_in_output", True):
             text = ""
-        form = TensorForm(self._service, is_streamed, request.requested_outputs, text, parameters.n, parameters.logprobs is not None)
+        form = TensorForm(
+            self._service,
+            is_streamed,
+            request.requested_outputs,
+            text,
+            parameters.n,
+            parameters.logprobs is not None,
+        )
         return Generation(generation, form, form.text_encoder)
 
     def _prompt(self, inputs: Inputs) -> tuple[str, list[int]]:
@@ -113,7 +132,9 @@ class LlmBackend:
         assert self._service is not None
         given = [name for name in PROMPTS if name in inputs]
         if len(given) != 1:
-            raise invalid_arg(f"expected one of the inputs {', '.join(PROMPTS)}, got {' and '.join(given) or 'none'}")
+            raise invalid_arg(
+                f"expected one of the inputs {', '.join(PROMPTS)}, got {' and '.join(given) or 'none'}"
+            )
         if given[0] == "input_ids":
             return "", inputs.integers("input_ids") or []
         text = inputs.text(given[0]) or ""
@@ -133,13 +154,23 @@ def read_messages(text: str) -> list[dict[str, Any]]:
 class TensorForm:
     """`AnswerForm` of naiad.backends.llm.pending_response, with the outputs that were asked for."""
 
-    def __init__(self, service: LlmService, is_streamed: bool, wanted: list[str], prefix: str, n: int, has_logprobs: bool) -> None:
+    def __init__(
+        self,
+        service: LlmService,
+        is_streamed: bool,
+        wanted: list[str],
+        prefix: str,
+        n: int,
+        has_logprobs: bool,
+    ) -> None:
         self.is_streamed = is_streamed
         self._service = service
         self._wanted = frozenset(wanted)
         self._prefixes = dict.fromkeys(range(n), prefix) if prefix else {}
         self._is_plain = not wanted and not has_logprobs
-        self.text_encoder: TextEncoder | None = encode_text if self._is_plain and is_streamed and n == 1 and not prefix else None
+        self.text_encoder: TextEncoder | None = (
+            encode_text if self._is_plain and is_streamed and n == 1 and not prefix else None
+        )
         self._has_index = n > 1
         self._has_logprobs = has_logprobs
 
@@ -148,7 +179,12 @@ class TensorForm:
         has_end = any(piece.finish_reason is not None for piece in pieces)
         if self._is_plain and not has_end and not any(piece.text for piece in pieces):
             return None
-        outputs = [text_tensor("text_output", [self._prefixes.pop(piece.index, "") + piece.text for piece in pieces])]
+        outputs = [
+            text_tensor(
+                "text_output",
+                [self._prefixes.pop(piece.index, "") + piece.text for piece in pieces],
+            )
+        ]
         if self._wanted or has_end:
             outputs.append(text_tensor("finish_reason", [_reason(piece) for piece in pieces]))
         if self._wanted or self._has_index:
@@ -164,7 +200,9 @@ class TensorForm:
         tokens = [token for piece in progress.pieces for token in piece.token_ids]
         return [
             number_tensor("token_ids", "INT32", tokens),
-            number_tensor("num_token_ids", "INT32", [len(piece.token_ids) for piece in progress.pieces]),
+            number_tensor(
+                "num_token_ids", "INT32", [len(piece.token_ids) for piece in progress.pieces]
+            ),
             number_tensor("num_input_tokens", "UINT32", [progress.num_prompt_tokens]),
             number_tensor("num_cached_tokens", "UINT32", [progress.num_cached_tokens]),
             number_tensor("num_output_tokens", "UINT32", [sum(progress.num_output_tokens)]),
@@ -172,7 +210,12 @@ class TensorForm:
 
     def _logprobs(self, piece: Piece) -> str:
         entries = [self._service.token_logprob(entry) for entry in piece.logprobs]
-        return json.dumps([{**_described(entry), "top": [_described(other) for other in entry.top]} for entry in entries])
+        return json.dumps(
+            [
+                {**_described(entry), "top": [_described(other) for other in entry.top]}
+                for entry in entries
+            ]
+        )
 
 
 def encode_text(text: str) -> list[Tensor]:

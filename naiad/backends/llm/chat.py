@@ -1,6 +1,8 @@
-"""Chat prompts of a model that is served: which template, what clients send made fit for it, where checkpoints keep theirs.
+"""Chat prompts of a model that is served: which template, what clients send made fit for it, where
+checkpoints keep theirs.
 
-In:  messages as OpenAI's API has them, tools, further variables. Out: text, special tokens included (naiad.llm.text.chat_template renders).
+In:  messages as OpenAI's API has them, tools, further variables. Out: text, special tokens included
+     (naiad.llm.text.chat_template renders).
 Rule: whatever a template does with a conversation is the request's error.
 """
 
@@ -19,9 +21,12 @@ RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "self"})
 
 class ChatTemplates:
     def __init__(self, sources: dict[str, str], special_tokens: dict[str, str]) -> None:
-        """`sources`: `default`, and perhaps `tool_use` for conversations with tools. Raises NaiadError for one that cannot be read."""
+        """`sources`: `default`, and perhaps `tool_use` for conversations with tools. Raises
+        NaiadError for one that cannot be read."""
         self._special_tokens = special_tokens
-        self._templates = {name: ChatTemplate(source, special_tokens) for name, source in sources.items()}
+        self._templates = {
+            name: ChatTemplate(source, special_tokens) for name, source in sources.items()
+        }
 
     def render(
         self,
@@ -32,29 +37,41 @@ class ChatTemplates:
         override: str | None = None,
     ) -> str:
         """Raises NaiadError."""
-        template = ChatTemplate(override, self._special_tokens) if override else self._choose(has_tools=bool(tools))
+        template = (
+            ChatTemplate(override, self._special_tokens)
+            if override
+            else self._choose(has_tools=bool(tools))
+        )
         for name in arguments or {}:
             if name in RESERVED:
                 raise invalid_arg(f"'{name}' cannot be an argument of the chat template")
         try:
             return template.render(
-                [_normalized(message) for message in messages], tools or None, add_generation_prompt, **(arguments or {})
+                [_normalized(message) for message in messages],
+                tools or None,
+                add_generation_prompt,
+                **(arguments or {}),
             )
         except NaiadError:
             raise
         except Exception as error:
-            raise invalid_arg(f"the model's chat template fails on the messages: {type(error).__name__}: {error}") from None
+            raise invalid_arg(
+                f"the model's chat template fails on the messages: {type(error).__name__}: {error}"
+            ) from None
 
     def _choose(self, *, has_tools: bool) -> ChatTemplate:
         if has_tools and "tool_use" in self._templates:
             return self._templates["tool_use"]
         if "default" not in self._templates:
-            raise invalid_arg("the checkpoint has no chat template; send a text prompt, or set the model's 'chat_template' parameter")
+            raise invalid_arg(
+                "the checkpoint has no chat template; send a text prompt, or set the model's 'chat_template' parameter"
+            )
         return self._templates["default"]
 
 
 def _normalized(message: dict[str, Any]) -> dict[str, Any]:
-    """Text parts become one string and a call's arguments an object: what templates are written for."""
+    """Text parts become one string and a call's arguments an object: what templates are written
+    for."""
     result = dict(message)
     content = result.get("content")
     if isinstance(content, list):
@@ -88,13 +105,18 @@ def _normalized_call(call: Any) -> Any:
 
 
 def read_chat_templates(checkpoint: Path, override: Path | None = None) -> ChatTemplates:
-    """Of a Hugging Face folder or a GGUF file; without any, `render` says so. Raises NaiadError for an override that cannot be read."""
-    templates, special_tokens = _from_gguf(checkpoint) if checkpoint.is_file() else _from_folder(checkpoint)
+    """Of a Hugging Face folder or a GGUF file; without any, `render` says so. Raises NaiadError for
+    an override that cannot be read."""
+    templates, special_tokens = (
+        _from_gguf(checkpoint) if checkpoint.is_file() else _from_folder(checkpoint)
+    )
     if override is not None:
         try:
             templates = {"default": override.read_text()}
         except OSError as error:
-            raise invalid_arg(f"parameter 'chat_template' names '{override.name}', which cannot be read: {error.strerror}") from None
+            raise invalid_arg(
+                f"parameter 'chat_template' names '{override.name}', which cannot be read: {error.strerror}"
+            ) from None
     return ChatTemplates(templates, special_tokens)
 
 
@@ -105,7 +127,10 @@ def _from_folder(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     special_tokens = {name: text for name, text in tokens.items() if text}
     file = folder / "chat_template.jinja"
     if file.exists():
-        named = {path.stem: path.read_text() for path in (folder / "additional_chat_templates").glob("*.jinja")}
+        named = {
+            path.stem: path.read_text()
+            for path in (folder / "additional_chat_templates").glob("*.jinja")
+        }
         return {**named, "default": file.read_text()}, special_tokens
     return _named(config.get("chat_template")), special_tokens
 
@@ -114,7 +139,11 @@ def _named(value: Any) -> dict[str, str]:
     if isinstance(value, str):
         return {"default": value}
     if isinstance(value, list):
-        return {entry["name"]: entry["template"] for entry in value if isinstance(entry, dict) and "name" in entry and "template" in entry}
+        return {
+            entry["name"]: entry["template"]
+            for entry in value
+            if isinstance(entry, dict) and "name" in entry and "template" in entry
+        }
     return {}
 
 
@@ -130,7 +159,12 @@ def _from_gguf(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     metadata = GgufFile(path).metadata
     tokens = metadata.get("tokenizer.ggml.tokens", [])
     special_tokens: dict[str, str] = {}
-    for name, key in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
+    for name, key in (
+        ("bos_token", "bos"),
+        ("eos_token", "eos"),
+        ("unk_token", "unknown"),
+        ("pad_token", "padding"),
+    ):
         index = metadata.get(f"tokenizer.ggml.{key}_token_id")
         if isinstance(index, int) and 0 <= index < len(tokens):
             special_tokens[name] = tokens[index]

@@ -1,7 +1,8 @@
 """What a config calls its checkpoint -> a path on this machine.
 
-A folder, a .gguf file, a name that `naiad pull` knows (found in the user's cache), or an id on the Hugging Face hub, which is
-downloaded as HF_HOME, HF_TOKEN (or PRIVATE_REPO_TOKEN), HF_ENDPOINT and HF_HUB_OFFLINE say.
+A folder, a .gguf file, a name that `naiad pull` knows (found in the user's cache), or an id on the
+Hugging Face hub, which is downloaded as HF_HOME, HF_TOKEN (or PRIVATE_REPO_TOKEN), HF_ENDPOINT and
+HF_HUB_OFFLINE say.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
 PULLED = {"smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 """Names of `naiad pull` -> their files in the cache."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt", "*.gguf", "openvino_*"]
+HUB_FILES = [
+    "*.safetensors",
+    "*.json",
+    "*.jinja",
+    "tokenizer.model",
+    "*.txt",
+    "*.gguf",
+    "openvino_*",
+]
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -40,7 +49,9 @@ def find_checkpoint(text: str, bases: list[Path]) -> Path:
         return path
     if _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
         return _one_file(download(text))
-    raise not_found(f"no checkpoint '{text}': expected a folder, a .gguf file, a name of `naiad pull` or the id of a hub repository")
+    raise not_found(
+        f"no checkpoint '{text}': expected a folder, a .gguf file, a name of `naiad pull` or the id of a hub repository"
+    )
 
 
 def _one_file(path: Path) -> Path:
@@ -50,7 +61,9 @@ def _one_file(path: Path) -> Path:
         if len(files) == 1:
             return files[0]
         if files:
-            raise invalid_arg(f"checkpoint '{path.name}' holds {len(files)} GGUF files, expected one; name the file")
+            raise invalid_arg(
+                f"checkpoint '{path.name}' holds {len(files)} GGUF files, expected one; name the file"
+            )
     return path
 
 
@@ -58,19 +71,33 @@ def download(hub_id: str) -> Path:
     """Resumes what was begun; shows progress on a terminal. Raises NaiadError."""
     try:
         import huggingface_hub
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+        )
     except ImportError:
-        raise invalid_arg(f"checkpoint '{hub_id}' looks like a hub id, which needs huggingface_hub: pip install 'naiad[llm]'") from None
+        raise invalid_arg(
+            f"checkpoint '{hub_id}' looks like a hub id, which needs huggingface_hub: pip install 'naiad[llm]'"
+        ) from None
     token = os.environ.get("HF_TOKEN") or os.environ.get("PRIVATE_REPO_TOKEN") or None
     try:
-        return Path(huggingface_hub.snapshot_download(hub_id, token=token, allow_patterns=HUB_FILES))
+        return Path(
+            huggingface_hub.snapshot_download(hub_id, token=token, allow_patterns=HUB_FILES)
+        )
     except RepositoryNotFoundError:
-        raise not_found(f"the hub has no repository '{hub_id}', or it is private and the token does not open it") from None
+        raise not_found(
+            f"the hub has no repository '{hub_id}', or it is private and the token does not open it"
+        ) from None
     except LocalEntryNotFoundError:
-        raise unavailable(f"'{hub_id}' is not in the local cache and the hub cannot be reached") from None
+        raise unavailable(
+            f"'{hub_id}' is not in the local cache and the hub cannot be reached"
+        ) from None
     except (HfHubHTTPError, OSError) as error:
         raise _failed(hub_id, error) from None
 
 
 def _failed(hub_id: str, error: Exception) -> NaiadError:
-    return unavailable(f"downloading '{hub_id}' failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    return unavailable(
+        f"downloading '{hub_id}' failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    )

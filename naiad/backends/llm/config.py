@@ -1,6 +1,8 @@
-"""Inputs and outputs that a language backend adds to a config, and the decoupled policy, unless the config says otherwise.
+"""Inputs and outputs that a language backend adds to a config, and the decoupled policy, unless the
+config says otherwise.
 
-In:  LoadArguments.model_config. Out: the completed fields as JSON, for ConfiguringBackend.complete_config.
+In:  LoadArguments.model_config. Out: the completed fields as JSON, for
+     ConfiguringBackend.complete_config.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import msgspec
 from naiad.core.work import LoadArguments
 
 
-def tensor(name: str, data_type: str, dims: list[int], *, is_optional: bool = False) -> dict[str, Any]:
+def tensor(
+    name: str, data_type: str, dims: list[int], *, is_optional: bool = False
+) -> dict[str, Any]:
     fields: dict[str, Any] = {"name": name, "data_type": data_type, "dims": dims}
     return {**fields, "optional": True} if is_optional else fields
 
 
-def complete(arguments: LoadArguments, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> bytes:
+def complete(
+    arguments: LoadArguments, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]
+) -> bytes:
     """What the config has already stays as it is written."""
     config: dict[str, Any] = msgspec.json.decode(arguments.model_config)
     fields: dict[str, Any] = {"max_batch_size": 0}

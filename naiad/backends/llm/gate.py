@@ -1,9 +1,10 @@
 """Keeps the work loop from asking for the interpreter while the engine's thread launches a step.
 
-Launching lets go of the interpreter at every kernel, hundreds of times. A thread that waits for it is woken each time, mostly in vain, and
-each time that costs the launching thread more than the kernel's launch: the device runs out of work, and every stream waits.
-What the work loop has to do can as well be done while the device works. So its messages stay in the channel, and what it has read
-already waits here.
+Launching lets go of the interpreter at every kernel, hundreds of times. A thread that waits for it
+is woken each time, mostly in vain, and each time that costs the launching thread more than the
+kernel's launch: the device runs out of work, and every stream waits. What the work loop has to do
+can as well be done while the device works. So its messages stay in the channel, and what it has
+read already waits here.
 Rule: the engine's thread closes and opens.
 """
 

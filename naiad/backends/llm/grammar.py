@@ -1,8 +1,10 @@
-"""Structured output: what a request says of its answer becomes a grammar, and that a token mask per step.
+"""Structured output: what a request says of its answer becomes a grammar, and that a token mask per
+step.
 
-In:  a GrammarCall. Out: naiad.llm.generation.Grammar for the native engine, compiled by xgrammar for the model's vocabulary; EbnfGrammar
-for the OpenVINO engine, which has that library inside. Both are made of the text that naiad.llm.grammar writes, so what is wrong with a
-grammar is the request's INVALID_ARG on both, in the same words.
+In:  a GrammarCall. Out: naiad.llm.generation.Grammar for the native engine, compiled by xgrammar
+     for the model's vocabulary; EbnfGrammar for the OpenVINO engine, which has that library inside.
+     Both are made of the text that naiad.llm.grammar writes, so what is wrong with a grammar is the
+     request's INVALID_ARG on both, in the same words.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from naiad.llm.grammar.schema import MAX_TEXT, schema_rules
 KINDS = ("json_object", "json_schema", "regex", "ebnf", "structural_tag")
 MAX_CACHE_BYTES = 256 << 20
 OPENVINO_LIMITS = (256, 512)
-"""Characters of a text that has a limit; places for any character. OpenVINO compiles between two steps, while all others wait."""
+"""Characters of a text that has a limit; places for any character. OpenVINO compiles between two
+steps, while all others wait."""
 
 
 class GrammarCompiler:
@@ -45,7 +48,11 @@ class GrammarCompiler:
             raise invalid_arg(f"grammar kind is '{call.kind}', expected one of {', '.join(KINDS)}")
         is_openvino = self._model.engine_name == "openvino"
         try:
-            text = "" if call.kind == "structural_tag" else grammar_text(call, *(OPENVINO_LIMITS if is_openvino else ()))
+            text = (
+                ""
+                if call.kind == "structural_tag"
+                else grammar_text(call, *(OPENVINO_LIMITS if is_openvino else ()))
+            )
         except ValueError as error:
             raise _refusal(call, error) from None
         if is_openvino:
@@ -67,23 +74,35 @@ class GrammarCompiler:
         model = self._model
         if find_spec("xgrammar") is None:
             raise invalid_arg("structured output needs xgrammar: pip install 'naiad[grammar]'")
-        from naiad.llm.text.tokenizer import Tokenizer  # schemas are read without the package `tokenizers`, too
+        # schemas are read without the package `tokenizers`, too
+        from naiad.llm.text.tokenizer import Tokenizer
 
         if not isinstance(model.tokenizer, Tokenizer):
             raise invalid_arg("structured output needs the model's tokenizer")
         import xgrammar
 
         tokenizer = model.tokenizer
-        # Special tokens must stay out of strings: their text would be skipped on the way to the client.
+        # Special tokens must stay out of strings: their text would be skipped on the way to the
+        # client.
         words = [
-            "" if token in tokenizer.special_token_ids else tokenizer.backend.id_to_token(token) or ""
+            ""
+            if token in tokenizer.special_token_ids
+            else tokenizer.backend.id_to_token(token) or ""
             for token in range(tokenizer.vocab_size)
         ]
         ends = list(tokenizer.eos_token_ids)
         self._has_end = bool(ends)
-        kind = xgrammar.VocabType.BYTE_LEVEL if tokenizer.is_byte_level else xgrammar.VocabType.BYTE_FALLBACK
-        information = xgrammar.TokenizerInfo(words, kind, vocab_size=model.vocab_size, stop_token_ids=ends or None)
-        self._compiler = xgrammar.GrammarCompiler(information, max_threads=1, cache_limit_bytes=MAX_CACHE_BYTES)
+        kind = (
+            xgrammar.VocabType.BYTE_LEVEL
+            if tokenizer.is_byte_level
+            else xgrammar.VocabType.BYTE_FALLBACK
+        )
+        information = xgrammar.TokenizerInfo(
+            words, kind, vocab_size=model.vocab_size, stop_token_ids=ends or None
+        )
+        self._compiler = xgrammar.GrammarCompiler(
+            information, max_threads=1, cache_limit_bytes=MAX_CACHE_BYTES
+        )
 
     def _compile(self, call: GrammarCall, text: str) -> Any:
         if call.kind == "structural_tag":
@@ -102,7 +121,8 @@ def grammar_text(call: GrammarCall, max_text: int = MAX_TEXT, max_wide: int = MA
 def _rules(call: GrammarCall, max_text: int) -> Rules:
     match call.kind:
         case "json_object":
-            return schema_rules({"type": "object"})  # OpenAI promises an object, where JSON in general may be a bare number
+            # OpenAI promises an object, where JSON in general may be a bare number
+            return schema_rules({"type": "object"})
         case "json_schema":
             return schema_rules(plain_schema(json.loads(call.value)), max_text)
         case "regex":

@@ -1,9 +1,12 @@
-"""The engine's thread in a worker: requests from the work loop go in, steps are made, one message per step goes out.
+"""The engine's thread in a worker: requests from the work loop go in, steps are made, one message
+per step goes out.
 
 In:  `submit`, from the work loop's thread. Out: Runtime.respond_many, from the engine's thread.
-Rules: only this thread touches the engine. While the device has work, the next step is launched before the tokens of the last one are
-handed out: nothing that can wait stands before a launch. Cancellations are seen before every step. A step that fails is the open
-requests' error; an engine that fails again and again, or a device that is lost, ends the process: the server restarts it.
+Rules: only this thread touches the engine. While the device has work, the next step is launched
+       before the tokens of the last one are handed out: nothing that can wait stands before a
+       launch. Cancellations are seen before every step. A step that fails is the open requests'
+       error; an engine that fails again and again, or a device that is lost, ends the process: the
+       server restarts it.
 """
 
 from __future__ import annotations
@@ -29,12 +32,19 @@ MAX_FAILED_STEPS = 3
 """In a row; then the process is not worth keeping."""
 METRICS_INTERVAL_S = 0.25
 SWITCH_INTERVAL_S = 0.001
-"""How long another thread of the worker may keep the interpreter when a step's tokens are there: Python's own 5 ms are a whole step."""
+"""How long another thread of the worker may keep the interpreter when a step's tokens are there:
+Python's own 5 ms are a whole step."""
 _CANCELLED = cancelled("the request was cancelled")
 
 
 class EngineHost:
-    def __init__(self, model: OpenModel, runtime: Runtime, metrics: EngineMetrics, thread: EngineThread | None = None) -> None:
+    def __init__(
+        self,
+        model: OpenModel,
+        runtime: Runtime,
+        metrics: EngineMetrics,
+        thread: EngineThread | None = None,
+    ) -> None:
         """`thread`: the one that opened the model."""
         self.model = model
         self._runtime = runtime
@@ -67,13 +77,15 @@ class EngineHost:
         return self._thread.is_alive()
 
     def submit(self, request: GenerationRequest, answer: Answer) -> None:
-        """`request.id` must be unique among the open ones. Refusals are answered by the engine's thread too."""
+        """`request.id` must be unique among the open ones. Refusals are answered by the engine's
+        thread too."""
         with self._arrived:
             self._intake.append((request, answer))
             self._arrived.notify()
 
     def cancel(self, request_id: str) -> None:
-        """For cancellations that the server does not know of; it is answered as any other cancelled request is."""
+        """For cancellations that the server does not know of; it is answered as any other cancelled
+        request is."""
         with self._arrived:
             self._unwanted.append(request_id)
 
@@ -91,11 +103,17 @@ class EngineHost:
             self._hand_out()
         except BaseException as error:
             # Nobody would ever answer: better a new process.
-            self._runtime.log("ERROR", f"the engine's thread failed: {type(error).__name__}: {error}", "llm_host.py", 0)
+            self._runtime.log(
+                "ERROR",
+                f"the engine's thread failed: {type(error).__name__}: {error}",
+                "llm_host.py",
+                0,
+            )
             os._exit(1)
 
     def _take_in(self) -> None:
-        """Waits only when there is nothing to do: for a request, or for the time to show metrics."""
+        """Waits only when there is nothing to do: for a request, or for the time to show
+        metrics."""
         with self._arrived:
             if not self.model.engine.has_work:
                 self._await_arrivals()
@@ -107,8 +125,16 @@ class EngineHost:
             except NaiadError as error:
                 refusals.append((answer.handle, error_response(error), True))
             except Exception as error:
-                self._runtime.log("ERROR", f"submit failed: {type(error).__name__}: {error}", "llm_host.py", 0)
-                refusals.append((answer.handle, error_response(internal(f"{type(error).__name__}: {error}")), True))
+                self._runtime.log(
+                    "ERROR", f"submit failed: {type(error).__name__}: {error}", "llm_host.py", 0
+                )
+                refusals.append(
+                    (
+                        answer.handle,
+                        error_response(internal(f"{type(error).__name__}: {error}")),
+                        True,
+                    )
+                )
             else:
                 self._open[request.id] = answer
             self._metrics.is_stale = True
@@ -124,7 +150,9 @@ class EngineHost:
                 return
             self._arrived.wait(wait_s)
         if window.wait_s:
-            self._arrived.wait_for(lambda: len(self._intake) >= window.num_expected or self._is_stopping, window.wait_s)
+            self._arrived.wait_for(
+                lambda: len(self._intake) >= window.num_expected or self._is_stopping, window.wait_s
+            )
 
     def _drop_cancelled(self) -> None:
         while self._unwanted:
@@ -204,7 +232,9 @@ class EngineHost:
         failure = error_response(internal(words))
         for request_id in self._open:
             self.model.engine.cancel(request_id)
-        self._runtime.respond_many([(answer.handle, failure, True) for answer in self._open.values()])
+        self._runtime.respond_many(
+            [(answer.handle, failure, True) for answer in self._open.values()]
+        )
         self._open.clear()
         if self._num_failed_steps >= MAX_FAILED_STEPS or is_device_lost(error):
             os._exit(1)
@@ -230,4 +260,8 @@ def error_response(error: NaiadError) -> WorkResponse:
 def is_device_lost(error: Exception) -> bool:
     """After these every further call to the GPU fails in the same way."""
     words = str(error)
-    return "CUDA error" in words or "device-side assert" in words or type(error).__name__ == "AcceleratorError"
+    return (
+        "CUDA error" in words
+        or "device-side assert" in words
+        or type(error).__name__ == "AcceleratorError"
+    )

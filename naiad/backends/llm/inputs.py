@@ -1,4 +1,5 @@
-"""The input tensors of one request to a language model, by name: scalars, strings, lists. Batch dimensions of one are looked through."""
+"""The input tensors of one request to a language model, by name: scalars, strings, lists. Batch
+dimensions of one are looked through."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ class Inputs:
 
     def texts(self, name: str) -> list[str]:
         array = self.array(name)
-        return [] if array is None else [_decoded(name, element) for element in array.ravel().tolist()]
+        return (
+            [] if array is None else [_decoded(name, element) for element in array.ravel().tolist()]
+        )
 
     def text(self, name: str) -> str | None:
         """Of a tensor with one element. Raises NaiadError."""
@@ -71,6 +74,15 @@ def text_tensor(name: str, values: list[str]) -> Tensor:
     return Tensor(name, "BYTES", [len(values)], encode_byte_strings(values))
 
 
-def number_tensor(name: str, datatype: str, values: list[int] | list[float], shape: list[int] | None = None) -> Tensor:
-    dtype = {"INT32": np.int32, "UINT32": np.uint32, "INT64": np.int64, "FP32": np.float32}[datatype]
-    return Tensor(name, datatype, [len(values)] if shape is None else shape, np.asarray(values, dtype).tobytes())
+def number_tensor(
+    name: str, datatype: str, values: list[int] | list[float], shape: list[int] | None = None
+) -> Tensor:
+    dtype = {"INT32": np.int32, "UINT32": np.uint32, "INT64": np.int64, "FP32": np.float32}[
+        datatype
+    ]
+    return Tensor(
+        name,
+        datatype,
+        [len(values)] if shape is None else shape,
+        np.asarray(values, dtype).tobytes(),
+    )

@@ -1,8 +1,10 @@
-"""A language model's numbers in /metrics, under vLLM's and TensorRT-LLM's names, which dashboards and gateways know.
+"""A language model's numbers in /metrics, under vLLM's and TensorRT-LLM's names, which dashboards
+and gateways know.
 
-In:  readings of the engine, by its own thread, a few times a second. Out: changes only, as Runtime.metric operations.
-The Gateway API Inference Extension reads vllm:num_requests_waiting, vllm:num_requests_running and vllm:kv_cache_usage_perc (with
-vllm:cache_config_info), or nv_trt_llm_request_metrics and nv_trt_llm_kv_cache_block_metrics.
+In:  readings of the engine, by its own thread, a few times a second. Out: changes only, as
+     Runtime.metric operations. The Gateway API Inference Extension reads vllm:num_requests_waiting,
+     vllm:num_requests_running and vllm:kv_cache_usage_perc (with vllm:cache_config_info), or
+     nv_trt_llm_request_metrics and nv_trt_llm_kv_cache_block_metrics.
 """
 
 from __future__ import annotations
@@ -16,7 +18,24 @@ from naiad.core.statistics import Histogram
 from naiad.core.work import MetricOperation
 from naiad.llm.generation import FinishReason
 
-TOKEN_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0, 100000.0)
+TOKEN_BUCKETS = (
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+    100.0,
+    200.0,
+    500.0,
+    1000.0,
+    2000.0,
+    5000.0,
+    10000.0,
+    20000.0,
+    50000.0,
+    100000.0,
+)
 
 _GAUGES = {
     "vllm:num_requests_running": "Number of requests in model execution batches.",
@@ -58,10 +77,16 @@ _TRT_HISTOGRAMS = {
 
 
 class EngineMetrics:
-    def __init__(self, runtime: Runtime, open_model: OpenModel, model_name: str, model_version: int) -> None:
+    def __init__(
+        self, runtime: Runtime, open_model: OpenModel, model_name: str, model_version: int
+    ) -> None:
         self._runtime = runtime
         self._model = open_model
-        self._labels = {"model": model_name, "version": str(model_version), "model_name": model_name}
+        self._labels = {
+            "model": model_name,
+            "version": str(model_version),
+            "model_name": model_name,
+        }
         self._handles: dict[str, int] = {}
         self._shown: dict[str, float] = {}
         self._shown_counts: dict[str, tuple[list[int], float]] = {}
@@ -103,7 +128,10 @@ class EngineMetrics:
             ("vllm:num_preemptions_total", load.num_preemptions),
             ("vllm:prefix_cache_queries_total", load.prefix_queries),
             ("vllm:prefix_cache_hits_total", load.prefix_hits),
-            *((f"{_SUCCESS[0]} {reason}", statistics.finished[reason]) for reason in (FinishReason.STOP, FinishReason.LENGTH)),
+            *(
+                (f"{_SUCCESS[0]} {reason}", statistics.finished[reason])
+                for reason in (FinishReason.STOP, FinishReason.LENGTH)
+            ),
         ):
             self._count(name, value)
         for name, histogram in (
@@ -129,14 +157,18 @@ class EngineMetrics:
         gained = value - self._shown.get(name, 0.0)
         if gained > 0:
             self._shown[name] = value
-            self._runtime.metric(MetricOperation("increment", self._handles[name], value=float(gained)))
+            self._runtime.metric(
+                MetricOperation("increment", self._handles[name], value=float(gained))
+            )
 
     def _merge(self, name: str, histogram: Histogram) -> None:
         old_counts, old_total = self._shown_counts.get(name, ([0] * len(histogram.counts), 0.0))
         if old_counts != histogram.counts:
             gained = [new - old for new, old in zip(histogram.counts, old_counts, strict=True)]
             self._shown_counts[name] = (list(histogram.counts), histogram.total)
-            operation = MetricOperation("merge", self._handles[name], value=histogram.total - old_total, counts=gained)
+            operation = MetricOperation(
+                "merge", self._handles[name], value=histogram.total - old_total, counts=gained
+            )
             self._runtime.metric(operation)
 
     # Creation.
@@ -158,19 +190,27 @@ class EngineMetrics:
             self._handles[name] = self._metric(family, buckets=bounds.get(name, TOKEN_BUCKETS))
         family = self._family(*_SUCCESS, "COUNTER")
         for reason in (FinishReason.STOP, FinishReason.LENGTH):
-            self._handles[f"{_SUCCESS[0]} {reason}"] = self._metric(family, {"finished_reason": reason.value})
+            self._handles[f"{_SUCCESS[0]} {reason}"] = self._metric(
+                family, {"finished_reason": reason.value}
+            )
         for name, (description, label, kinds) in _TRT_GAUGES.items():
             family = self._family(name, description, "GAUGE")
             for kind in kinds:
                 self._handles[f"{name} {kind}"] = self._metric(family, {label: kind})
         for name, (description, kind) in _TRT_HISTOGRAMS.items():
             family = self._family(name, description, "HISTOGRAM")
-            self._handles[name] = self._metric(family, {"response_metric_type": kind}, TOKEN_BUCKETS)
+            self._handles[name] = self._metric(
+                family, {"response_metric_type": kind}, TOKEN_BUCKETS
+            )
         self._create_constants()
 
     def _create_constants(self) -> None:
         model = self._model
-        config = {"block_size": str(model.block_size), "num_gpu_blocks": str(model.num_kv_blocks), "cache_dtype": "auto"}
+        config = {
+            "block_size": str(model.block_size),
+            "num_gpu_blocks": str(model.num_kv_blocks),
+            "cache_dtype": "auto",
+        }
         info = self._metric(self._family(*_CACHE_CONFIG, "GAUGE"), config)
         self._runtime.metric(MetricOperation("set", info, value=1.0))
         self._set("nv_trt_llm_request_metrics max", model.max_num_seqs)
@@ -178,9 +218,22 @@ class EngineMetrics:
         self._set("nv_trt_llm_kv_cache_block_metrics tokens_per", model.block_size)
 
     def _family(self, name: str, description: str, kind: str) -> int:
-        return int(self._runtime.metric(MetricOperation("create_family", name=name, description=description, metric_kind=kind)))
+        return int(
+            self._runtime.metric(
+                MetricOperation(
+                    "create_family", name=name, description=description, metric_kind=kind
+                )
+            )
+        )
 
-    def _metric(self, family: int, labels: dict[str, str] | None = None, buckets: Iterable[float] | None = None) -> int:
+    def _metric(
+        self,
+        family: int,
+        labels: dict[str, str] | None = None,
+        buckets: Iterable[float] | None = None,
+    ) -> int:
         bounds = None if buckets is None else list(buckets)
-        operation = MetricOperation("create_metric", family, labels={**self._labels, **(labels or {})}, buckets=bounds)
+        operation = MetricOperation(
+            "create_metric", family, labels={**self._labels, **(labels or {})}, buckets=bounds
+        )
         return int(self._runtime.metric(operation))

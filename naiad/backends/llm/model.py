@@ -1,7 +1,8 @@
-"""A language model that was opened: an engine behind one interface, its tokenizer, its chat template, its size.
+"""A language model that was opened: an engine behind one interface, its tokenizer, its chat
+template, its size.
 
-Engines are naiad.llm.engine.Engine (native) and naiad.llm.openvino.engine.OpenvinoEngine. All calls but `encode` and templates are made
-by one thread, the host's.
+Engines are naiad.llm.engine.Engine (native) and naiad.llm.openvino.engine.OpenvinoEngine. All calls
+but `encode` and templates are made by one thread, the host's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class LanguageEngine(Protocol):
     statistics: EngineStatistics
 
     def submit(self, request: GenerationRequest) -> None:
-        """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too many wait already."""
+        """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too
+        many wait already."""
         ...
 
     def cancel(self, request_id: str) -> None: ...
@@ -69,10 +71,15 @@ class OpenModel(msgspec.Struct, eq=False):
     """native or openvino."""
 
     def token_text(self, token: int) -> str:
-        return "" if self.tokenizer is None else self.tokenizer.decode([token], skip_special_tokens=False)
+        return (
+            ""
+            if self.tokenizer is None
+            else self.tokenizer.decode([token], skip_special_tokens=False)
+        )
 
     def token_bytes(self, token: int) -> bytes:
-        """What the token stands for; of a tokenizer that is not byte-level, the bytes of its text."""
+        """What the token stands for; of a tokenizer that is not byte-level, the bytes of its
+        text."""
         if self.tokenizer is not None and self.tokenizer.is_byte_level:
             return self.tokenizer.token_bytes(token)
         return self.token_text(token).encode()

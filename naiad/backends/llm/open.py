@@ -1,7 +1,9 @@
-"""Options -> a language model that is ready, on the engine that fits the checkpoint and the machine.
+"""Options -> a language model that is ready, on the engine that fits the checkpoint and the
+machine.
 
-OpenVINO is the choice for GGUF and for its own IR where there is no GPU and it is installed; everything else is native.
-Heavy libraries are imported by the engine that needs them, in the worker.
+OpenVINO is the choice for GGUF and for its own IR where there is no GPU and it is installed;
+everything else is native. Heavy libraries are imported by the engine that needs them, in the
+worker.
 """
 
 from __future__ import annotations
@@ -24,12 +26,16 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
     """Raises NaiadError."""
     path = find_checkpoint(options.checkpoint or ".", bases)
     template = _find_file(options.chat_template, bases) if options.chat_template else None
-    engine = options.engine if options.engine != "auto" else choose_engine(path, options.settings.device)
+    engine = (
+        options.engine if options.engine != "auto" else choose_engine(path, options.settings.device)
+    )
     chat = read_chat_templates(path, template)
     log(f"opening '{path.name}' on the {engine} engine")
     if engine == "openvino":
         if find_spec("openvino_genai") is None:
-            raise invalid_arg("the openvino engine needs openvino-genai: pip install 'naiad[openvino-llm]'")
+            raise invalid_arg(
+                "the openvino engine needs openvino-genai: pip install 'naiad[openvino-llm]'"
+            )
         from naiad.llm.openvino.engine import open_openvino
 
         openvino = open_openvino(path, options.settings, num_threads)
@@ -38,11 +44,15 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
             openvino.block_size, openvino.num_kv_blocks, "openvino",
         )  # fmt: skip
     if find_spec("torch") is None:
-        raise invalid_arg(f"checkpoint '{path.name}' needs the native engine, and that needs torch: pip install 'naiad[llm]'")
+        raise invalid_arg(
+            f"checkpoint '{path.name}' needs the native engine, and that needs torch: pip install 'naiad[llm]'"
+        )
     return _open_native(path, options, chat, num_threads, log)
 
 
-def _open_native(path: Path, options: LlmOptions, chat: ChatTemplates, num_threads: int, log: Log) -> OpenModel:
+def _open_native(
+    path: Path, options: LlmOptions, chat: ChatTemplates, num_threads: int, log: Log
+) -> OpenModel:
     import torch
 
     from naiad.llm.start.load import load_engine
@@ -68,14 +78,23 @@ def choose_engine(path: Path, device: str) -> str:
     is_ir = path.is_dir() and (path / OPENVINO_MODEL).exists()
     if is_ir:
         return "openvino"
-    if path.suffix == ".gguf" and device in ("auto", "cpu") and find_spec("openvino_genai") is not None and not _has_gpu(device):
+    if (
+        path.suffix == ".gguf"
+        and device in ("auto", "cpu")
+        and find_spec("openvino_genai") is not None
+        and not _has_gpu(device)
+    ):
         return "openvino"
     return "native"
 
 
 def _has_gpu(device: str) -> bool:
     """Asks without touching the device: a worker that only runs OpenVINO needs no CUDA context."""
-    return device == "auto" and find_spec("torch") is not None and any(Path("/dev").glob("nvidia[0-9]*"))
+    return (
+        device == "auto"
+        and find_spec("torch") is not None
+        and any(Path("/dev").glob("nvidia[0-9]*"))
+    )
 
 
 def _find_file(text: str, bases: list[Path]) -> Path:

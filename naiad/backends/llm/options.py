@@ -1,6 +1,7 @@
 """`parameters` of a config.pbtxt -> what to open, with which engine, with which settings.
 
-Rule: a value that still reads `${...}` was left unset by the template tool; what is not known is refused by its name.
+Rule: a value that still reads `${...}` was left unset by the template tool; what is not known is
+      refused by its name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from naiad.llm.engine_settings import EngineSettings
 
 ENGINES = ("auto", "native", "openvino")
 SETTING_NAMES = frozenset(field.name for field in msgspec.structs.fields(EngineSettings))
-OWN_NAMES = frozenset({"checkpoint", "engine", "chat_template", "sampling_defaults", "num_threads", "adapter"})
+OWN_NAMES = frozenset(
+    {"checkpoint", "engine", "chat_template", "sampling_defaults", "num_threads", "adapter"}
+)
 
 
 class LlmOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,14 +50,18 @@ def read_options(config: ServedConfig) -> LlmOptions:
             raise unknown_name(config.name, name)
     engine = given.get("engine", "auto")
     if engine not in ENGINES:
-        raise invalid_arg(f"parameter 'engine' of model '{config.name}' is '{engine}', expected one of {', '.join(ENGINES)}")
+        raise invalid_arg(
+            f"parameter 'engine' of model '{config.name}' is '{engine}', expected one of {', '.join(ENGINES)}"
+        )
     defaults = read_json_object("sampling_defaults", given.get("sampling_defaults", "{}"))
     read_sampling(defaults)
     return LlmOptions(
         checkpoint=given.get("checkpoint", ""),
         engine=engine,
         chat_template=given.get("chat_template", ""),
-        settings=read_settings(config.name, {name: value for name, value in given.items() if name in SETTING_NAMES}),
+        settings=read_settings(
+            config.name, {name: value for name, value in given.items() if name in SETTING_NAMES}
+        ),
         sampling_defaults=defaults,
         num_threads=config.integer("num_threads", 0),
     )
@@ -63,12 +70,16 @@ def read_options(config: ServedConfig) -> LlmOptions:
 def read_settings(model_name: str, values: Mapping[str, Any]) -> EngineSettings:
     """Numbers and switches may be text. Raises NaiadError with the parameter's name."""
     try:
-        settings = msgspec.convert({name: _plain(value) for name, value in values.items()}, EngineSettings, strict=False)
+        settings = msgspec.convert(
+            {name: _plain(value) for name, value in values.items()}, EngineSettings, strict=False
+        )
     except msgspec.ValidationError as error:
         words, _, place = str(error).partition(" - at `$.")
         name = place.rstrip("`")
         shown = values.get(name)
-        raise invalid_arg(f"parameter '{name}' of model '{model_name}' is '{shown}': {words[:1].lower()}{words[1:]}") from None
+        raise invalid_arg(
+            f"parameter '{name}' of model '{model_name}' is '{shown}': {words[:1].lower()}{words[1:]}"
+        ) from None
     settings.check()
     return settings
 
@@ -82,4 +93,6 @@ def _plain(value: Any) -> Any:
 def unknown_name(model_name: str, name: str) -> Exception:
     close = difflib.get_close_matches(name, [*OWN_NAMES, *SETTING_NAMES], n=1, cutoff=0.7)
     hint = f"; did you mean '{close[0]}'?" if close else ""
-    return invalid_arg(f"model '{model_name}' has a parameter '{name}', which the llm backend does not know{hint}")
+    return invalid_arg(
+        f"model '{model_name}' has a parameter '{name}', which the llm backend does not know{hint}"
+    )

@@ -1,7 +1,9 @@
 """What the completions of one request have gained, gathered from engine steps until it is sent.
 
-In:  TokenOutput. Out: a Progress, which an AnswerForm (one per request, made by its backend) turns into output tensors.
-Rule: what is not sent is kept and merged: for answers that are not streamed, for slow readers, for pieces without text.
+In:  TokenOutput. Out: a Progress, which an AnswerForm (one per request, made by its backend) turns
+     into output tensors.
+Rule: what is not sent is kept and merged: for answers that are not streamed, for slow readers, for
+      pieces without text.
 """
 
 from __future__ import annotations
@@ -45,15 +47,27 @@ class AnswerForm(Protocol):
 
 
 TextEncoder: TypeAlias = Callable[[str], list[Tensor]]
-"""What a form makes of a step that adds nothing but text to the only completion of a stream: most steps, so there is a short way."""
+"""What a form makes of a step that adds nothing but text to the only completion of a stream: most
+steps, so there is a short way."""
 
 
 class Answer:
     """One open request."""
 
-    __slots__ = ("_encode_text", "_num_cached_tokens", "_num_open", "_num_output_tokens", "_num_prompt_tokens", "_pieces", "form", "handle")
+    __slots__ = (
+        "_encode_text",
+        "_num_cached_tokens",
+        "_num_open",
+        "_num_output_tokens",
+        "_num_prompt_tokens",
+        "_pieces",
+        "form",
+        "handle",
+    )
 
-    def __init__(self, handle: int, form: AnswerForm, n: int, encode_text: TextEncoder | None = None) -> None:
+    def __init__(
+        self, handle: int, form: AnswerForm, n: int, encode_text: TextEncoder | None = None
+    ) -> None:
         self.handle = handle
         self.form = form
         self._encode_text = encode_text
@@ -92,8 +106,14 @@ class Answer:
             self._num_open -= 1
 
     def pass_on(self, output: TokenOutput) -> list[Tensor] | None:
-        """`take` and `flush` in one, where there is a short way; None where there is none, and nothing has happened then."""
-        if self._encode_text is None or self._pieces or not output.text or output.finish_reason is not None:
+        """`take` and `flush` in one, where there is a short way; None where there is none, and
+        nothing has happened then."""
+        if (
+            self._encode_text is None
+            or self._pieces
+            or not output.text
+            or output.finish_reason is not None
+        ):
             return None
         self._num_output_tokens[0] += len(output.token_ids)
         self._num_prompt_tokens = output.num_prompt_tokens
@@ -101,9 +121,16 @@ class Answer:
         return self._encode_text(output.text)
 
     def flush(self) -> list[Tensor] | None:
-        """The outputs of a response with all that was kept, or None when there is to be none yet."""
+        """The outputs of a response with all that was kept, or None when there is to be none
+        yet."""
         pieces = [self._pieces[index] for index in sorted(self._pieces)]
-        progress = Progress(pieces, self._num_prompt_tokens, self._num_cached_tokens, self._num_output_tokens, self.is_finished)
+        progress = Progress(
+            pieces,
+            self._num_prompt_tokens,
+            self._num_cached_tokens,
+            self._num_output_tokens,
+            self.is_finished,
+        )
         outputs = self.form.encode(progress)
         if outputs is not None:
             self._pieces = {}

@@ -1,6 +1,7 @@
 """Sampling parameters by their names, from JSON or from request parameters -> SamplingParameters.
 
-Rule: an unknown name or a value of the wrong kind is the request's INVALID_ARG, with the name. Ranges are checked by the engine.
+Rule: an unknown name or a value of the wrong kind is the request's INVALID_ARG, with the name.
+      Ranges are checked by the engine.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def _bad_value(given: Mapping[str, Any], error: msgspec.ValidationError) -> Naia
     words, _, place = str(error).partition(" - at `$.")
     name = place.rstrip("`").split("[")[0]
     shown = json.dumps(given.get(name), default=str)
-    return invalid_arg(f"sampling parameter '{name}' is {shown[:80]}: {words[:1].lower()}{words[1:]}")
+    return invalid_arg(
+        f"sampling parameter '{name}' is {shown[:80]}: {words[:1].lower()}{words[1:]}"
+    )
 
 
 def unknown_parameter(name: str, known: Iterable[str]) -> NaiadError:
@@ -62,5 +65,6 @@ def read_json_object(name: str, text: str | bytes) -> dict[str, Any]:
 
 
 def is_forwarded_header(name: str) -> bool:
-    """Request parameters also carry the HTTP headers that --http-header-forward-pattern lets through; they are no mistake."""
+    """Request parameters also carry the HTTP headers that --http-header-forward-pattern lets
+    through; they are no mistake."""
     return "-" in name or name.lower() in _FORWARDED or name.startswith("triton_")

@@ -1,7 +1,10 @@
-"""A request's JSON schema -> one with the same meaning, or a narrower one, in the part of JSON schema that the grammar library honours.
+"""A request's JSON schema -> one with the same meaning, or a narrower one, in the part of JSON
+schema that the grammar library honours.
 
-In:  the schema as it was sent. Out: what to compile. What the library would leave out is the request's INVALID_ARG, by its keyword.
-Rule: every value that fits the result fits the schema that was sent. Narrower: objects have the properties that are listed, in that order.
+In:  the schema as it was sent. Out: what to compile. What the library would leave out is the
+     request's INVALID_ARG, by its keyword.
+Rule: every value that fits the result fits the schema that was sent. Narrower: objects have the
+      properties that are listed, in that order.
 """
 
 from __future__ import annotations
@@ -57,12 +60,18 @@ class _Reader:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
-            raise invalid_arg(f"the schema has a {type(schema).__name__} at '{path}', expected an object")
+            raise invalid_arg(
+                f"the schema has a {type(schema).__name__} at '{path}', expected an object"
+            )
         for name in _LACKING:
             if name in schema:
                 raise _lacking(name, path)
         given = {name: value for name, value in schema.items() if name in _MEANINGFUL}
-        held = {name: self._each(given.pop(name), f"{path}/{name}") for name in _HOLDERS if name in given}
+        held = {
+            name: self._each(given.pop(name), f"{path}/{name}")
+            for name in _HOLDERS
+            if name in given
+        }
         if any(name in given for name in _COMBINING):
             return held | self._combined(given, path)
         if "enum" in given or "const" in given:
@@ -71,7 +80,9 @@ class _Reader:
 
     def _each(self, schemas: Any, path: str) -> Schema:
         if not isinstance(schemas, dict):
-            raise invalid_arg(f"the schema has a {type(schemas).__name__} at '{path}', expected an object")
+            raise invalid_arg(
+                f"the schema has a {type(schemas).__name__} at '{path}', expected an object"
+            )
         return {name: self.read(value, f"{path}/{name}") for name, value in schemas.items()}
 
     # anyOf, oneOf, allOf, $ref.
@@ -88,13 +99,24 @@ class _Reader:
             return given
         branches = given[kind]
         if not isinstance(branches, list) or not branches:
-            raise invalid_arg(f"keyword '{kind}' at '{path}' of the schema is not a list of schemas")
+            raise invalid_arg(
+                f"keyword '{kind}' at '{path}' of the schema is not a list of schemas"
+            )
         if kind == "allOf":
             return self._all(rest, branches, path)
-        whole = [self._merged(rest, branch, f"{path}/{kind}/{at}") if rest else branch for at, branch in enumerate(branches)]
+        whole = [
+            self._merged(rest, branch, f"{path}/{kind}/{at}") if rest else branch
+            for at, branch in enumerate(branches)
+        ]
         if kind == "oneOf" and not _are_disjoint([self._resolve(branch, path) for branch in whole]):
             raise _lacking("oneOf", path, "with schemas that one value could fit together")
-        return {"anyOf": [self.read(branch, f"{path}/{kind}/{at}") for at, branch in enumerate(whole) if branch is not False]}
+        return {
+            "anyOf": [
+                self.read(branch, f"{path}/{kind}/{at}")
+                for at, branch in enumerate(whole)
+                if branch is not False
+            ]
+        }
 
     def _all(self, rest: Schema, branches: list[Any], path: str) -> Schema:
         if not rest and len(branches) == 1:
@@ -108,7 +130,9 @@ class _Reader:
 
     def _merged(self, first: Schema, second: Any, path: str) -> Schema:
         """Both at once, where that is as simple as writing them into one."""
-        if not isinstance(second, dict) or any(name in side for side in (first, second) for name in _COMBINING):
+        if not isinstance(second, dict) or any(
+            name in side for side in (first, second) for name in _COMBINING
+        ):
             raise invalid_arg(f"the schema at '{path}' cannot be joined with what stands beside it")
         result = dict(first)
         for name, value in second.items():
@@ -123,7 +147,10 @@ class _Reader:
             else:
                 result[name] = value
         for one, other in ((first, second), (second, first)):
-            for limit, named in (("additionalProperties", ("properties", "patternProperties")), ("items", ("prefixItems",))):
+            for limit, named in (
+                ("additionalProperties", ("properties", "patternProperties")),
+                ("items", ("prefixItems",)),
+            ):
                 # Each of them looks at its own schema's names only.
                 if limit in one and one[limit] is not True and any(name in other for name in named):
                     raise _lacking(limit, path, "in two schemas that must both hold")
@@ -145,19 +172,26 @@ class _Reader:
     def _typed(self, given: Schema, path: str) -> Schema:
         types = given.get("type")
         if types is None:
-            types = [kind for kind in ("string", "number", "array", "object") if any(name in given for name in _GROUPS[kind])]
+            types = [
+                kind
+                for kind in ("string", "number", "array", "object")
+                if any(name in given for name in _GROUPS[kind])
+            ]
             if not types:
                 return {}
         types = types if isinstance(types, list) else [types]
         if not types:
             raise invalid_arg(f"keyword 'type' at '{path}' of the schema is empty")
-        allowed = {name for kind in types if isinstance(kind, str) for name in _GROUPS.get(kind, ())}
+        allowed = {
+            name for kind in types if isinstance(kind, str) for name in _GROUPS.get(kind, ())
+        }
         kept = {name: value for name, value in given.items() if name in allowed}
         self._string(kept, path)
         _number(kept, types, path)
         self._array(kept, path)
         if "array" in types and "prefixItems" not in kept:
-            kept.setdefault("items", True)  # the library would take a list without them for an empty one
+            # the library would take a list without them for an empty one
+            kept.setdefault("items", True)
         self._object(kept, path)
         return {"type": types[0] if len(types) == 1 else types} | kept
 
@@ -165,7 +199,11 @@ class _Reader:
         if kept.get("format") not in _FORMATS:
             kept.pop("format", None)  # an annotation
         shapes = [name for name in ("pattern", "format") if name in kept]
-        beside = [name for name in ("format", "minLength", "maxLength") if name in kept and [name] != shapes]
+        beside = [
+            name
+            for name in ("format", "minLength", "maxLength")
+            if name in kept and [name] != shapes
+        ]
         if shapes and beside:
             raise _lacking(beside[0], path, f"beside '{shapes[0]}'")
         if not isinstance(kept.get("pattern", ""), str):
@@ -177,7 +215,10 @@ class _Reader:
         if "items" in kept:
             kept["items"] = self.read(kept["items"], f"{path}/items")
         if isinstance(kept.get("prefixItems"), list):
-            kept["prefixItems"] = [self.read(item, f"{path}/prefixItems/{at}") for at, item in enumerate(kept["prefixItems"])]
+            kept["prefixItems"] = [
+                self.read(item, f"{path}/prefixItems/{at}")
+                for at, item in enumerate(kept["prefixItems"])
+            ]
 
     def _object(self, kept: Schema, path: str) -> None:
         for name in ("properties", "patternProperties"):
@@ -190,20 +231,28 @@ class _Reader:
             _check_patterns(kept["patternProperties"], kept.get("properties", {}), path)
         required = kept.get("required", [])
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            raise invalid_arg(f"keyword 'required' at '{path}' of the schema is not a list of names")
-        unlisted = [name for name in dict.fromkeys(required) if name not in kept.get("properties", {})]
+            raise invalid_arg(
+                f"keyword 'required' at '{path}' of the schema is not a list of names"
+            )
+        unlisted = [
+            name for name in dict.fromkeys(required) if name not in kept.get("properties", {})
+        ]
         if not unlisted:
             return
         other = kept.get("additionalProperties", True)
         if other is False or "patternProperties" in kept or "propertyNames" in kept:
-            raise invalid_arg(f"keyword 'required' at '{path}' of the schema names '{unlisted[0]}', which is none of its properties")
+            raise invalid_arg(
+                f"keyword 'required' at '{path}' of the schema names '{unlisted[0]}', which is none of its properties"
+            )
         kept["properties"] = kept.get("properties", {}) | dict.fromkeys(unlisted, other)
 
 
 def _number(kept: Schema, types: list[Any], path: str) -> None:
     step = kept.get("multipleOf")
     if step is not None and ("number" in types or not isinstance(step, int) or step > MAX_MULTIPLE):
-        raise _lacking("multipleOf", path, f"of numbers that are not whole, or above {MAX_MULTIPLE}")
+        raise _lacking(
+            "multipleOf", path, f"of numbers that are not whole, or above {MAX_MULTIPLE}"
+        )
 
 
 def _check_patterns(schemas: Schema, properties: Schema, path: str) -> None:
@@ -211,9 +260,13 @@ def _check_patterns(schemas: Schema, properties: Schema, path: str) -> None:
         try:
             is_shared = any(re.search(pattern, name) for name in properties)
         except re.error as error:
-            raise invalid_arg(f"the pattern '{pattern}' at '{path}' of the schema cannot be read: {error}") from None
+            raise invalid_arg(
+                f"the pattern '{pattern}' at '{path}' of the schema cannot be read: {error}"
+            ) from None
         if is_shared:
-            raise _lacking("patternProperties", path, "with a pattern that fits one of the properties")
+            raise _lacking(
+                "patternProperties", path, "with a pattern that fits one of the properties"
+            )
 
 
 def _values(given: Schema, path: str) -> Schema:
@@ -228,14 +281,20 @@ def _values(given: Schema, path: str) -> Schema:
     types = given.get("type")
     if types is not None:
         allowed = types if isinstance(types, list) else [types]
-        values = [value for value in values if _type(value) in allowed or (_type(value) == "integer" and "number" in allowed)]
+        values = [
+            value
+            for value in values
+            if _type(value) in allowed or (_type(value) == "integer" and "number" in allowed)
+        ]
     if not values:
         raise invalid_arg(f"no value fits the schema at '{path}'")
     return {"enum": values}
 
 
 def _are_disjoint(branches: list[Any]) -> bool:
-    return all(_differ(one, other) for at, one in enumerate(branches) for other in branches[at + 1 :])
+    return all(
+        _differ(one, other) for at, one in enumerate(branches) for other in branches[at + 1 :]
+    )
 
 
 def _differ(one: Any, other: Any) -> bool:
@@ -250,7 +309,10 @@ def _differ(one: Any, other: Any) -> bool:
     if _types(one) != ["object"] or _types(other) != ["object"]:
         return False
     shared = set(one.get("required", ())) & set(other.get("required", ()))
-    return any(_differ(one.get("properties", {}).get(name), other.get("properties", {}).get(name)) for name in shared)
+    return any(
+        _differ(one.get("properties", {}).get(name), other.get("properties", {}).get(name))
+        for name in shared
+    )
 
 
 def _types(schema: Schema) -> list[str]:
@@ -291,4 +353,6 @@ def _type(value: Any) -> str:
 
 
 def _lacking(name: str, path: str, where: str = "") -> NaiadError:
-    return invalid_arg(f"keyword '{name}'{' ' + where if where else ''} at '{path}' of the schema cannot be enforced here")
+    return invalid_arg(
+        f"keyword '{name}'{' ' + where if where else ''} at '{path}' of the schema cannot be enforced here"
+    )

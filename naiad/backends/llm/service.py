@@ -1,6 +1,8 @@
-"""A language model in its worker: opened, hosted, fed. What the llm, vllm and tensorrtllm backends have in common.
+"""A language model in its worker: opened, hosted, fed. What the llm, vllm and tensorrtllm backends
+have in common.
 
-In:  requests, and a reader that knows their tensors. Out: answers, by the host's thread; what is wrong with a request at once.
+In:  requests, and a reader that knows their tensors. Out: answers, by the host's thread; what is
+     wrong with a request at once.
 """
 
 from __future__ import annotations
@@ -83,14 +85,27 @@ class LlmService:
 
     def _accept(self, request: WorkRequest, read: Reader) -> WorkResponse | None:
         try:
-            generation = self._read_call(request) if CALL_PARAMETER in request.parameters else read(request)
+            generation = (
+                self._read_call(request) if CALL_PARAMETER in request.parameters else read(request)
+            )
         except NaiadError as error:
             return error_response(error)
         except Exception as error:
-            self._runtime.log("ERROR", f"reading a request failed: {type(error).__name__}: {error}", "llm_service.py", 0)
+            self._runtime.log(
+                "ERROR",
+                f"reading a request failed: {type(error).__name__}: {error}",
+                "llm_service.py",
+                0,
+            )
             return error_response(internal(f"{type(error).__name__}: {error}"))
         self._host.submit(
-            generation.request, Answer(request.handle, generation.form, generation.request.parameters.n, generation.encode_text)
+            generation.request,
+            Answer(
+                request.handle,
+                generation.form,
+                generation.request.parameters.n,
+                generation.encode_text,
+            ),
         )
         return None
 
@@ -122,7 +137,9 @@ class LlmService:
         return msgspec.structs.replace(self._named_logprob(entry.token, entry.logprob), top=top)
 
     def _named_logprob(self, token: int, logprob: float) -> TokenLogprob:
-        return TokenLogprob(token, self.model.token_text(token), self.model.token_bytes(token), logprob)
+        return TokenLogprob(
+            token, self.model.token_text(token), self.model.token_bytes(token), logprob
+        )
 
     # The internal call.
 
@@ -140,23 +157,39 @@ class LlmService:
             cache_salt=call.cache_salt,
             should_detokenize=self.model.tokenizer is not None,
         )
-        return Generation(generation, EventForm(self, call.is_streamed, has_logprobs=call.parameters.logprobs is not None))
+        return Generation(
+            generation,
+            EventForm(self, call.is_streamed, has_logprobs=call.parameters.logprobs is not None),
+        )
 
     def _prompt(self, call: GenerationCall) -> list[int]:
         if (call.prompt is None) == (call.messages is None):
             raise invalid_arg("expected either a prompt or messages")
         if call.messages is not None:
             text = self.model.chat.render(
-                call.messages, call.tools, call.template_arguments, call.add_generation_prompt, call.chat_template
+                call.messages,
+                call.tools,
+                call.template_arguments,
+                call.add_generation_prompt,
+                call.chat_template,
             )
             return self.encode(text, add_special_tokens=False)
         assert call.prompt is not None
-        return self.encode(call.prompt, call.add_special_tokens) if isinstance(call.prompt, str) else call.prompt
+        return (
+            self.encode(call.prompt, call.add_special_tokens)
+            if isinstance(call.prompt, str)
+            else call.prompt
+        )
 
 
 def on_own_gpu(options: LlmOptions, arguments: LoadArguments) -> LlmOptions:
-    """An instance of `instance_group` that belongs to a GPU other than the first runs there, unless the model names its device."""
-    if arguments.instance_kind != "GPU" or arguments.device_id < 1 or options.settings.device != "auto":
+    """An instance of `instance_group` that belongs to a GPU other than the first runs there, unless
+    the model names its device."""
+    if (
+        arguments.instance_kind != "GPU"
+        or arguments.device_id < 1
+        or options.settings.device != "auto"
+    ):
         return options
     settings = msgspec.structs.replace(options.settings, device=f"cuda:{arguments.device_id}")
     return msgspec.structs.replace(options, settings=settings)
@@ -176,11 +209,22 @@ class EventForm:
                 piece.index,
                 piece.text,
                 piece.token_ids,
-                [self._service.token_logprob(entry) for entry in piece.logprobs] if self._has_logprobs else None,
+                [self._service.token_logprob(entry) for entry in piece.logprobs]
+                if self._has_logprobs
+                else None,
                 None if piece.finish_reason is None else piece.finish_reason.value,
                 piece.stop_reason,
             )
             for piece in progress.pieces
         ]
         num_output_tokens = sum(progress.num_output_tokens)
-        return [event_tensor(GenerationEvent(pieces, progress.num_prompt_tokens, progress.num_cached_tokens, num_output_tokens))]
+        return [
+            event_tensor(
+                GenerationEvent(
+                    pieces,
+                    progress.num_prompt_tokens,
+                    progress.num_cached_tokens,
+                    num_output_tokens,
+                )
+            )
+        ]

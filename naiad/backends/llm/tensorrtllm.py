@@ -1,7 +1,9 @@
-"""`backend: "tensorrtllm"`: the tensorrt_llm model of an inflight_batcher_llm repository, on our engine: engine_dir is a checkpoint.
+"""`backend: "tensorrtllm"`: the tensorrt_llm model of an inflight_batcher_llm repository, on our
+                          engine: engine_dir is a checkpoint.
 
-In:  input_ids, request_output_len and the other tensors of that model, as its config.pbtxt lists them. Out: output_ids and its companions.
-Streaming needs `model_transaction_policy { decoupled: true }`, as there.
+In:  input_ids, request_output_len and the other tensors of that model, as its config.pbtxt lists
+     them. Out: output_ids and its companions. Streaming needs `model_transaction_policy {
+     decoupled: true }`, as there.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ from naiad.backends.llm.config import complete, is_decoupled
 from naiad.backends.llm.inputs import Inputs
 from naiad.backends.llm.service import Generation, LlmService
 from naiad.backends.llm.tensorrtllm_parameters import read_parameters
-from naiad.backends.llm.tensorrtllm_request import grammar_call, read_prompt, read_request_sampling, refuse_unusable
+from naiad.backends.llm.tensorrtllm_request import (
+    grammar_call,
+    read_prompt,
+    read_request_sampling,
+    refuse_unusable,
+)
 from naiad.backends.llm.tensorrtllm_response import TensorrtllmForm
 from naiad.backends.llm.tensorrtllm_tensors import INPUTS, OUTPUTS
 from naiad.backends.served_config import read_config
@@ -43,13 +50,22 @@ class TensorrtllmBackend:
 
     def complete_config(self, arguments: LoadArguments) -> bytes:
         config = read_config(arguments)
-        return arguments.model_config if config.input and config.output else complete(arguments, INPUTS, OUTPUTS)
+        return (
+            arguments.model_config
+            if config.input and config.output
+            else complete(arguments, INPUTS, OUTPUTS)
+        )
 
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         config = read_config(arguments)
         parameters = read_parameters(config)
         if parameters.ignored:
-            runtime.log("WARNING", f"parameters {', '.join(parameters.ignored)} make no difference here", "tensorrtllm.py", 0)
+            runtime.log(
+                "WARNING",
+                f"parameters {', '.join(parameters.ignored)} make no difference here",
+                "tensorrtllm.py",
+                0,
+            )
         self._excludes_input = parameters.exclude_input_in_output
         self._is_decoupled = is_decoupled(arguments)
         self._is_batched = config.is_batched
@@ -57,7 +73,10 @@ class TensorrtllmBackend:
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
         assert self._service is not None
-        return [self._stop(request) if _is_stop(request) else self._start(request) for request in requests]
+        return [
+            self._stop(request) if _is_stop(request) else self._start(request)
+            for request in requests
+        ]
 
     def is_ready(self) -> bool:
         return self._service is not None and self._service.is_ready()
@@ -75,7 +94,8 @@ class TensorrtllmBackend:
         return self._service.execute([request], self._read)[0]
 
     def _stop(self, request: WorkRequest) -> WorkResponse:
-        """A request that ends an earlier one of the same id; it has no answer of its own but that it was taken."""
+        """A request that ends an earlier one of the same id; it has no answer of its own but that
+        it was taken."""
         assert self._service is not None
         known = self._by_client_id.pop(request.id, None)
         if known is not None:
@@ -108,7 +128,15 @@ class TensorrtllmBackend:
             inputs.scalar("end_id"),
             sampling.n,
             self._is_batched,
-            {name for name in ("return_log_probs", "return_num_input_tokens", "return_num_output_tokens") if inputs.flag(name)},
+            {
+                name
+                for name in (
+                    "return_log_probs",
+                    "return_num_input_tokens",
+                    "return_num_output_tokens",
+                )
+                if inputs.flag(name)
+            },
         )
         return Generation(generation, form)
 

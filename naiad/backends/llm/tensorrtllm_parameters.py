@@ -1,13 +1,20 @@
 """`parameters` of a tensorrt_llm config.pbtxt, as fill_template left them -> our options.
 
-Rule: a parameter is honoured, or makes no difference here (reported), or has values that fit, or is refused by its name. `${x}` is unset.
+Rule: a parameter is honoured, or makes no difference here (reported), or has values that fit, or is
+      refused by its name. `${x}` is unset.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from naiad.backends.llm.options import OWN_NAMES, SETTING_NAMES, LlmOptions, read_settings, set_parameters
+from naiad.backends.llm.options import (
+    OWN_NAMES,
+    SETTING_NAMES,
+    LlmOptions,
+    read_settings,
+    set_parameters,
+)
 from naiad.backends.served_config import ServedConfig
 from naiad.errors import NaiadError, invalid_arg
 
@@ -56,15 +63,22 @@ def read_parameters(config: ServedConfig) -> TensorrtllmParameters:
                 if "," in value or ";" in value:
                     raise _refused(config, name, value)
             case "max_attention_window_size":
-                # Beyond the window answers would differ: a context that ends there keeps them right.
+                # Beyond the window answers would differ: a context that ends there keeps them
+                # right.
                 settings.setdefault("max_model_len", value)
             case "max_num_tokens":
                 settings.setdefault("max_num_batched_tokens", value)
     known = {*_CHECKPOINT, *_ONLY, *_WITHOUT_EFFECT, *SETTING_NAMES, *OWN_NAMES, *_SPECIAL}
     for name in given:
         if name not in known and not name.isupper():
-            raise invalid_arg(f"model '{config.name}' has a parameter '{name}', which the tensorrtllm backend does not know")
-    if "gpu_device_ids" in given and "device" not in settings and any(group.kind == "KIND_GPU" for group in config.instance_group):
+            raise invalid_arg(
+                f"model '{config.name}' has a parameter '{name}', which the tensorrtllm backend does not know"
+            )
+    if (
+        "gpu_device_ids" in given
+        and "device" not in settings
+        and any(group.kind == "KIND_GPU" for group in config.instance_group)
+    ):
         settings["device"] = f"cuda:{given['gpu_device_ids']}"
     options = LlmOptions(
         checkpoint=checkpoint,
@@ -72,7 +86,9 @@ def read_parameters(config: ServedConfig) -> TensorrtllmParameters:
         settings=read_settings(config.name, settings),
         num_threads=config.integer("num_threads", 0),
     )
-    return TensorrtllmParameters(options, given.get("exclude_input_in_output", "").lower() in _TRUE, ignored)
+    return TensorrtllmParameters(
+        options, given.get("exclude_input_in_output", "").lower() in _TRUE, ignored
+    )
 
 
 _SPECIAL = (
@@ -91,4 +107,6 @@ def _blocks(config: ServedConfig, value: str, given: dict[str, str]) -> int:
 
 def _refused(config: ServedConfig, name: str, value: str) -> NaiadError:
     expected = f", expected {' or '.join(_ONLY[name])}" if _ONLY.get(name) else ""
-    return invalid_arg(f"parameter '{name}' of model '{config.name}' is '{value}', which cannot be honoured{expected}")
+    return invalid_arg(
+        f"parameter '{name}' of model '{config.name}' is '{value}', which cannot be honoured{expected}"
+    )

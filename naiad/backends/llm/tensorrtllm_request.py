@@ -1,6 +1,8 @@
-"""The inputs of one tensorrt_llm request -> prompt, sampling parameters, grammar; TensorRT-LLM's meanings and defaults.
+"""The inputs of one tensorrt_llm request -> prompt, sampling parameters, grammar; TensorRT-LLM's
+meanings and defaults.
 
-Without top_k and top_p (or with both 0) decoding is greedy; an end_id replaces the checkpoint's own ends, -1 means none.
+Without top_k and top_p (or with both 0) decoding is greedy; an end_id replaces the checkpoint's own
+ends, -1 means none.
 """
 
 from __future__ import annotations
@@ -32,10 +34,13 @@ def refuse_unusable(inputs: Inputs) -> None:
         array = inputs.array(name)
         if array is not None and array.size and bool(np.any(array)):
             raise invalid_arg(f"input '{name}' cannot be honoured: no {purpose} here")
-    # The preprocessing model of that repository sends one pad token to the decoder of every model, whether it has one or not.
+    # The preprocessing model of that repository sends one pad token to the decoder of every model,
+    # whether it has one or not.
     decoder = inputs.array("decoder_input_ids")
     if decoder is not None and decoder.shape[-1] > 1:
-        raise invalid_arg("input 'decoder_input_ids' cannot be honoured: no encoder-decoder models here")
+        raise invalid_arg(
+            "input 'decoder_input_ids' cannot be honoured: no encoder-decoder models here"
+        )
     for name in UNUSABLE_FLAGS:
         if inputs.flag(name):
             raise invalid_arg(f"input '{name}' cannot be honoured")
@@ -50,20 +55,27 @@ def read_prompt(inputs: Inputs) -> list[int]:
     if array is None:
         raise invalid_arg("input 'input_ids' is missing")
     if array.ndim > 1 and array.shape[0] > 1:
-        raise invalid_arg(f"input 'input_ids' holds {array.shape[0]} prompts, expected one per request: they are batched in flight")
+        raise invalid_arg(
+            f"input 'input_ids' holds {array.shape[0]} prompts, expected one per request: they are batched in flight"
+        )
     tokens = [int(token) for token in array.ravel().tolist()]
     length = inputs.scalar("input_lengths")
     if length is None:
         return tokens
     if not 0 <= length <= len(tokens):
-        raise invalid_arg(f"input 'input_lengths' is {length}, but 'input_ids' has {len(tokens)} tokens")
+        raise invalid_arg(
+            f"input 'input_lengths' is {length}, but 'input_ids' has {len(tokens)} tokens"
+        )
     return tokens[:length]
 
 
 def read_request_sampling(inputs: Inputs, model: OpenModel) -> SamplingParameters:
     """Raises NaiadError. Ranges are the engine's to check."""
     max_tokens = inputs.scalar("request_output_len")
-    values: dict[str, Any] = {"max_tokens": max_tokens, "n": inputs.scalar("num_return_sequences") or 1}
+    values: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "n": inputs.scalar("num_return_sequences") or 1,
+    }
     values.update(_distribution(inputs))
     for ours, names in (
         ("repetition_penalty", ("repetition_penalty",)),
@@ -124,7 +136,8 @@ def _biases(inputs: Inputs, model: OpenModel) -> dict[str, Any]:
 
 
 def split_words(inputs: Inputs, name: str) -> list[list[int]]:
-    """[2, N]: tokens of all words one after the other, and where each word ends; -1 fills up the second row."""
+    """[2, N]: tokens of all words one after the other, and where each word ends; -1 fills up the
+    second row."""
     array = inputs.array(name)
     if array is None or not array.size:
         return []
@@ -135,7 +148,9 @@ def split_words(inputs: Inputs, name: str) -> list[list[int]]:
     words, start = [], 0
     for end in ends:
         if not start < end <= len(tokens):
-            raise invalid_arg(f"input '{name}' says that a word ends at {end}, expected {start + 1} to {len(tokens)}")
+            raise invalid_arg(
+                f"input '{name}' says that a word ends at {end}, expected {start + 1} to {len(tokens)}"
+            )
         words.append(tokens[start:end])
         start = end
     return words
@@ -143,7 +158,9 @@ def split_words(inputs: Inputs, name: str) -> list[list[int]]:
 
 def _text(word: list[int], model: OpenModel, name: str) -> str:
     if model.tokenizer is None:
-        raise invalid_arg(f"input '{name}' has a word of several tokens, which needs the checkpoint's tokenizer")
+        raise invalid_arg(
+            f"input '{name}' has a word of several tokens, which needs the checkpoint's tokenizer"
+        )
     if not all(0 <= token < model.vocab_size for token in word):
         raise invalid_arg(f"input '{name}' names a token outside the vocabulary")
     return model.tokenizer.decode(word, skip_special_tokens=False)
@@ -154,5 +171,7 @@ def grammar_call(inputs: Inputs) -> GrammarCall | None:
     if not kind:
         return None
     if kind not in _GUIDES:
-        raise invalid_arg(f"input 'guided_decoding_guide_type' is '{kind}', expected one of {', '.join(_GUIDES)}")
+        raise invalid_arg(
+            f"input 'guided_decoding_guide_type' is '{kind}', expected one of {', '.join(_GUIDES)}"
+        )
     return GrammarCall(_GUIDES[kind], inputs.text("guided_decoding_guide") or "")

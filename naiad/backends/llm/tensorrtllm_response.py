@@ -1,6 +1,8 @@
-"""Answers of a tensorrt_llm model: token ids by sequence, padded with the end id, and what was asked for beside them.
+"""Answers of a tensorrt_llm model: token ids by sequence, padded with the end id, and what was
+asked for beside them.
 
-Outputs that a request names but nobody computed are there, empty or zero: an ensemble waits for every tensor that it maps.
+Outputs that a request names but nobody computed are there, empty or zero: an ensemble waits for
+every tensor that it maps.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ class TensorrtllmForm:
     """`AnswerForm` of naiad.backends.llm.pending_response."""
 
     def __init__(
-        self, is_streamed: bool, wanted: list[str], prefix: list[int], end_id: int | None, n: int, is_batched: bool, extras: set[str]
+        self,
+        is_streamed: bool,
+        wanted: list[str],
+        prefix: list[int],
+        end_id: int | None,
+        n: int,
+        is_batched: bool,
+        extras: set[str],
     ) -> None:
         self.is_streamed = is_streamed
         self._wanted = wanted
@@ -35,7 +44,10 @@ class TensorrtllmForm:
         outputs = {tensor.name: tensor for tensor in self._computed(progress)}
         if not self._wanted:
             return list(outputs.values())
-        return [outputs[name] if name in outputs else self._blank(name, len(progress.pieces)) for name in self._wanted]
+        return [
+            outputs[name] if name in outputs else self._blank(name, len(progress.pieces))
+            for name in self._wanted
+        ]
 
     def _computed(self, progress: Progress) -> list[Tensor]:
         pieces, lead = progress.pieces, self._lead
@@ -45,32 +57,54 @@ class TensorrtllmForm:
         padded = [token for row in rows for token in row + [pad] * (width - len(row))]
         outputs = [
             number_tensor("output_ids", "INT32", padded, [*lead, len(rows), width]),
-            number_tensor("sequence_length", "INT32", [len(row) for row in rows], [*lead, len(rows)]),
-            number_tensor("sequence_index", "INT32", [piece.index for piece in pieces], [*lead, len(rows)]),
+            number_tensor(
+                "sequence_length", "INT32", [len(row) for row in rows], [*lead, len(rows)]
+            ),
+            number_tensor(
+                "sequence_index", "INT32", [piece.index for piece in pieces], [*lead, len(rows)]
+            ),
             number_tensor("batch_index", "INT32", [0], [*lead, 1]),
         ]
         if "return_log_probs" in self._extras:
             outputs += self._log_probs(pieces)
         if "return_num_input_tokens" in self._extras:
-            outputs.append(number_tensor("num_input_tokens", "INT32", [progress.num_prompt_tokens], [*lead, 1]))
+            outputs.append(
+                number_tensor("num_input_tokens", "INT32", [progress.num_prompt_tokens], [*lead, 1])
+            )
         if "return_num_output_tokens" in self._extras:
-            outputs.append(number_tensor("num_output_tokens", "INT32", [sum(progress.num_output_tokens)], [*lead, 1]))
+            outputs.append(
+                number_tensor(
+                    "num_output_tokens", "INT32", [sum(progress.num_output_tokens)], [*lead, 1]
+                )
+            )
         return outputs
 
     def _without_end(self, piece: Piece) -> list[int]:
         """The token that ended the sequence is not part of it; the end of a stop word is."""
-        is_ended = piece.finish_reason is FinishReason.STOP and piece.token_ids and piece.token_ids[-1] == self._end_id
+        is_ended = (
+            piece.finish_reason is FinishReason.STOP
+            and piece.token_ids
+            and piece.token_ids[-1] == self._end_id
+        )
         ends_itself = piece.finish_reason is FinishReason.STOP and piece.stop_reason is None
         return piece.token_ids[:-1] if is_ended or ends_itself else piece.token_ids
 
     def _log_probs(self, pieces: list[Piece]) -> list[Tensor]:
-        rows = [[entry.logprob for entry in piece.logprobs][: len(self._without_end(piece))] for piece in pieces]
+        rows = [
+            [entry.logprob for entry in piece.logprobs][: len(self._without_end(piece))]
+            for piece in pieces
+        ]
         for piece, row in zip(pieces, rows, strict=True):
             self._cumulative[piece.index] += sum(row)
         width = max((len(row) for row in rows), default=0)
         padded = [value for row in rows for value in row + [0.0] * (width - len(row))]
         return [
-            number_tensor("cum_log_probs", "FP32", [self._cumulative[piece.index] for piece in pieces], [*self._lead, len(rows)]),
+            number_tensor(
+                "cum_log_probs",
+                "FP32",
+                [self._cumulative[piece.index] for piece in pieces],
+                [*self._lead, len(rows)],
+            ),
             number_tensor("output_log_probs", "FP32", padded, [*self._lead, len(rows), width]),
         ]
 

@@ -1,4 +1,5 @@
-"""The tensors of the tensorrt_llm model, for configs that leave them out, and which of the inputs cannot be used."""
+"""The tensors of the tensorrt_llm model, for configs that leave them out, and which of the inputs
+cannot be used."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ INPUTS = [
     tensor("stop_words_list", "TYPE_INT32", [2, -1], is_optional=True),
     tensor("bad_words_list", "TYPE_INT32", [2, -1], is_optional=True),
     tensor("embedding_bias", "TYPE_FP32", [-1], is_optional=True),
-    *(tensor(name, kind, [1], is_optional=True) for kind, names in _SCALARS.items() for name in names),
+    *(
+        tensor(name, kind, [1], is_optional=True)
+        for kind, names in _SCALARS.items()
+        for name in names
+    ),
 ]
 OUTPUTS = [
     tensor("output_ids", "TYPE_INT32", [-1, -1]),
@@ -52,7 +57,13 @@ UNUSABLE_INPUTS = {
     "lookahead_window_size": "lookahead decoding", "lookahead_ngram_size": "lookahead decoding",
     "lookahead_verification_set_size": "lookahead decoding",
 }  # fmt: skip
-"""Inputs that cannot be honoured -> what they are for. Empty tensors of them (an ensemble passes those on) are no mistake."""
+"""Inputs that cannot be honoured -> what they are for. Empty tensors of them (an ensemble passes
+those on) are no mistake."""
 UNUSABLE_FLAGS = ("return_context_logits", "return_generation_logits", "return_perf_metrics")
-UNUSABLE_VALUES: dict[str, float] = {"beam_width": 1, "runtime_top_p_decay": 1.0, "runtime_top_p_min": 1e-6, "runtime_top_p_reset_ids": -1}
+UNUSABLE_VALUES: dict[str, float] = {
+    "beam_width": 1,
+    "runtime_top_p_decay": 1.0,
+    "runtime_top_p_min": 1e-6,
+    "runtime_top_p_reset_ids": -1,
+}
 """Inputs with the one value that fits; zero stands for unset."""

@@ -1,7 +1,8 @@
 """The one thread of a worker that opens a language model and then runs its engine.
 
-Libraries keep a pool of threads for each thread that computes: with two pools on the same cores their threads stop spinning and every
-parallel section waits for the kernel (measured: a quarter of a step on two cores). So what computes, computes here.
+Libraries keep a pool of threads for each thread that computes: with two pools on the same cores
+their threads stop spinning and every parallel section waits for the kernel (measured: a quarter of
+a step on two cores). So what computes, computes here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ Result = TypeVar("Result")
 
 class EngineThread:
     def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[tuple[Any, BaseException | None]]] | None] = SimpleQueue()
+        self._work: SimpleQueue[
+            tuple[Callable[[], Any], SimpleQueue[tuple[Any, BaseException | None]]] | None
+        ] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="llm-engine", daemon=True)
         self._thread.start()
 

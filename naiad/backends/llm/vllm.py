@@ -1,6 +1,8 @@
-"""`backend: "vllm"`: repositories written for Triton's vLLM backend, on our engine. The tensors and defaults are that backend's.
+"""`backend: "vllm"`: repositories written for Triton's vLLM backend, on our engine. The tensors and
+                   defaults are that backend's.
 
-In:  text_input and sampling_parameters (or request parameters). Out: text_output and what return_* asks for.
+In:  text_input and sampling_parameters (or request parameters). Out: text_output and what return_*
+     asks for.
 """
 
 from __future__ import annotations
@@ -67,10 +69,17 @@ class VllmBackend:
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         directory = Path(version_dir(arguments))
         if (directory / LORA_FILE).exists():
-            raise invalid_arg(f"model '{arguments.model_name}' has a {LORA_FILE}, LoRA adapters cannot be served")
+            raise invalid_arg(
+                f"model '{arguments.model_name}' has a {LORA_FILE}, LoRA adapters cannot be served"
+            )
         options, ignored = read_arguments(arguments.model_name, directory / ENGINE_FILE)
         if ignored:
-            runtime.log("WARNING", f"{ENGINE_FILE}: {', '.join(ignored)} make no difference here", "vllm.py", 0)
+            runtime.log(
+                "WARNING",
+                f"{ENGINE_FILE}: {', '.join(ignored)} make no difference here",
+                "vllm.py",
+                0,
+            )
         self._is_decoupled = is_decoupled(arguments)
         self._service = LlmService(arguments, runtime, options)
 
@@ -91,7 +100,9 @@ class VllmBackend:
         inputs = Inputs(request)
         for name in ("image", "embedding_request"):
             if name in inputs:
-                raise invalid_arg(f"input '{name}' cannot be used: the model generates text from text")
+                raise invalid_arg(
+                    f"input '{name}' cannot be used: the model generates text from text"
+                )
         wanted = _Wanted.read(inputs)
         if wanted.stream and not self._is_decoupled:
             raise invalid_arg("Streaming is only supported in decoupled mode.")
@@ -99,7 +110,11 @@ class VllmBackend:
         if text is not None:
             values = read_json_object("sampling_parameters", text or "{}")
         else:
-            values = {name: value for name, value in request.parameters.items() if not is_forwarded_header(name)}
+            values = {
+                name: value
+                for name, value in request.parameters.items()
+                if not is_forwarded_header(name)
+            }
         needs_logprobs = wanted.return_logprobs or wanted.return_cumulative_logprob
         sampling = read_vllm_sampling(values, needs_logprobs=needs_logprobs)
         prompt = inputs.text("text_input") or ""
@@ -139,15 +154,24 @@ class _Wanted(msgspec.Struct, frozen=True):
 def _grammar(guided: dict[str, Any] | None) -> GrammarCall | None:
     if not guided:
         return None
-    for name, kind in (("json", "json_schema"), ("regex", "regex"), ("grammar", "ebnf"), ("structural_tag", "structural_tag")):
+    for name, kind in (
+        ("json", "json_schema"),
+        ("regex", "regex"),
+        ("grammar", "ebnf"),
+        ("structural_tag", "structural_tag"),
+    ):
         value = guided.get(name)
         if value is not None:
             return GrammarCall(kind, value if isinstance(value, str) else json.dumps(value))
     if guided.get("json_object"):
         return GrammarCall("json_object")
     if isinstance(guided.get("choice"), list):
-        return GrammarCall("ebnf", "root ::= " + " | ".join(json.dumps(str(choice)) for choice in guided["choice"]))
-    raise invalid_arg(f"guided_decoding has {', '.join(guided)}, expected json, regex, choice, grammar or json_object")
+        return GrammarCall(
+            "ebnf", "root ::= " + " | ".join(json.dumps(str(choice)) for choice in guided["choice"])
+        )
+    raise invalid_arg(
+        f"guided_decoding has {', '.join(guided)}, expected json, regex, choice, grammar or json_object"
+    )
 
 
 class VllmForm:
@@ -164,16 +188,29 @@ class VllmForm:
         wanted, pieces = self._wanted, progress.pieces
         outputs = [text_tensor("text_output", [self._prefix + piece.text for piece in pieces])]
         if wanted.return_finish_reason:
-            # str(None) while a completion goes on: clients of the genuine backend compare with that.
-            outputs.append(text_tensor("finish_reason", [str(piece.finish_reason) for piece in pieces]))
+            # str(None) while a completion goes on: clients of the genuine backend compare with
+            # that.
+            outputs.append(
+                text_tensor("finish_reason", [str(piece.finish_reason) for piece in pieces])
+            )
         if wanted.return_cumulative_logprob:
-            outputs.append(number_tensor("cumulative_logprob", "FP32", [self._add_logprobs(piece) for piece in pieces]))
+            outputs.append(
+                number_tensor(
+                    "cumulative_logprob", "FP32", [self._add_logprobs(piece) for piece in pieces]
+                )
+            )
         if wanted.return_logprobs:
             outputs.append(text_tensor("logprobs", [self._logprobs(piece) for piece in pieces]))
         if wanted.return_num_input_tokens:
-            outputs.append(number_tensor("num_input_tokens", "UINT32", [progress.num_prompt_tokens]))
+            outputs.append(
+                number_tensor("num_input_tokens", "UINT32", [progress.num_prompt_tokens])
+            )
         if wanted.return_num_output_tokens:
-            outputs.append(number_tensor("num_output_tokens", "UINT32", [len(piece.token_ids) for piece in pieces]))
+            outputs.append(
+                number_tensor(
+                    "num_output_tokens", "UINT32", [len(piece.token_ids) for piece in pieces]
+                )
+            )
         return outputs
 
     def _add_logprobs(self, piece: Piece) -> float:
@@ -181,14 +218,19 @@ class VllmForm:
         return self._cumulative[piece.index]
 
     def _logprobs(self, piece: Piece) -> str:
-        """One object per token: token id -> logprob, rank and text, for the chosen token and the best ones."""
+        """One object per token: token id -> logprob, rank and text, for the chosen token and the
+        best ones."""
         found = []
         for entry in piece.logprobs:
             ranked = {token: (logprob, rank) for rank, (token, logprob) in enumerate(entry.top, 1)}
             ranked.setdefault(entry.token, (entry.logprob, 0))
             found.append(
                 {
-                    str(token): {"logprob": logprob, "rank": rank or None, "decoded_token": self._service.model.token_text(token)}
+                    str(token): {
+                        "logprob": logprob,
+                        "rank": rank or None,
+                        "decoded_token": self._service.model.token_text(token),
+                    }
                     for token, (logprob, rank) in ranked.items()
                 }
             )

@@ -1,6 +1,7 @@
 """`1/model.json`: vLLM's engine arguments -> our options.
 
-Rule: an argument is honoured, or makes no difference here (reported), or has one value that fits, or is refused by its name.
+Rule: an argument is honoured, or makes no difference here (reported), or has one value that fits,
+      or is refused by its name.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def read_arguments(model_name: str, path: Path) -> tuple[LlmOptions, list[str]]:
     try:
         arguments: Any = json.loads(path.read_text())
     except OSError as error:
-        raise invalid_arg(f"model '{model_name}' needs a {path.parent.name}/{ENGINE_FILE}: {error.strerror}") from None
+        raise invalid_arg(
+            f"model '{model_name}' needs a {path.parent.name}/{ENGINE_FILE}: {error.strerror}"
+        ) from None
     except ValueError as error:
         raise invalid_arg(f"{ENGINE_FILE} of model '{model_name}' is not JSON: {error}") from None
     if not isinstance(arguments, dict) or not isinstance(arguments.get("model"), str):
@@ -66,17 +69,23 @@ def read_arguments(model_name: str, path: Path) -> tuple[LlmOptions, list[str]]:
             _require_own_tokenizer(model_name, arguments)
         elif name != "model":
             _require_only(model_name, name, value)
-    options = LlmOptions(checkpoint=arguments["model"], settings=read_settings(model_name, settings))
+    options = LlmOptions(
+        checkpoint=arguments["model"], settings=read_settings(model_name, settings)
+    )
     return options, ignored
 
 
 def _require_own_tokenizer(model_name: str, arguments: dict[str, Any]) -> None:
     if arguments["tokenizer"] not in (None, arguments["model"]):
-        raise invalid_arg(f"'tokenizer' in {ENGINE_FILE} of model '{model_name}' differs from 'model', which cannot be honoured")
+        raise invalid_arg(
+            f"'tokenizer' in {ENGINE_FILE} of model '{model_name}' differs from 'model', which cannot be honoured"
+        )
 
 
 def _require_only(model_name: str, name: str, value: Any) -> None:
     if name not in _ONLY:
         raise invalid_arg(f"'{name}' in {ENGINE_FILE} of model '{model_name}' is not known")
     if value not in _ONLY[name]:
-        raise invalid_arg(f"'{name}' in {ENGINE_FILE} of model '{model_name}' is {json.dumps(value)}, which cannot be honoured")
+        raise invalid_arg(
+            f"'{name}' in {ENGINE_FILE} of model '{model_name}' is {json.dumps(value)}, which cannot be honoured"
+        )

@@ -13,7 +13,9 @@ from naiad.llm.parameters import SamplingParameters
 
 DEFAULT_MAX_TOKENS = 16
 _OWN = frozenset({"guided_decoding", "structured_outputs", "truncate_prompt_tokens", "best_of"})
-_IGNORED = frozenset({"spaces_between_special_tokens", "detokenize", "output_kind", "early_stopping"})
+_IGNORED = frozenset(
+    {"spaces_between_special_tokens", "detokenize", "output_kind", "early_stopping"}
+)
 _ONLY: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,), "beam_width": (1,), "prompt_logprobs": (), "length_penalty": (1, 1.0), "lora_name": (),
     "allowed_token_ids": (), "logits_processors": (),
@@ -34,7 +36,10 @@ def read_vllm_sampling(values: Mapping[str, Any], *, needs_logprobs: bool) -> Vl
             raise invalid_arg(f"sampling parameter '{name}' is {value!r}, which cannot be honoured")
         if name not in NAMES and name not in _OWN and name not in _IGNORED and name not in _ONLY:
             raise unknown_parameter(name, NAMES)
-    sampling = {"max_tokens": DEFAULT_MAX_TOKENS, **{name: value for name, value in given.items() if name in NAMES}}
+    sampling = {
+        "max_tokens": DEFAULT_MAX_TOKENS,
+        **{name: value for name, value in given.items() if name in NAMES},
+    }
     if needs_logprobs:
         sampling.setdefault("logprobs", 0)
     parameters = read_sampling(sampling)
@@ -48,5 +53,7 @@ def read_vllm_sampling(values: Mapping[str, Any], *, needs_logprobs: bool) -> Vl
         raise invalid_arg("sampling parameter 'guided_decoding' is not an object")
     truncate = given.get("truncate_prompt_tokens", 0)
     if not isinstance(truncate, int) or truncate < 0:
-        raise invalid_arg(f"sampling parameter 'truncate_prompt_tokens' is {truncate!r}, expected a positive number")
+        raise invalid_arg(
+            f"sampling parameter 'truncate_prompt_tokens' is {truncate!r}, expected a positive number"
+        )
     return VllmSampling(parameters, guided, truncate)

@@ -1,7 +1,9 @@
 """How long an idle engine waits for the requests that come together with the first one.
 
-A step that begins with the first of several keeps the others waiting for its whole length, and makes all end a step later.
-Rule: a request that comes alone, after others that came alone, never waits; the others wait for a part of a step at most.
+A step that begins with the first of several keeps the others waiting for its whole length, and
+makes all end a step later.
+Rule: a request that comes alone, after others that came alone, never waits; the others wait for a
+      part of a step at most.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The onnxruntime backend: runs a `model.onnx`.
 
-In:  batches of requests. Out: their responses, computed by one session per instance.
-Numbers go in and come out uncopied. An output whose size is known beforehand and which is large is written by onnxruntime into the
-memory that the server will read it from.
+In:  batches of requests. Out: their responses, computed by one session per instance. Numbers go in
+     and come out uncopied. An output whose size is known beforehand and which is large is written
+     by onnxruntime into the memory that the server will read it from.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from naiad.backends.backend import Runtime
 from naiad.backends.batch_execution import BatchExecution
 from naiad.backends.onnx.session import open_session, run_options
 from naiad.backends.served_config import ServedConfig, read_config
-from naiad.backends.signature import Signature, TensorSignature, check, complete, default_max_batch_size
+from naiad.backends.signature import (
+    Signature,
+    TensorSignature,
+    check,
+    complete,
+    default_max_batch_size,
+)
 from naiad.backends.tensor_array import Array, array_dtype
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import invalid_arg
@@ -74,7 +80,8 @@ class OnnxBackend:
         self._execution = BatchExecution(config, run, _words, scalars)
 
     def _open(self, arguments: LoadArguments, config: ServedConfig) -> onnxruntime.InferenceSession:
-        """Once per process: what completing a config adds to it makes no difference to the session."""
+        """Once per process: what completing a config adds to it makes no difference to the
+        session."""
         device = (arguments.instance_kind, arguments.device_id)
         if self._session is None or device != self._device:
             self._session = open_session(arguments, config, self._notes)
@@ -100,22 +107,40 @@ def read_signature(session: onnxruntime.InferenceSession) -> Signature:
 def _signature(node: Any) -> TensorSignature:
     datatype = _DATATYPES.get(node.type, "")
     # A symbolic dimension comes as its name, or as None.
-    shape = [dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape] if datatype else None
+    shape = (
+        [dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape]
+        if datatype
+        else None
+    )
     return TensorSignature(node.name, datatype, shape, node.type)
 
 
 class _Runner:
-    def __init__(self, session: Any, config: ServedConfig, signature: Signature, runtime: Runtime) -> None:
+    def __init__(
+        self, session: Any, config: ServedConfig, signature: Signature, runtime: Runtime
+    ) -> None:
         self._session = session
         self._options = run_options(config)
         self._runtime = runtime
         self._is_batched = config.is_batched
         outputs = {tensor.name: tensor for tensor in signature.outputs}
         self._outputs = outputs
-        self._strings = frozenset(tensor.name for tensor in [*signature.inputs, *signature.optional_inputs] if tensor.datatype == "BYTES")
-        self._has_bf16 = any(tensor.datatype == "BF16" for tensor in [*signature.inputs, *signature.outputs])
-        self._bf16 = frozenset(tensor.name for tensor in [*signature.inputs, *signature.optional_inputs] if tensor.datatype == "BF16")
-        self._item_bytes = {tensor.name: _item_bytes(tensor, config.is_batched) for tensor in signature.outputs}
+        self._strings = frozenset(
+            tensor.name
+            for tensor in [*signature.inputs, *signature.optional_inputs]
+            if tensor.datatype == "BYTES"
+        )
+        self._has_bf16 = any(
+            tensor.datatype == "BF16" for tensor in [*signature.inputs, *signature.outputs]
+        )
+        self._bf16 = frozenset(
+            tensor.name
+            for tensor in [*signature.inputs, *signature.optional_inputs]
+            if tensor.datatype == "BF16"
+        )
+        self._item_bytes = {
+            tensor.name: _item_bytes(tensor, config.is_batched) for tensor in signature.outputs
+        }
 
     def __call__(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
         for name in self._strings:
@@ -139,7 +164,9 @@ class _Runner:
             if name in self._bf16:
                 array = np.ascontiguousarray(array)
                 kept.append(array)
-                binding.bind_input(name, "cpu", 0, ONNX_BFLOAT16, list(array.shape), array.ctypes.data)
+                binding.bind_input(
+                    name, "cpu", 0, ONNX_BFLOAT16, list(array.shape), array.ctypes.data
+                )
             else:
                 binding.bind_cpu_input(name, array)
         count = _batch_size(inputs)
@@ -150,11 +177,16 @@ class _Runner:
                 binding.bind_output(name, "cpu")
             else:
                 arrays[name] = placed
-                kind = ONNX_BFLOAT16 if self._outputs[name].datatype == "BF16" else placed.dtype.type
+                kind = (
+                    ONNX_BFLOAT16 if self._outputs[name].datatype == "BF16" else placed.dtype.type
+                )
                 binding.bind_output(name, "cpu", 0, kind, list(placed.shape), placed.ctypes.data)
         self._session.run_with_iobinding(binding, self._options)
         values = binding.get_outputs()
-        return [arrays[name] if name in arrays else self._read(name, value) for name, value in zip(wanted, values, strict=True)]
+        return [
+            arrays[name] if name in arrays else self._read(name, value)
+            for name, value in zip(wanted, values, strict=True)
+        ]
 
     def _place(self, name: str, count: int) -> Array | None:
         """Memory for an output whose size is known: shared with the server when it is large."""
@@ -180,7 +212,8 @@ def _words(error: Exception) -> str:
 
 
 def _item_bytes(tensor: TensorSignature, is_batched: bool) -> int:
-    """Of one batch element (of the whole output where there is no batch); 0 when the model does not tell, or for strings."""
+    """Of one batch element (of the whole output where there is no batch); 0 when the model does not
+    tell, or for strings."""
     if tensor.shape is None or tensor.datatype in ("", "BYTES"):
         return 0
     dims = tensor.shape[1:] if is_batched else tensor.shape
@@ -196,10 +229,13 @@ def _batch_size(inputs: dict[str, Array]) -> int:
 
 
 def _bf16_bits(value: Any) -> Array:
-    """numpy knows no bfloat16, and onnxruntime refuses to guess: its bytes are copied out as they are."""
+    """numpy knows no bfloat16, and onnxruntime refuses to guess: its bytes are copied out as they
+    are."""
     shape = value.shape()
     size = prod(shape)
-    bits = (ctypes.c_uint16 * size).from_address(value.data_ptr()) if size else (ctypes.c_uint16 * 0)()
+    bits = (
+        (ctypes.c_uint16 * size).from_address(value.data_ptr()) if size else (ctypes.c_uint16 * 0)()
+    )
     return np.array(bits, np.uint16).reshape(shape)
 
 
@@ -211,5 +247,7 @@ def _decoded(name: str, array: Array) -> Array:
         try:
             flat[at] = element.decode()
         except UnicodeDecodeError as error:
-            raise invalid_arg(f"input '{name}': element {at} is not valid UTF-8 ({error.reason} at byte {error.start})") from None
+            raise invalid_arg(
+                f"input '{name}': element {at} is not valid UTF-8 ({error.reason} at byte {error.start})"
+            ) from None
     return result

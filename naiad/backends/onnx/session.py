@@ -1,6 +1,8 @@
-"""A model.onnx and its config -> an onnxruntime session, with Triton's names for onnxruntime's options.
+"""A model.onnx and its config -> an onnxruntime session, with Triton's names for onnxruntime's
+options.
 
-In:  a file, a ServedConfig, the instance's device. Out: an InferenceSession; NaiadError when the file or an option is no good.
+In:  a file, a ServedConfig, the instance's device. Out: an InferenceSession; NaiadError when the
+     file or an option is no good.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ CUDA_PROVIDER = "CUDAExecutionProvider"
 _LOG_ERRORS = 3
 
 Level = onnxruntime.GraphOptimizationLevel
-_GRAPH_LEVELS = {-1: Level.ORT_ENABLE_BASIC, 0: Level.ORT_ENABLE_ALL, 1: Level.ORT_ENABLE_EXTENDED, 2: Level.ORT_DISABLE_ALL}
+_GRAPH_LEVELS = {
+    -1: Level.ORT_ENABLE_BASIC,
+    0: Level.ORT_ENABLE_ALL,
+    1: Level.ORT_ENABLE_EXTENDED,
+    2: Level.ORT_DISABLE_ALL,
+}
 _CUDNN_SEARCH = {0: "EXHAUSTIVE", 1: "HEURISTIC", 2: "DEFAULT"}
 _ARENA_STRATEGY = {0: "kNextPowerOfTwo", 1: "kSameAsRequested"}
 _SPINNING = "session.intra_op.allow_spinning"
@@ -28,7 +35,8 @@ Provider = str | tuple[str, dict[str, str]]
 
 
 def model_path(arguments: LoadArguments) -> str:
-    """The file itself, or the one inside a folder of that name, where external data lies beside it."""
+    """The file itself, or the one inside a folder of that name, where external data lies beside
+    it."""
     name = arguments.model_filename or "model.onnx"
     path = os.path.join(arguments.model_dir, str(arguments.model_version), name)
     inner = os.path.join(path, "model.onnx")
@@ -41,7 +49,9 @@ def model_path(arguments: LoadArguments) -> str:
     return path
 
 
-def open_session(arguments: LoadArguments, config: ServedConfig, warnings: list[str]) -> onnxruntime.InferenceSession:
+def open_session(
+    arguments: LoadArguments, config: ServedConfig, warnings: list[str]
+) -> onnxruntime.InferenceSession:
     """Raises NaiadError."""
     options = session_options(config, arguments)
     providers = execution_providers(config, arguments, warnings)
@@ -61,20 +71,28 @@ def session_options(config: ServedConfig, arguments: LoadArguments) -> onnxrunti
     defaults = arguments.backend_config
     intra = read_integer("intra_op_thread_count", defaults.get("intra_op_thread_count", ""), 0)
     inter = read_integer("inter_op_thread_count", defaults.get("inter_op_thread_count", ""), 0)
-    options.intra_op_num_threads = config.integer("intra_op_thread_count", intra) or config.threads()
+    options.intra_op_num_threads = (
+        config.integer("intra_op_thread_count", intra) or config.threads()
+    )
     options.inter_op_num_threads = config.integer("inter_op_thread_count", inter)
     mode = config.integer("execution_mode", 0)
     if mode not in (0, 1):
-        raise invalid_arg(f"parameter 'execution_mode' of model '{config.name}' is '{mode}', expected 0 (sequential) or 1 (parallel)")
-    options.execution_mode = (onnxruntime.ExecutionMode.ORT_SEQUENTIAL, onnxruntime.ExecutionMode.ORT_PARALLEL)[mode]
+        raise invalid_arg(
+            f"parameter 'execution_mode' of model '{config.name}' is '{mode}', expected 0 (sequential) or 1 (parallel)"
+        )
+    options.execution_mode = (
+        onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
+        onnxruntime.ExecutionMode.ORT_PARALLEL,
+    )[mode]
     options.enable_cpu_mem_arena = config.flag("enable_mem_arena", True)
     options.enable_mem_pattern = config.flag("enable_mem_pattern", True)
     for name, parameter in config.parameters.items():
         if name.startswith(("session.", "optimization.", "ep.")):
             options.add_session_config_entry(name, parameter.string_value)
     if not config.has(_SPINNING):
-        # Threads that spin while they wait take the core from the other instances, and from the server that brings the next batch:
-        # measured, twice the CPU per inference, and no better latency.
+        # Threads that spin while they wait take the core from the other instances, and from the
+        # server that brings the next batch: measured, twice the CPU per inference, and no better
+        # latency.
         options.add_session_config_entry(_SPINNING, "0")
     for library in config.model_operations.op_library_filename:
         _register_operators(options, library, arguments)
@@ -84,16 +102,22 @@ def session_options(config: ServedConfig, arguments: LoadArguments) -> onnxrunti
 def _graph_level(config: ServedConfig) -> onnxruntime.GraphOptimizationLevel:
     level = config.optimization.graph.level
     if level not in _GRAPH_LEVELS:
-        raise invalid_arg(f"unexpected optimization.graph.level {level} for model '{config.name}', expected -1, 0, 1 or 2")
+        raise invalid_arg(
+            f"unexpected optimization.graph.level {level} for model '{config.name}', expected -1, 0, 1 or 2"
+        )
     return _GRAPH_LEVELS[level]
 
 
-def _register_operators(options: onnxruntime.SessionOptions, library: str, arguments: LoadArguments) -> None:
+def _register_operators(
+    options: onnxruntime.SessionOptions, library: str, arguments: LoadArguments
+) -> None:
     beside = os.path.join(arguments.model_dir, str(arguments.model_version), library)
     try:
         options.register_custom_ops_library(beside if os.path.exists(beside) else library)
     except Exception as error:
-        raise internal(f"failed to load custom operators '{library}': {_without_paths(str(error), arguments)}") from error
+        raise internal(
+            f"failed to load custom operators '{library}': {_without_paths(str(error), arguments)}"
+        ) from error
 
 
 def run_options(config: ServedConfig) -> onnxruntime.RunOptions | None:
@@ -104,7 +128,9 @@ def run_options(config: ServedConfig) -> onnxruntime.RunOptions | None:
     return options
 
 
-def execution_providers(config: ServedConfig, arguments: LoadArguments, warnings: list[str]) -> list[Provider]:
+def execution_providers(
+    config: ServedConfig, arguments: LoadArguments, warnings: list[str]
+) -> list[Provider]:
     """In the order in which onnxruntime asks them; the CPU is last and always there."""
     available = onnxruntime.get_available_providers()
     accelerators = config.optimization.execution_accelerators
@@ -123,7 +149,10 @@ def execution_providers(config: ServedConfig, arguments: LoadArguments, warnings
                 f"model '{config.name}' is to run on a GPU, but this onnxruntime has none of {CUDA_PROVIDER}: it runs on the CPU. "
                 "Install onnxruntime-gpu instead of onnxruntime, or use KIND_CPU"
             )
-    providers += [_cpu_accelerator(accelerator, available) for accelerator in accelerators.cpu_execution_accelerator]
+    providers += [
+        _cpu_accelerator(accelerator, available)
+        for accelerator in accelerators.cpu_execution_accelerator
+    ]
     return [*providers, CPU_PROVIDER]
 
 
@@ -154,13 +183,19 @@ def _gpu_accelerator(accelerator: Accelerator, device_id: int, available: list[s
         if key == "precision_mode":
             if value not in ("FP32", "FP16", "INT8"):
                 raise invalid_arg(f"unsupported precision mode '{value}' is requested")
-            options |= {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}[value]
+            options |= {
+                "FP32": {},
+                "FP16": {"trt_fp16_enable": "1"},
+                "INT8": {"trt_int8_enable": "1"},
+            }[value]
         elif key == "max_workspace_size_bytes":
             options["trt_max_workspace_size"] = value
         elif key.startswith("trt_"):
             options[key] = value
         else:
-            raise invalid_arg(f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator")
+            raise invalid_arg(
+                f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator"
+            )
     return "TensorrtExecutionProvider", options
 
 

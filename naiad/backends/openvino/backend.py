@@ -1,8 +1,9 @@
-"""The OpenVINO backend: runs a `model.xml` (or another file that OpenVINO reads, named by `default_model_filename`) on the CPU.
+"""The OpenVINO backend: runs a `model.xml` (or another file that OpenVINO reads, named by
+`default_model_filename`) on the CPU.
 
-In:  batches of requests. Out: their responses. Parameters have the names of Triton's backend.
-A model with a fixed batch is opened to any batch size when the config asks for batching, unless SKIP_OV_DYNAMIC_BATCHSIZE says no;
-then ENABLE_BATCH_PADDING fills batches up.
+In:  batches of requests. Out: their responses. Parameters have the names of Triton's backend. A
+     model with a fixed batch is opened to any batch size when the config asks for batching, unless
+     SKIP_OV_DYNAMIC_BATCHSIZE says no; then ENABLE_BATCH_PADDING fills batches up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from naiad.backends.backend import Runtime
 from naiad.backends.batch_execution import BatchExecution
 from naiad.backends.openvino.options import compile_options
 from naiad.backends.served_config import ServedConfig, read_config
-from naiad.backends.signature import Signature, TensorSignature, check, complete, default_max_batch_size
+from naiad.backends.signature import (
+    Signature,
+    TensorSignature,
+    check,
+    complete,
+    default_max_batch_size,
+)
 from naiad.backends.tensor_array import Array
 from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import NaiadError, internal, invalid_arg
@@ -39,7 +46,8 @@ _DATATYPES = {
     "f64": "FP64",
     "bf16": "BF16",
 }
-"""Strings are not among them: the CPU plugin frees them wrongly (2026.4), which ends the process."""
+"""Strings are not among them: the CPU plugin frees them wrongly (2026.4), which ends the
+process."""
 
 
 class OpenvinoBackend:
@@ -61,7 +69,9 @@ class OpenvinoBackend:
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         config = read_config(arguments)
         if arguments.instance_kind == "GPU":
-            self._notes.append(f"the OpenVINO backend runs on the CPU: instance '{arguments.instance_name}' does not use GPU")
+            self._notes.append(
+                f"the OpenVINO backend runs on the CPU: instance '{arguments.instance_name}' does not use GPU"
+            )
         model = read_model(arguments, config)
         try:
             fixed_batch = _fit_shapes(model, config)
@@ -71,12 +81,16 @@ class OpenvinoBackend:
         except NaiadError:
             raise
         except Exception as error:
-            raise internal(f"failed to compile model '{config.name}': {_words(error, arguments)}") from error
+            raise internal(
+                f"failed to compile model '{config.name}': {_words(error, arguments)}"
+            ) from error
         for note in self._notes:
             runtime.log("WARNING", note, "openvino.py", 0)
         run = _Runner(compiled, signature, config, fixed_batch, runtime)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
-        self._execution = BatchExecution(config, run, lambda error: f"OpenVINO error: {_words(error, arguments)}", scalars)
+        self._execution = BatchExecution(
+            config, run, lambda error: f"OpenVINO error: {_words(error, arguments)}", scalars
+        )
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
         assert self._execution is not None
@@ -108,13 +122,19 @@ def read_model(arguments: LoadArguments, config: ServedConfig) -> Any:
 
 
 def read_signature(model: Any) -> Signature:
-    return Signature([_signature(port) for port in model.inputs], [_signature(port) for port in model.outputs])
+    return Signature(
+        [_signature(port) for port in model.inputs], [_signature(port) for port in model.outputs]
+    )
 
 
 def _signature(port: Any) -> TensorSignature:
     kind = port.get_element_type().get_type_name()
     partial = port.get_partial_shape()
-    shape = None if partial.rank.is_dynamic else [-1 if dim.is_dynamic else dim.get_length() for dim in partial]
+    shape = (
+        None
+        if partial.rank.is_dynamic
+        else [-1 if dim.is_dynamic else dim.get_length() for dim in partial]
+    )
     return TensorSignature(_name(port), _DATATYPES.get(kind, ""), shape, kind)
 
 
@@ -124,18 +144,29 @@ def _name(port: Any) -> str:
 
 
 def _fit_shapes(model: Any, config: ServedConfig) -> bool:
-    """Reshapes the model to what the config asks for. True when its batch stays fixed, at max_batch_size."""
+    """Reshapes the model to what the config asks for. True when its batch stays fixed, at
+    max_batch_size."""
     if config.flag("RESHAPE_IO_LAYERS", False):
         batch = [-1] if config.is_batched else []
-        dims = {tensor.name: openvino.PartialShape([*batch, *tensor.model_dims]) for tensor in config.input}
-        model.reshape({_name(port): dims[_name(port)] for port in model.inputs if _name(port) in dims})
+        dims = {
+            tensor.name: openvino.PartialShape([*batch, *tensor.model_dims])
+            for tensor in config.input
+        }
+        model.reshape(
+            {_name(port): dims[_name(port)] for port in model.inputs if _name(port) in dims}
+        )
         return False
     fixed = [port for port in model.inputs if _has_fixed_batch(port.get_partial_shape())]
     if not config.is_batched or not fixed:
         return False
     if config.flag("SKIP_OV_DYNAMIC_BATCHSIZE", False):
         return _require_fixed_batch(fixed, config)
-    model.reshape({_name(port): openvino.PartialShape([-1, *list(port.get_partial_shape())[1:]]) for port in fixed})
+    model.reshape(
+        {
+            _name(port): openvino.PartialShape([-1, *list(port.get_partial_shape())[1:]])
+            for port in fixed
+        }
+    )
     return False
 
 
@@ -157,15 +188,30 @@ def _require_fixed_batch(ports: list[Any], config: ServedConfig) -> bool:
 def _opened(signature: Signature) -> Signature:
     """As the config sees a model whose fixed batch is filled up by us."""
     return Signature(
-        [msgspec.structs.replace(tensor, shape=[-1, *(tensor.shape or [])[1:]]) for tensor in signature.inputs],
-        [msgspec.structs.replace(tensor, shape=[-1, *(tensor.shape or [])[1:]]) for tensor in signature.outputs],
+        [
+            msgspec.structs.replace(tensor, shape=[-1, *(tensor.shape or [])[1:]])
+            for tensor in signature.inputs
+        ],
+        [
+            msgspec.structs.replace(tensor, shape=[-1, *(tensor.shape or [])[1:]])
+            for tensor in signature.outputs
+        ],
     )
 
 
 class _Runner:
-    def __init__(self, compiled: Any, signature: Signature, config: ServedConfig, fixed_batch: bool, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        compiled: Any,
+        signature: Signature,
+        config: ServedConfig,
+        fixed_batch: bool,
+        runtime: Runtime,
+    ) -> None:
         self._request = compiled.create_infer_request()
-        self._datatypes = {tensor.name: tensor.datatype for tensor in [*signature.inputs, *signature.outputs]}
+        self._datatypes = {
+            tensor.name: tensor.datatype for tensor in [*signature.inputs, *signature.outputs]
+        }
         self._inputs = {tensor.name: at for at, tensor in enumerate(signature.inputs)}
         self._outputs = {tensor.name: at for at, tensor in enumerate(signature.outputs)}
         self._batch = config.max_batch_size if fixed_batch else 0
@@ -181,19 +227,24 @@ class _Runner:
                 )
             inputs = {name: _padded(array, self._batch) for name, array in inputs.items()}
         for name, array in inputs.items():
-            self._request.set_input_tensor(self._inputs[name], _to_tensor(array, self._datatypes[name]))
+            self._request.set_input_tensor(
+                self._inputs[name], _to_tensor(array, self._datatypes[name])
+            )
         self._request.infer()
         arrays = [self._read(name) for name in wanted]
         return [array[:count] for array in arrays] if count else arrays
 
     def _read(self, name: str) -> Array:
-        """Copied, to where the server reads it if it is large: the memory is the request's, and the next run writes to it."""
+        """Copied, to where the server reads it if it is large: the memory is the request's, and the
+        next run writes to it."""
         source: Array = self._request.get_output_tensor(self._outputs[name]).data
         if self._datatypes[name] == "BF16":
             source = source.view(np.uint16)
         if source.nbytes <= INLINE_MAX_BYTES:
             return source.copy()
-        array: Array = np.frombuffer(self._runtime.allocate(source.nbytes), source.dtype).reshape(source.shape)
+        array: Array = np.frombuffer(self._runtime.allocate(source.nbytes), source.dtype).reshape(
+            source.shape
+        )
         np.copyto(array, source)
         return array
 
@@ -214,8 +265,11 @@ def _padded(array: Array, count: int) -> Array:
 
 
 def _words(error: Exception, arguments: LoadArguments) -> str:
-    """OpenVINO's messages name source files of its own, and our paths; the reason is in the last lines."""
+    """OpenVINO's messages name source files of its own, and our paths; the reason is in the last
+    lines."""
     root = os.path.dirname(os.path.abspath(arguments.model_dir)) + os.sep
     lines = [line.strip() for line in str(error).replace(root, "").splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("Exception from src", "Check '"))]
+    lines = [
+        line for line in lines if line and not line.startswith(("Exception from src", "Check '"))
+    ]
     return " ".join(lines[-2:]) or type(error).__name__

@@ -11,18 +11,28 @@ _HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
 
 
 def compile_options(config: ServedConfig) -> dict[str, Any]:
-    """One stream per instance unless told otherwise: an instance runs one batch at a time. Raises NaiadError."""
-    options: dict[str, Any] = {"INFERENCE_NUM_THREADS": config.threads("INFERENCE_NUM_THREADS", "CPU_THREADS_NUM")}
+    """One stream per instance unless told otherwise: an instance runs one batch at a time. Raises
+    NaiadError."""
+    options: dict[str, Any] = {
+        "INFERENCE_NUM_THREADS": config.threads("INFERENCE_NUM_THREADS", "CPU_THREADS_NUM")
+    }
     hint = config.text("PERFORMANCE_HINT").upper()
     if hint and hint not in _HINTS:
-        raise invalid_arg(f"parameter 'PERFORMANCE_HINT' of model '{config.name}' is '{hint}', expected one of {', '.join(_HINTS)}")
+        raise invalid_arg(
+            f"parameter 'PERFORMANCE_HINT' of model '{config.name}' is '{hint}', expected one of {', '.join(_HINTS)}"
+        )
     options["PERFORMANCE_HINT"] = hint or "LATENCY"
     streams = config.text("NUM_STREAMS", config.text("CPU_THROUGHPUT_STREAMS")).upper()
     if streams:
-        options["NUM_STREAMS"] = streams if streams in ("AUTO", "NUMA") else str(_positive(config, "NUM_STREAMS", streams))
+        options["NUM_STREAMS"] = (
+            streams
+            if streams in ("AUTO", "NUMA")
+            else str(_positive(config, "NUM_STREAMS", streams))
+        )
     if config.has("COMPILATION_NUM_THREADS"):
         options["COMPILATION_NUM_THREADS"] = config.integer("COMPILATION_NUM_THREADS", 0)
-    # Results equal to the framework's own come before speed: less precise arithmetic is for those who ask for it.
+    # Results equal to the framework's own come before speed: less precise arithmetic is for those
+    # who ask for it.
     is_bf16 = config.flag("HINT_BF16", False) or config.flag("ENFORCE_BF16", False)
     options["INFERENCE_PRECISION_HINT"] = "bf16" if is_bf16 else "f32"
     return options
@@ -31,4 +41,6 @@ def compile_options(config: ServedConfig) -> dict[str, Any]:
 def _positive(config: ServedConfig, name: str, text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
-    raise invalid_arg(f"parameter '{name}' of model '{config.name}' is '{text}', expected AUTO, NUMA or a positive number")
+    raise invalid_arg(
+        f"parameter '{name}' of model '{config.name}' is '{text}', expected AUTO, NUMA or a positive number"
+    )

@@ -1,7 +1,9 @@
 """The Python backend: runs a Triton `model.py` in this worker process.
 
-In:  batches of WorkRequests from the worker loop. Out: a WorkResponse per request, or None where a response sender answers.
-Rule: whatever model code does (raises, returns nonsense, exits, drops a sender), every request gets exactly one ending.
+In:  batches of WorkRequests from the worker loop. Out: a WorkResponse per request, or None where a
+     response sender answers.
+Rule: whatever model code does (raises, returns nonsense, exits, drops a sender), every request gets
+      exactly one ending.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from naiad.backends.python.instance import AWAITED_HANDLES, Instance, install
 from naiad.backends.python.model_fault import client_message, log_lines, model_traceback, place
 from naiad.backends.python.model_module import import_model_class, version_dir
 from naiad.backends.python.ready_check import ReadyCheck
-from naiad.backends.python.request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceRequest, received_request
+from naiad.backends.python.request import (
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+    received_request,
+)
 from naiad.backends.python.reshape import read_reshapes
 from naiad.backends.python.response import InferenceResponse, encode_response
 from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse
@@ -65,14 +71,18 @@ class PythonBackend:
         except BaseException as error:
             raise self._load_error(error) from None
         if not isinstance(completed, ModelConfig):
-            raise internal(f"auto_complete_config function in model '{arguments.model_name}' must return a valid pb.ModelConfig object.")
+            raise internal(
+                f"auto_complete_config function in model '{arguments.model_name}' must return a valid pb.ModelConfig object."
+            )
         return completed_config(arguments.model_config, completed)
 
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         config = json.loads(arguments.model_config)
         output_names = frozenset(output["name"] for output in config.get("output", ()))
         is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
-        instance = Instance(arguments.instance_name, version_dir(arguments), runtime, is_decoupled, output_names)
+        instance = Instance(
+            arguments.instance_name, version_dir(arguments), runtime, is_decoupled, output_names
+        )
         instance.reshapes = read_reshapes(config)
         self._enter(arguments, instance)
         try:
@@ -100,11 +110,13 @@ class PythonBackend:
             self._instance.runtime.log("ERROR", message, *place(error))
 
     def is_ready(self) -> bool:
-        """What the model's own `is_ready` says; blocks for at most its time limit. True without one."""
+        """What the model's own `is_ready` says; blocks for at most its time limit. True without
+        one."""
         return self._ready is None or self._ready.check()
 
     async def is_ready_async(self) -> bool:
-        """The same on the worker's event loop, which an `async def is_ready` shares with `execute`."""
+        """The same on the worker's event loop, which an `async def is_ready` shares with
+        `execute`."""
         return self._ready is None or await self._ready.check_async()
 
     # Execution.
@@ -125,7 +137,9 @@ class PythonBackend:
         finally:
             instance.end()
 
-    async def _await(self, requests: list[WorkRequest], batch: list[InferenceRequest], returned: Awaitable[Any]) -> Responses:
+    async def _await(
+        self, requests: list[WorkRequest], batch: list[InferenceRequest], returned: Awaitable[Any]
+    ) -> Responses:
         AWAITED_HANDLES.set([request.handle for request in requests])
         try:
             return self._collect(batch, await returned)
@@ -138,7 +152,8 @@ class PythonBackend:
             return self._fail(batch, error)
 
     def _collect(self, batch: list[InferenceRequest], returned: Any) -> Responses:
-        """Raises UnusableReturnError, or TritonModelException for an output that cannot be encoded."""
+        """Raises UnusableReturnError, or TritonModelException for an output that cannot be
+        encoded."""
         if returned is None:
             return [self._defer(request) for request in batch]
         if self._instance.is_decoupled:
@@ -146,13 +161,18 @@ class PythonBackend:
                 f"Python model '{self._instance.name}' is using the decoupled mode and the execute function must return None."
             )
         if not isinstance(returned, list):
-            raise UnusableReturnError(f"Expected a list in the execute return, found type '{type(returned)}'.")
+            raise UnusableReturnError(
+                f"Expected a list in the execute return, found type '{type(returned)}'."
+            )
         if len(returned) != len(batch):
             raise UnusableReturnError(
                 "Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size "
                 f"is:{len(batch)}, and InferenceResponse(s) size is:{len(returned)}\n"
             )
-        return [self._answer(request, response) for request, response in zip(batch, returned, strict=True)]
+        return [
+            self._answer(request, response)
+            for request, response in zip(batch, returned, strict=True)
+        ]
 
     def _answer(self, request: InferenceRequest, response: Any) -> WorkResponse | None:
         if response is None:
@@ -166,7 +186,10 @@ class PythonBackend:
                 f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."
             )
         if request._sender is not None and not request._sender._take_over():
-            self._instance.log("ERROR", "Unable to send response. Non-decoupled model cannot send more than one response.")
+            self._instance.log(
+                "ERROR",
+                "Unable to send response. Non-decoupled model cannot send more than one response.",
+            )
             return None
         encoded = encode_response(response, request._work.requested_outputs or request._wanted())
         if self._instance.reshapes is not None:
@@ -174,14 +197,17 @@ class PythonBackend:
         return encoded
 
     def _defer(self, request: InferenceRequest) -> WorkResponse | None:
-        """The answer is left to the request's sender: dropped together with the request, it ends the request itself."""
+        """The answer is left to the request's sender: dropped together with the request, it ends
+        the request itself."""
         if request._work.is_null:
             return WorkResponse()
         if not request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
             request.get_response_sender()
             return None
         if not self._can_reschedule:
-            raise UnusableReturnError("a request was rescheduled, but the model's config does not set sequence_batching.iterative_sequence")
+            raise UnusableReturnError(
+                "a request was rescheduled, but the model's config does not set sequence_batching.iterative_sequence"
+            )
         if request._sender is not None:
             request._sender._take_over()
         return WorkResponse(is_rescheduled=True)
@@ -204,7 +230,12 @@ class PythonBackend:
         install(instance)
         self._instance = instance
         repository_dir = os.path.dirname(os.path.abspath(arguments.model_dir))
-        self._server_dirs = (instance.version_dir, arguments.model_dir, arguments.backend_dir, repository_dir)
+        self._server_dirs = (
+            instance.version_dir,
+            arguments.model_dir,
+            arguments.backend_dir,
+            repository_dir,
+        )
 
     def _import(self, arguments: LoadArguments) -> type[Any]:
         """Once per process: what the module computed for `complete_config` is there for `load`."""
@@ -215,12 +246,16 @@ class PythonBackend:
     def _load_error(self, error: BaseException) -> NaiadError:
         if isinstance(error, NaiadError):
             return error
-        return internal(client_message(error, self._server_dirs)).with_traceback(model_traceback(error))
+        return internal(client_message(error, self._server_dirs)).with_traceback(
+            model_traceback(error)
+        )
 
 
 def _missing_execute(arguments: LoadArguments) -> Execute:
     """Such a model loads under Triton, and fails with every request."""
-    file = f"{arguments.model_name}/{arguments.model_version}/{arguments.model_filename or 'model.py'}"
+    file = (
+        f"{arguments.model_name}/{arguments.model_version}/{arguments.model_filename or 'model.py'}"
+    )
 
     def execute(batch: list[InferenceRequest]) -> Any:
         raise UnusableReturnError(f"Python model {file} does not implement `execute` method.")

@@ -1,4 +1,5 @@
-"""Business logic scripting: a model runs another model, and waits, awaits or iterates over the answers.
+"""Business logic scripting: a model runs another model, and waits, awaits or iterates over the
+answers.
 
 Errors of the other model come back as responses that hold an error; nothing is raised for them.
 """
@@ -17,10 +18,11 @@ from naiad.errors import NaiadError
 
 
 class ResponseIterator:
-    """The responses of a decoupled call, as they come; the last may be one without outputs, which stands for the final flag.
+    """The responses of a decoupled call, as they come; the last may be one without outputs, which
+    stands for the final flag.
 
-    Iterating again starts over, as under Triton, so responses are kept as long as the iterator. One that is dropped early
-    cancels the call.
+    Iterating again starts over, as under Triton, so responses are kept as long as the iterator. One
+    that is dropped early cancels the call.
     """
 
     __slots__ = ("_at", "_call", "_is_over", "_responses")
@@ -59,7 +61,9 @@ class ResponseIterator:
 
     def _take(self, response: WorkResponse | None, is_final: bool) -> None:
         self._is_over = is_final
-        self._responses.append(InferenceResponse() if response is None else decode_response(response))
+        self._responses.append(
+            InferenceResponse() if response is None else decode_response(response)
+        )
 
     def _step(self) -> InferenceResponse:
         self._at += 1
@@ -70,7 +74,9 @@ class ResponseIterator:
             from_finalizer(self._call.cancel)
 
 
-def execute_call(model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool) -> InferenceResponse | ResponseIterator:
+def execute_call(
+    model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool
+) -> InferenceResponse | ResponseIterator:
     """Blocks for the answer, or returns at once when it is to be iterated over."""
     try:
         call = _start(model_name, model_version, request, is_decoupled, not is_decoupled)
@@ -88,7 +94,8 @@ def execute_call(model_name: str, model_version: int, request: WorkRequest, is_d
 def await_call(
     model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool
 ) -> Awaitable[InferenceResponse | ResponseIterator]:
-    """Starts the call now and gives a task of the running loop. Cancelling the task cancels the call."""
+    """Starts the call now and gives a task of the running loop. Cancelling the task cancels the
+    call."""
     loop = asyncio.get_running_loop()
     try:
         call = _start(model_name, model_version, request, is_decoupled, False)
@@ -115,17 +122,29 @@ async def _await(call: Call, is_decoupled: bool) -> InferenceResponse | Response
     return _single(answer)
 
 
-def _start(model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool, is_waited_for: bool) -> Call:
+def _start(
+    model_name: str,
+    model_version: int,
+    request: WorkRequest,
+    is_decoupled: bool,
+    is_waited_for: bool,
+) -> Call:
     instance = current()
     if not instance.is_serving:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
     is_repeatable = is_waited_for and instance.is_executing()
-    return instance.runtime.call(CallRequest(model_name, model_version, request, is_decoupled, instance.callers(), is_repeatable))
+    return instance.runtime.call(
+        CallRequest(
+            model_name, model_version, request, is_decoupled, instance.callers(), is_repeatable
+        )
+    )
 
 
 def _single(answer: WorkResponse | None) -> InferenceResponse:
     if answer is None:
-        return InferenceResponse(error=TritonError("the model ended the request without a response"))
+        return InferenceResponse(
+            error=TritonError("the model ended the request without a response")
+        )
     return decode_response(answer)
 
 

@@ -1,4 +1,5 @@
-"""`pb_utils.ModelConfig`: what `auto_complete_config` of a model may add to its configuration, and how far.
+"""`pb_utils.ModelConfig`: what `auto_complete_config` of a model may add to its configuration, and
+                        how far.
 
 In:  the configuration as JSON. Out: the same with the five fields that a model may complete.
 Rule: what config.pbtxt says stands; a model that says otherwise is refused, in Triton's words.
@@ -40,12 +41,16 @@ class ModelConfig:
 
     def add_input(self, input: dict[str, Any]) -> None:
         if not input.keys() <= {"name", "data_type", "dims", "optional"}:
-            raise ValueError(f"{self._where('input', input)} contains property other than 'name', 'data_type', 'dims' and 'optional'.")
+            raise ValueError(
+                f"{self._where('input', input)} contains property other than 'name', 'data_type', 'dims' and 'optional'."
+            )
         self._add("input", input)
 
     def add_output(self, output: dict[str, Any]) -> None:
         if not output.keys() <= {"name", "data_type", "dims"}:
-            raise ValueError(f"{self._where('output', output)} contains property other than 'name', 'data_type' and 'dims'.")
+            raise ValueError(
+                f"{self._where('output', output)} contains property other than 'name', 'data_type' and 'dims'."
+            )
         self._add("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
@@ -92,8 +97,11 @@ class ModelConfig:
                 f"model provides {tensor['data_type']}"
             )
         for key in ("dims", "optional"):
-            # Empty dims were not specified; an optional flag is compared only when both sides have one.
-            is_specified = bool(known.get("dims")) if key == "dims" else key in known and key in tensor
+            # Empty dims were not specified; an optional flag is compared only when both sides have
+            # one.
+            is_specified = (
+                bool(known.get("dims")) if key == "dims" else key in known and key in tensor
+            )
             if is_specified and known[key] != tensor[key]:
                 raise ValueError(
                     f"model '{self._name}', tensor '{name}': the model expects {key} {tensor[key]} but the model configuration "

@@ -1,4 +1,5 @@
-"""Model control from inside a model: load, unload, is it ready. The server must allow it (explicit mode)."""
+"""Model control from inside a model: load, unload, is it ready. The server must allow it (explicit
+mode)."""
 
 from __future__ import annotations
 
@@ -12,25 +13,49 @@ from naiad.errors import NaiadError
 
 
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
-    """Blocks until the model is loaded. `files`: {"file:<path>": contents}, which needs `config` too."""
+    """Blocks until the model is loaded. `files`: {"file:<path>": contents}, which needs `config`
+    too."""
     if not isinstance(model_name, str) or not isinstance(config, str):
-        raise signature_error("load_model(model_name: str, config: str = '', files: dict = None)", model_name, config, files)
-    operation = ControlOperation("load_model", wire_text(model_name), config=wire_text(config), files=_check_files(model_name, files))
+        raise signature_error(
+            "load_model(model_name: str, config: str = '', files: dict = None)",
+            model_name,
+            config,
+            files,
+        )
+    operation = ControlOperation(
+        "load_model",
+        wire_text(model_name),
+        config=wire_text(config),
+        files=_check_files(model_name, files),
+    )
     _control(operation, "Failed to load model")
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Returns when the unloading has begun."""
     if not isinstance(model_name, str) or not isinstance(unload_dependents, bool):
-        raise signature_error("unload_model(model_name: str, unload_dependents: bool = False)", model_name, unload_dependents)
-    _control(ControlOperation("unload_model", wire_text(model_name), unload_dependents=unload_dependents), "Failed to unload model")
+        raise signature_error(
+            "unload_model(model_name: str, unload_dependents: bool = False)",
+            model_name,
+            unload_dependents,
+        )
+    _control(
+        ControlOperation(
+            "unload_model", wire_text(model_name), unload_dependents=unload_dependents
+        ),
+        "Failed to unload model",
+    )
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """An empty version means the latest."""
     if not isinstance(model_name, str) or not isinstance(model_version, str):
-        raise signature_error("is_model_ready(model_name: str, model_version: str = '')", model_name, model_version)
-    operation = ControlOperation("is_model_ready", wire_text(model_name), model_version=wire_text(model_version))
+        raise signature_error(
+            "is_model_ready(model_name: str, model_version: str = '')", model_name, model_version
+        )
+    operation = ControlOperation(
+        "is_model_ready", wire_text(model_name), model_version=wire_text(model_version)
+    )
     return _control(operation, "Failed to check model readiness")
 
 
@@ -43,10 +68,14 @@ def _check_files(model_name: str, files: Any) -> dict[str, bytes]:
     if files is None:
         return {}
     if not isinstance(files, dict) or not all(isinstance(path, str) for path in files):
-        raise TritonModelException(f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents")
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
     for contents in files.values():
         if not isinstance(contents, bytes):
-            raise TypeError(f"Object of type '{type(contents).__name__}' is not an instance of 'bytes'")
+            raise TypeError(
+                f"Object of type '{type(contents).__name__}' is not an instance of 'bytes'"
+            )
     return {wire_text(path): contents for path, contents in files.items()}
 
 

@@ -1,4 +1,5 @@
-"""Datatypes as `triton_python_backend_utils` names them: TYPE_* strings and Triton's numbers <-> numpy, and byte-string tensors."""
+"""Datatypes as `triton_python_backend_utils` names them: TYPE_* strings and Triton's numbers <->
+numpy, and byte-string tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from naiad.core.byte_strings import decode_byte_strings, encode_byte_strings
 from naiad.core.datatype import BY_CONFIG_NAME, BY_CONFIG_NUMBER, from_numpy
 
 TRITON_STRING_TO_NUMPY: dict[str, type[Any]] = {
-    # Triton gives the built-in bool, and models compare with it. BF16 is absent: numpy has no such type.
+    # Triton gives the built-in bool, and models compare with it. BF16 is absent: numpy has no such
+    # type.
     name: bool if name == "TYPE_BOOL" else datatype.numpy.type
     for name, datatype in BY_CONFIG_NAME.items()
     if datatype.numpy is not None
@@ -37,7 +39,8 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | None:
-    """Each element with its length before it, in C order; None for arrays that hold no byte strings."""
+    """Each element with its length before it, in C order; None for arrays that hold no byte
+    strings."""
     if input_tensor.size == 0:
         return b""
     if input_tensor.dtype.kind not in "OS":
@@ -45,5 +48,7 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | None:
     return encode_byte_strings(input_tensor)
 
 
-def deserialize_bytes_tensor(encoded_tensor: bytes | bytearray | memoryview) -> np.ndarray[Any, Any]:
+def deserialize_bytes_tensor(
+    encoded_tensor: bytes | bytearray | memoryview,
+) -> np.ndarray[Any, Any]:
     return decode_byte_strings(encoded_tensor)

@@ -1,4 +1,5 @@
-"""Errors of `triton_python_backend_utils`: the error a model returns, the exception its API raises, and misuse of a signature."""
+"""Errors of `triton_python_backend_utils`: the error a model returns, the exception its API raises,
+and misuse of a signature."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class TritonError:
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
         if not isinstance(message, str) or not isinstance(code, ErrorCode):
-            raise signature_error("TritonError(message: str, code: ErrorCode = TritonError.INTERNAL)", message, code)
+            raise signature_error(
+                "TritonError(message: str, code: ErrorCode = TritonError.INTERNAL)", message, code
+            )
         self._message = wire_text(message)
         self._code = code
 
@@ -65,7 +68,8 @@ def encode_error(error: TritonError) -> WorkError:
 
 
 def signature_error(signature: str, *given: object) -> TypeError:
-    """Says what was expected and which types came; never the values, whose text may hold addresses."""
+    """Says what was expected and which types came; never the values, whose text may hold
+    addresses."""
     call = signature.partition("(")[0]
     function = "__init__" if call[0].isupper() and "." not in call else call.rpartition(".")[2]
     kind = "constructor" if function == "__init__" else "function"

@@ -1,7 +1,9 @@
-"""The model instance that this worker process is: what the static parts of `triton_python_backend_utils` act on.
+"""The model instance that this worker process is: what the static parts of
+`triton_python_backend_utils` act on.
 
-Model code logs, builds metrics and calls other models without naming an instance, because under Triton a process is one
-instance. Here too: `install` is called once per process, by PythonBackend, and everything else asks `current`.
+Model code logs, builds metrics and calls other models without naming an instance, because under
+Triton a process is one instance. Here too: `install` is called once per process, by PythonBackend,
+and everything else asks `current`.
 """
 
 from __future__ import annotations
@@ -16,15 +18,23 @@ from typing import Any, NoReturn
 
 from naiad.backends.backend import Runtime
 from naiad.backends.python.reshape import Reshapes
-from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkRequest, WorkResponse
+from naiad.core.work import (
+    CallRequest,
+    ControlOperation,
+    MetricOperation,
+    WorkRequest,
+    WorkResponse,
+)
 from naiad.errors import NaiadError, unavailable
 
 AWAITED_HANDLES: ContextVar[list[int] | None] = ContextVar("awaited_handles", default=None)
-"""The requests that the coroutine of an `async def execute` works on, and the tasks that it starts."""
+"""The requests that the coroutine of an `async def execute` works on, and the tasks that it
+starts."""
 
 
 class DetachedRuntime:
-    """Stands in until the instance is loaded: messages go to stderr, anything that needs the server is refused."""
+    """Stands in until the instance is loaded: messages go to stderr, anything that needs the server
+    is refused."""
 
     def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
         self._refuse()
@@ -106,10 +116,16 @@ class Instance:
     def log(self, severity: str, message: str) -> None:
         """A message of the backend itself, about this instance."""
         caller = sys._getframe(1)
-        self.runtime.log(severity, f"model '{self.name}': {message}", os.path.basename(caller.f_code.co_filename), caller.f_lineno)
+        self.runtime.log(
+            severity,
+            f"model '{self.name}': {message}",
+            os.path.basename(caller.f_code.co_filename),
+            caller.f_lineno,
+        )
 
     def callers(self) -> list[int]:
-        """The requests that the calling code works on; unknown, so empty, in threads of the model's own."""
+        """The requests that the calling code works on; unknown, so empty, in threads of the model's
+        own."""
         awaited = AWAITED_HANDLES.get()
         if awaited is not None:
             return awaited
@@ -120,7 +136,8 @@ class Instance:
         return self._handles
 
     def is_executing(self) -> bool:
-        """The calling code is in a plain `execute`, and no other code of the model runs while it waits there."""
+        """The calling code is in a plain `execute`, and no other code of the model runs while it
+        waits there."""
         return self._batch is not None and self._thread == threading.get_ident()
 
 
@@ -138,12 +155,15 @@ def current() -> Instance:
 def from_finalizer(function: Callable[..., object], *arguments: Any) -> None:
     """Calls `function` in a thread of its own.
 
-    A finalizer may run in the midst of a call into the runtime, on the thread that holds the runtime's locks: calling it there
-    could wait for itself. Dropping such an object unfinished is rare, so the thread's price does not matter.
+    A finalizer may run in the midst of a call into the runtime, on the thread that holds the
+    runtime's locks: calling it there could wait for itself. Dropping such an object unfinished is
+    rare, so the thread's price does not matter.
     """
     try:
         _thread.start_new_thread(_call, (function, arguments))
-    except RuntimeError:  # the interpreter is shutting down: the process ends, and the server sees that
+    except (
+        RuntimeError
+    ):  # the interpreter is shutting down: the process ends, and the server sees that
         pass
 
 

@@ -36,7 +36,9 @@ class Logger:
     @staticmethod
     def log(message: str, level: _Level = LogLevel.INFO) -> None:
         if not isinstance(level, _Level):
-            raise signature_error("Logger.log(message: str, level: Logger.LogLevel = Logger.INFO)", message, level)
+            raise signature_error(
+                "Logger.log(message: str, level: Logger.LogLevel = Logger.INFO)", message, level
+            )
         _log("log", level, message)
 
     @staticmethod
@@ -60,4 +62,6 @@ def _log(function: str, level: LogLevel, message: str) -> None:
     if not isinstance(message, str):
         raise signature_error(f"Logger.{function}(message: str)", message)
     caller = sys._getframe(2)
-    current().runtime.log(level.name, wire_text(message), os.path.basename(caller.f_code.co_filename), caller.f_lineno)
+    current().runtime.log(
+        level.name, wire_text(message), os.path.basename(caller.f_code.co_filename), caller.f_lineno
+    )

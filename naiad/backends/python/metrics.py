@@ -1,7 +1,9 @@
-"""`pb_utils.MetricFamily` and its metrics: counters, gauges and histograms of a model's own in the server's /metrics.
+"""`pb_utils.MetricFamily` and its metrics: counters, gauges and histograms of a model's own in the
+server's /metrics.
 
-The numbers live in the server; here are handles to them. Changes do not wait for the server, so what a kind of metric cannot do
-is refused here, in Triton's words. A family that is dropped takes its metrics with it.
+The numbers live in the server; here are handles to them. Changes do not wait for the server, so
+what a kind of metric cannot do is refused here, in Triton's words. A family that is dropped takes
+its metrics with it.
 """
 
 from __future__ import annotations
@@ -44,10 +46,24 @@ class MetricFamily:
     HISTOGRAM: ClassVar = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        if not isinstance(name, str) or not isinstance(description, str) or not isinstance(kind, MetricKind):
-            raise signature_error("MetricFamily(name: str, description: str, kind: MetricKind)", name, description, kind)
+        if (
+            not isinstance(name, str)
+            or not isinstance(description, str)
+            or not isinstance(kind, MetricKind)
+        ):
+            raise signature_error(
+                "MetricFamily(name: str, description: str, kind: MetricKind)",
+                name,
+                description,
+                kind,
+            )
         instance = current()
-        operation = MetricOperation("create_family", name=wire_text(name), description=wire_text(description), metric_kind=kind.name)
+        operation = MetricOperation(
+            "create_family",
+            name=wire_text(name),
+            description=wire_text(description),
+            metric_kind=kind.name,
+        )
         handle = _operate(instance, operation, "Error when creating MetricFamily")
         self._family = _Family(instance, kind, int(handle))
 
@@ -61,13 +77,18 @@ class MetricFamily:
             labels=_check_labels(family.instance, labels),
             buckets=_check_buckets(family.kind, buckets),
         )
-        return Metric(family, int(_operate(family.instance, operation, "Error when creating Metric")))
+        return Metric(
+            family, int(_operate(family.instance, operation, "Error when creating Metric"))
+        )
 
     def __del__(self) -> None:
         family = getattr(self, "_family", None)
         if family is not None:
             family.is_deleted = True
-            from_finalizer(family.instance.runtime.metric, MetricOperation("delete_family", handle=family.handle))
+            from_finalizer(
+                family.instance.runtime.metric,
+                MetricOperation("delete_family", handle=family.handle),
+            )
 
 
 class Metric:
@@ -88,17 +109,25 @@ class Metric:
 
     def set(self, value: float) -> None:
         self._check("Set", (MetricKind.GAUGE,), "Failed to set metric value")
-        self._change("set", _number("Metric.set(value: float)", value), "Failed to set metric value")
+        self._change(
+            "set", _number("Metric.set(value: float)", value), "Failed to set metric value"
+        )
 
     def observe(self, value: float) -> None:
         self._check("Observe", (MetricKind.HISTOGRAM,), "Failed to observe metric value")
-        self._change("observe", _number("Metric.observe(value: float)", value), "Failed to observe metric value")
+        self._change(
+            "observe",
+            _number("Metric.observe(value: float)", value),
+            "Failed to observe metric value",
+        )
 
     def value(self) -> float:
         """Asks the server."""
         failure = "Failed to get metric value"
         self._check("Value", (MetricKind.COUNTER, MetricKind.GAUGE), failure)
-        return _operate(self._family.instance, MetricOperation("value", handle=self._handle), failure)
+        return _operate(
+            self._family.instance, MetricOperation("value", handle=self._handle), failure
+        )
 
     def _check(self, verb: str, kinds: tuple[MetricKind, ...], failure: str) -> None:
         if self._family.is_deleted:
@@ -111,11 +140,16 @@ class Metric:
             raise _refused(self._family.instance, failure, reason)
 
     def _change(self, kind: str, value: float, failure: str) -> None:
-        _operate(self._family.instance, MetricOperation(kind, handle=self._handle, value=value), failure)
+        _operate(
+            self._family.instance, MetricOperation(kind, handle=self._handle, value=value), failure
+        )
 
     def __del__(self) -> None:
         if not self._family.is_deleted:
-            from_finalizer(self._family.instance.runtime.metric, MetricOperation("delete_metric", handle=self._handle))
+            from_finalizer(
+                self._family.instance.runtime.metric,
+                MetricOperation("delete_metric", handle=self._handle),
+            )
 
 
 def _operate(instance: Instance, operation: MetricOperation, failure: str) -> float:
@@ -126,7 +160,9 @@ def _operate(instance: Instance, operation: MetricOperation, failure: str) -> fl
 
 
 def _refused(instance: Instance, failure: str, reason: str) -> TritonModelException:
-    return TritonModelException(f"{failure}: Failed to process the request for model '{instance.name}', message: {reason}")
+    return TritonModelException(
+        f"{failure}: Failed to process the request for model '{instance.name}', message: {reason}"
+    )
 
 
 def _check_labels(instance: Instance, labels: Any) -> dict[str, str]:
@@ -135,7 +171,9 @@ def _check_labels(instance: Instance, labels: Any) -> dict[str, str]:
     if not isinstance(labels, dict):
         raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
     if not all(isinstance(value, str) for value in labels.values()):
-        raise _refused(instance, "Error when creating Metric", "attempt to access JSON non-string as string")
+        raise _refused(
+            instance, "Error when creating Metric", "attempt to access JSON non-string as string"
+        )
     return {wire_text(str(name)): wire_text(value) for name, value in labels.items()}
 
 
@@ -148,7 +186,10 @@ def _check_buckets(kind: MetricKind, buckets: Any) -> list[float] | None:
         return None
     if buckets is None:
         raise TritonModelException("Failed to create metric. Missing required buckets.")
-    return [_number("MetricFamily.Metric(labels: dict = None, buckets: List[float] = None)", bucket) for bucket in buckets]
+    return [
+        _number("MetricFamily.Metric(labels: dict = None, buckets: List[float] = None)", bucket)
+        for bucket in buckets
+    ]
 
 
 def _number(signature: str, value: Any) -> float:

@@ -1,8 +1,9 @@
 """Finding and importing a model's Python file, so that its own imports work as under Triton.
 
-The version directory and the model directory are at the end of sys.path; model.py is the module `<version>.model`, in a package
-whose path is the version directory, so neither `import helper`, `from . import helper` nor a module called `model` gets in its way.
-A backend that is a model.py of its own (backends/<name>/model.py) stands in for models without one.
+The version directory and the model directory are at the end of sys.path; model.py is the module
+`<version>.model`, in a package whose path is the version directory, so neither `import helper`,
+`from . import helper` nor a module called `model` gets in its way. A backend that is a model.py of
+its own (backends/<name>/model.py) stands in for models without one.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ def version_dir(arguments: LoadArguments) -> str:
 
 
 def import_model_class(arguments: LoadArguments) -> type[Any]:
-    """Raises NaiadError where there is no such file or class, and whatever the model's code raises."""
+    """Raises NaiadError where there is no such file or class, and whatever the model's code
+    raises."""
     directory, filename = _find(arguments)
     extend_path([version_dir(arguments), arguments.model_dir, directory, MODULES_DIR])
     package = str(arguments.model_version)
     module = import_file(package, directory, filename)
     model_class = getattr(module, MODEL_CLASS, None)
     if model_class is None:
-        raise internal(f"AttributeError: module '{module.__name__}' has no attribute '{MODEL_CLASS}'")
+        raise internal(
+            f"AttributeError: module '{module.__name__}' has no attribute '{MODEL_CLASS}'"
+        )
     return model_class  # type: ignore[no-any-return]
 
 
@@ -41,7 +45,10 @@ def _find(arguments: LoadArguments) -> tuple[str, str]:
     filename = arguments.model_filename or "model.py"
     if not filename.endswith(".py"):
         raise invalid_arg(f"Model name must end with '.py'. Model name is \"{filename}\".")
-    for directory, name in ((version_dir(arguments), filename), (arguments.backend_dir, "model.py")):
+    for directory, name in (
+        (version_dir(arguments), filename),
+        (arguments.backend_dir, "model.py"),
+    ):
         if directory and os.path.isfile(os.path.join(directory, name)):
             return directory, name
     raise _not_found(arguments, filename)

@@ -1,4 +1,5 @@
-"""Parameters of requests and responses: dicts from the model, JSON strings to the model, as under Triton."""
+"""Parameters of requests and responses: dicts from the model, JSON strings to the model, as under
+Triton."""
 
 from __future__ import annotations
 
@@ -23,12 +24,19 @@ def check_parameters(parameters: Any) -> Parameters:
         raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
-            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
+            raise TritonModelException(
+                f"Expect parameters keys to have type str, found type {type(key)}"
+            )
         if not isinstance(value, (bool, int, str)):
-            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
         if not isinstance(value, str) and not _MIN_INTEGER <= value <= _MAX_INTEGER:
             raise TritonModelException(f"Expect parameters values to fit 64 bits, found {value}")
-    return {wire_text(key): wire_text(value) if isinstance(value, str) else value for key, value in parameters.items()}
+    return {
+        wire_text(key): wire_text(value) if isinstance(value, str) else value
+        for key, value in parameters.items()
+    }
 
 
 def encode_parameters(parameters: Parameters) -> str:

@@ -1,6 +1,8 @@
-"""`triton_python_backend_utils`, the module that Triton's Python models import; also under the name `c_python_backend_utils`.
+"""`triton_python_backend_utils`, the module that Triton's Python models import; also under the name
+`c_python_backend_utils`.
 
-Everything is defined in the pb_* files beside this one; here are the names that model code sees, and the lookups by name.
+Everything is defined in the pb_* files beside this one; here are the names that model code sees,
+and the lookups by name.
 """
 
 from __future__ import annotations
@@ -21,11 +23,22 @@ from naiad.backends.python.datatype import (
 )
 from naiad.backends.python.error import TritonError, TritonModelException
 from naiad.backends.python.log import Logger
-from naiad.backends.python.memory import TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU, PreferredMemory
+from naiad.backends.python.memory import (
+    TRITONSERVER_MEMORY_CPU,
+    TRITONSERVER_MEMORY_GPU,
+    PreferredMemory,
+)
 from naiad.backends.python.metrics import Metric, MetricFamily
-from naiad.backends.python.request import TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceRequest
+from naiad.backends.python.request import (
+    TRITONSERVER_REQUEST_RELEASE_ALL,
+    TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
+    InferenceRequest,
+)
 from naiad.backends.python.response import InferenceResponse
-from naiad.backends.python.sender import TRITONSERVER_RESPONSE_COMPLETE_FINAL, InferenceResponseSender
+from naiad.backends.python.sender import (
+    TRITONSERVER_RESPONSE_COMPLETE_FINAL,
+    InferenceResponseSender,
+)
 from naiad.backends.python.tensor import Tensor
 from naiad.backends.python.trace import InferenceTrace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START
@@ -88,11 +101,15 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    return next((tensor for tensor in model_config.get("input", ()) if tensor["name"] == name), None)
+    return next(
+        (tensor for tensor in model_config.get("input", ()) if tensor["name"] == name), None
+    )
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    return next((tensor for tensor in model_config.get("output", ()) if tensor["name"] == name), None)
+    return next(
+        (tensor for tensor in model_config.get("output", ()) if tensor["name"] == name), None
+    )
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:

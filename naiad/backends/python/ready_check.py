@@ -1,4 +1,5 @@
-"""A model's own `is_ready`, asked with a time limit: a check that hangs or raises means not ready, never a hung worker."""
+"""A model's own `is_ready`, asked with a time limit: a check that hangs or raises means not ready,
+never a hung worker."""
 
 from __future__ import annotations
 
@@ -15,24 +16,30 @@ LIMIT_S = 5.0
 
 
 class ReadyCheck:
-    def __init__(self, hook: Callable[[], Any], instance: Instance, limit_s: float = LIMIT_S) -> None:
+    def __init__(
+        self, hook: Callable[[], Any], instance: Instance, limit_s: float = LIMIT_S
+    ) -> None:
         self._hook = hook
         self._instance = instance
         self._limit_s = limit_s
         self._thread: threading.Thread | None = None
 
     def check(self) -> bool:
-        """Blocks until there is an answer or the time is up. The hook runs in a thread of its own, which may outlive the limit."""
+        """Blocks until there is an answer or the time is up. The hook runs in a thread of its own,
+        which may outlive the limit."""
         if self._thread is not None and self._thread.is_alive():
             return False
         answers: list[bool] = []
-        self._thread = threading.Thread(target=self._run, args=(answers,), name="is_ready", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(answers,), name="is_ready", daemon=True
+        )
         self._thread.start()
         self._thread.join(self._limit_s)
         return answers[0] if answers else self._give_up()
 
     async def check_async(self) -> bool:
-        """For the event loop that runs `async def execute`: a coroutine hook is awaited on it, another gets its thread."""
+        """For the event loop that runs `async def execute`: a coroutine hook is awaited on it,
+        another gets its thread."""
         if not inspect.iscoroutinefunction(self._hook):
             return await asyncio.get_running_loop().run_in_executor(None, self.check)
         try:

@@ -1,7 +1,8 @@
-"""`pb_utils.InferenceRequest`: a request that the model received, or one that it builds to call another model.
+"""`pb_utils.InferenceRequest`: a request that the model received, or one that it builds to call
+                             another model.
 
-Both are a WorkRequest inside. A received one answers through its response sender; a built one runs by `exec` or `async_exec`.
-Inputs become `Tensor` objects when they are first asked for.
+Both are a WorkRequest inside. A received one answers through its response sender; a built one runs
+by `exec` or `async_exec`. Inputs become `Tensor` objects when they are first asked for.
 """
 
 from __future__ import annotations
@@ -54,9 +55,21 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Any = None,
     ) -> None:
-        names = (request_id, correlation_id, inputs, requested_output_names, model_name, model_version)
+        names = (
+            request_id,
+            correlation_id,
+            inputs,
+            requested_output_names,
+            model_name,
+            model_version,
+        )
         given = (*names, flags, timeout, preferred_memory, trace)
-        if inputs is None or requested_output_names is None or model_name is None or not _are_well_typed(*given):
+        if (
+            inputs is None
+            or requested_output_names is None
+            or model_name is None
+            or not _are_well_typed(*given)
+        ):
             raise signature_error(_SIGNATURE, *given, parameters)
         where = f"request with id '{request_id}' and model name '{model_name}' should not be empty."
         if any(tensor is None for tensor in inputs):
@@ -65,7 +78,11 @@ class InferenceRequest:
             raise TritonModelException(f"Requested output name for {where}")
         self._inputs = list(inputs)
         self._instance = None
-        self._target = (wire_text(model_name), index(model_version), preferred_memory or PreferredMemory(TRITONSERVER_MEMORY_CPU))
+        self._target = (
+            wire_text(model_name),
+            index(model_version),
+            preferred_memory or PreferredMemory(TRITONSERVER_MEMORY_CPU),
+        )
         self._sender = None
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
         context = "" if trace is None else trace.get_context() or ""
@@ -127,8 +144,12 @@ class InferenceRequest:
         """Always the same one."""
         if self._sender is None:
             if self._instance is None:
-                raise TritonModelException("Only a request that the model received has a response sender.")
-            self._sender = InferenceResponseSender(self._instance, self._work.handle, self._wanted())
+                raise TritonModelException(
+                    "Only a request that the model received has a response sender."
+                )
+            self._sender = InferenceResponseSender(
+                self._instance, self._work.handle, self._wanted()
+            )
         return self._sender
 
     def exec(self, decoupled: bool = False) -> Any:
@@ -136,7 +157,9 @@ class InferenceRequest:
         name, version, request = self._call()
         return execute_call(name, version, request, bool(decoupled))
 
-    def async_exec(self, decoupled: bool = False) -> Awaitable[InferenceResponse | ResponseIterator]:
+    def async_exec(
+        self, decoupled: bool = False
+    ) -> Awaitable[InferenceResponse | ResponseIterator]:
         name, version, request = self._call()
         return await_call(name, version, request, bool(decoupled))
 
@@ -221,7 +244,8 @@ def _are_well_typed(
 
 
 def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    """isinstance with SupportsIndex takes 20 us, and a call of another model would pay it three times."""
+    """isinstance with SupportsIndex takes 20 us, and a call of another model would pay it three
+    times."""
     return type(value) is int or hasattr(type(value), "__index__")
 
 

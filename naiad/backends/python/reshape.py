@@ -1,6 +1,7 @@
 """`reshape` of a model's config: clients see `dims`, the model sees the shape that `reshape` says.
 
-In:  requests before the model gets them, responses before they leave. Only shapes change: the bytes are the same.
+In:  requests before the model gets them, responses before they leave. Only shapes change: the bytes
+     are the same.
 """
 
 from __future__ import annotations
@@ -28,17 +29,32 @@ class Reshapes(msgspec.Struct, frozen=True):
     def to_client(self, response: WorkResponse) -> None:
         self._apply(response.outputs, self.outputs)
 
-    def _apply(self, tensors: list[WorkTensor], shapes: dict[str, tuple[list[int], list[int]]]) -> None:
+    def _apply(
+        self, tensors: list[WorkTensor], shapes: dict[str, tuple[list[int], list[int]]]
+    ) -> None:
         for at, tensor in enumerate(tensors):
             shape = shapes.get(tensor.name)
             if shape is not None:
-                tensors[at] = WorkTensor(tensor.name, tensor.datatype, reshaped(tensor.shape, *shape, self.num_batch_dims), tensor.data)
+                tensors[at] = WorkTensor(
+                    tensor.name,
+                    tensor.datatype,
+                    reshaped(tensor.shape, *shape, self.num_batch_dims),
+                    tensor.data,
+                )
 
 
 def read_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
     """`config`: the ModelConfig as JSON. None when nothing in it is reshaped."""
-    inputs = {io["name"]: (_dims(io["dims"]), _dims(io["reshape"].get("shape", []))) for io in config.get("input", ()) if "reshape" in io}
-    outputs = {io["name"]: (_dims(io["reshape"].get("shape", [])), _dims(io["dims"])) for io in config.get("output", ()) if "reshape" in io}
+    inputs = {
+        io["name"]: (_dims(io["dims"]), _dims(io["reshape"].get("shape", [])))
+        for io in config.get("input", ())
+        if "reshape" in io
+    }
+    outputs = {
+        io["name"]: (_dims(io["reshape"].get("shape", [])), _dims(io["dims"]))
+        for io in config.get("output", ())
+        if "reshape" in io
+    }
     if not inputs and not outputs:
         return None
     return Reshapes(inputs, outputs, int(int(config.get("max_batch_size", 0)) > 0))

@@ -1,7 +1,8 @@
 """`pb_utils.InferenceResponse`: outputs, or an error, and parameters.
 
 In:  what a model returns or sends; WorkResponses of BLS calls.
-Out: WorkResponses holding only the outputs that were asked for, as Triton drops the others without a word.
+Out: WorkResponses holding only the outputs that were asked for, as Triton drops the others without
+     a word.
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from naiad.backends.python.error import TritonError, TritonModelException, decode_error, encode_error, signature_error
+from naiad.backends.python.error import (
+    TritonError,
+    TritonModelException,
+    decode_error,
+    encode_error,
+    signature_error,
+)
 from naiad.backends.python.parameters import Parameters, check_parameters, encode_parameters
 from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
 from naiad.core.work import WorkResponse
@@ -18,17 +25,28 @@ from naiad.core.work import WorkResponse
 class InferenceResponse:
     __slots__ = ("_error", "_outputs", "_parameters")
 
-    def __init__(self, output_tensors: Sequence[Tensor] = (), error: TritonError | None = None, parameters: Any = None) -> None:
-        if not isinstance(output_tensors, (list, tuple)) or (error is not None and not isinstance(error, TritonError)):
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Any = None,
+    ) -> None:
+        if not isinstance(output_tensors, (list, tuple)) or (
+            error is not None and not isinstance(error, TritonError)
+        ):
             raise _signature_error(output_tensors, error, parameters)
         for tensor in output_tensors:
             if not isinstance(tensor, Tensor):
                 if tensor is None:
-                    raise TritonModelException("Output tensor for inference response should not be empty.")
+                    raise TritonModelException(
+                        "Output tensor for inference response should not be empty."
+                    )
                 raise _signature_error(output_tensors, error, parameters)
         self._outputs: Sequence[Tensor] = output_tensors
         self._error = error
-        self._parameters: Parameters | None = None if parameters is None else check_parameters(parameters)
+        self._parameters: Parameters | None = (
+            None if parameters is None else check_parameters(parameters)
+        )
 
     def output_tensors(self) -> list[Tensor]:
         return list(self._outputs)
@@ -60,4 +78,8 @@ def encode_response(response: InferenceResponse, wanted: Collection[str]) -> Wor
     if response._error is not None:
         return WorkResponse([], encode_error(response._error), response._parameters or {})
     outputs = [encode_tensor(tensor) for tensor in response._outputs if tensor._name in wanted]
-    return WorkResponse(outputs) if response._parameters is None else WorkResponse(outputs, None, response._parameters)
+    return (
+        WorkResponse(outputs)
+        if response._parameters is None
+        else WorkResponse(outputs, None, response._parameters)
+    )

@@ -1,9 +1,11 @@
-"""`pb_utils.InferenceResponseSender`: answers one received request, from any thread, also long after `execute` returned.
+"""`pb_utils.InferenceResponseSender`: answers one received request, from any thread, also long
+                                    after `execute` returned.
 
-A decoupled model may send any number of responses and ends with the final flag. A model that is not decoupled sends exactly
-one, which ends the request here at once: Triton waits for the flag, but nothing else can follow.
-A sender that is dropped without the final flag would leave the client waiting for ever, as it does under Triton. Here the request
-ends: silently (a warning in the log) after at least one response, with an error when there was none.
+A decoupled model may send any number of responses and ends with the final flag. A model that is not
+decoupled sends exactly one, which ends the request here at once: Triton waits for the flag, but
+nothing else can follow. A sender that is dropped without the final flag would leave the client
+waiting for ever, as it does under Triton. Here the request ends: silently (a warning in the log)
+after at least one response, with an error when there was none.
 """
 
 from __future__ import annotations
@@ -30,8 +32,12 @@ class InferenceResponseSender:
         self._is_closed = False
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        if not isinstance(flags, SupportsIndex) or (response is not None and not isinstance(response, InferenceResponse)):
-            signature = "InferenceResponseSender.send(response: InferenceResponse = None, flags: int = 0)"
+        if not isinstance(flags, SupportsIndex) or (
+            response is not None and not isinstance(response, InferenceResponse)
+        ):
+            signature = (
+                "InferenceResponseSender.send(response: InferenceResponse = None, flags: int = 0)"
+            )
             raise signature_error(signature, response, flags)
         self._check(response, flags)
         encoded = None if response is None else encode_response(response, self._wanted)
@@ -49,10 +55,14 @@ class InferenceResponseSender:
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if flags == 0 and response is None:
-            raise TritonModelException("Inference Response object must be provided when the response flags is set to zero.")
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
         if not self._instance.is_decoupled:
             if response is not None and self._has_sent:
-                raise TritonModelException("Unable to send response. Non-decoupled model cannot send more than one response.")
+                raise TritonModelException(
+                    "Unable to send response. Non-decoupled model cannot send more than one response."
+                )
             if response is None and not self._has_sent:
                 raise TritonModelException(
                     "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
@@ -68,7 +78,8 @@ class InferenceResponseSender:
         return self._is_closed or (self._has_sent and not self._instance.is_decoupled)
 
     def _take_over(self) -> bool:
-        """For the backend, which has an answer of its own: closes the sender. False when the request has been answered already."""
+        """For the backend, which has an answer of its own: closes the sender. False when the
+        request has been answered already."""
         is_open = not self._is_answered
         self._is_closed = True
         return is_open
@@ -82,7 +93,9 @@ def _end_dropped(instance: Instance, handle: int, has_sent: bool) -> None:
     if instance.runtime.is_cancelled(handle):
         instance.runtime.respond(handle, None, True)
         return
-    problem = "the response sender of a request was dropped without TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+    problem = (
+        "the response sender of a request was dropped without TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+    )
     if has_sent:
         instance.log("WARNING", f"{problem}; its response stream was closed")
         instance.runtime.respond(handle, None, True)

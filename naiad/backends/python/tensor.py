@@ -1,9 +1,11 @@
 """`pb_utils.Tensor`: an input as the model sees it, an output as the model made it.
 
-In:  Tensor structs of received requests, as they came; numpy arrays and DLPack objects from the model.
+In:  Tensor structs of received requests, as they came; numpy arrays and DLPack objects from the
+     model.
 Out: Tensor structs for responses and BLS calls.
-Rule: nothing is converted before somebody asks for it, and nothing is copied that can be shown: `as_numpy` of an input is a
-writable view of the received memory, and a large output travels as a view of the model's array.
+Rule: nothing is converted before somebody asks for it, and nothing is copied that can be shown:
+      `as_numpy` of an input is a writable view of the received memory, and a large output travels
+      as a view of the model's array.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ Array = np.ndarray[Any, Any]
 COPY_MAX_BYTES = 4096
 """Up to here copying an array's bytes is cheaper than making a view of it."""
 
-_NUMPY = {name: datatype.numpy for name, datatype in DATATYPES.items() if datatype.numpy is not None and name != "BYTES"}
+_NUMPY = {
+    name: datatype.numpy
+    for name, datatype in DATATYPES.items()
+    if datatype.numpy is not None and name != "BYTES"
+}
 _DATATYPE = {dtype: datatype.name for dtype, datatype in BY_NUMPY.items()}
 _BITS = np.dtype(np.uint16)
 _ndarray = np.ndarray
@@ -38,7 +44,8 @@ class Tensor:
     _name: str
     _datatype: str
     _array: Array | None
-    """What `as_numpy` gives; None until asked for, and always for BF16 and for device memory, which numpy cannot show."""
+    """What `as_numpy` gives; None until asked for, and always for BF16 and for device memory, which
+    numpy cannot show."""
     _source: WorkTensor | None
     """What was received; None for what the model made."""
     _foreign: ForeignTensor | None
@@ -103,7 +110,11 @@ class Tensor:
         if array is None:
             source = self._source
             dtype = _NUMPY.get(self._datatype)
-            array = self._decode_unusual() if source is None or dtype is None else _ndarray(source.shape, dtype, source.data)
+            array = (
+                self._decode_unusual()
+                if source is None or dtype is None
+                else _ndarray(source.shape, dtype, source.data)
+            )
             self._array = array
         return array
 
@@ -112,7 +123,9 @@ class Tensor:
         if not self.is_cpu():
             raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
         if self._datatype == "BF16":
-            raise TritonModelException("Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead.")
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
         source = self._source
         assert source is not None
         return decode_byte_strings(source.data).reshape(source.shape)
@@ -123,7 +136,8 @@ class Tensor:
         return dlpack.export_capsule(self._exportable())
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> object:
-        """`stream` and what later DLPack versions ask are hints: what is exported is always complete and of version 0."""
+        """`stream` and what later DLPack versions ask are hints: what is exported is always
+        complete and of version 0."""
         return self.to_dlpack()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -157,7 +171,8 @@ def encode_tensor(tensor: Tensor) -> WorkTensor:
     array = tensor._array
     datatype = tensor._datatype
     if tensor._source is not None and (array is None or datatype != "BYTES"):
-        # Received and passed on. Changes through as_numpy() are in the memory itself, except for byte strings.
+        # Received and passed on. Changes through as_numpy() are in the memory itself, except for
+        # byte strings.
         return tensor._source
     if array is None:
         assert tensor._foreign is not None
@@ -174,7 +189,9 @@ def _host_array(foreign: ForeignTensor) -> Array:
     try:
         return copy_to_host(foreign.array, foreign.device_id)
     except CudaError as error:
-        raise TritonModelException(f"Failed to copy the GPU output tensor to buffer. {error}") from None
+        raise TritonModelException(
+            f"Failed to copy the GPU output tensor to buffer. {error}"
+        ) from None
 
 
 def _capsule(tensor: Any) -> object:
@@ -185,7 +202,8 @@ def _capsule(tensor: Any) -> object:
             "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and `__dlpack_device__` attributes"
         )
     device_type = tensor.__dlpack_device__()[0]
-    # 1 is CUDA's legacy default stream: the producer orders its work before it. The copy to the host waits for all streams anyway.
+    # 1 is CUDA's legacy default stream: the producer orders its work before it. The copy to the
+    # host waits for all streams anyway.
     return tensor.__dlpack__(stream=1) if device_type in dlpack.ON_CUDA else tensor.__dlpack__()
 
 

@@ -7,7 +7,8 @@ class InferenceTrace:
     __slots__ = ("_context", "_id")
 
     def __init__(self, context: str = "", id: int = 0) -> None:
-        """Models get theirs from `request.trace()`. `id`: of the trace at the server; 0 when the request is not traced."""
+        """Models get theirs from `request.trace()`. `id`: of the trace at the server; 0 when the
+        request is not traced."""
         self._context = context
         self._id = id
 

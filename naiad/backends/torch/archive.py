@@ -1,7 +1,10 @@
-"""What kind of PyTorch file this is, read from its table of contents: nothing of it is loaded, let alone run.
+"""What kind of PyTorch file this is, read from its table of contents: nothing of it is loaded, let
+alone run.
 
-TorchScript, a torch.export program, an AOTInductor package (native code), a state_dict or whole pickled module of torch.save.
-Rule: a file that can only be read by unpickling it is refused, unless the config says UNSAFE_ALLOW_PICKLE.
+TorchScript, a torch.export program, an AOTInductor package (native code), a state_dict or whole
+pickled module of torch.save.
+Rule: a file that can only be read by unpickling it is refused, unless the config says
+      UNSAFE_ALLOW_PICKLE.
 """
 
 from __future__ import annotations
@@ -36,12 +39,19 @@ def file_kind(path: str, shown: str) -> FileKind:
             start = file.read(2)
         if start[:1] == b"\x80" and start[1:] and start[1] <= 5:
             return FileKind.PICKLE
-        raise internal(f"'{shown}' is not a PyTorch file, or it is truncated ({os.path.getsize(path)} bytes)")
+        raise internal(
+            f"'{shown}' is not a PyTorch file, or it is truncated ({os.path.getsize(path)} bytes)"
+        )
     if any("/data/aotinductor/" in name for name in names):
         return FileKind.AOT
-    if any("/models/" in name and name.endswith(".json") for name in names) or "serialized_exported_program.json" in names:
+    if (
+        any("/models/" in name and name.endswith(".json") for name in names)
+        or "serialized_exported_program.json" in names
+    ):
         return FileKind.EXPORTED
-    if any("/code/" in name for name in names) or any(name.endswith("/constants.pkl") for name in names):
+    if any("/code/" in name for name in names) or any(
+        name.endswith("/constants.pkl") for name in names
+    ):
         return FileKind.TORCHSCRIPT
     if any(name.endswith("/data.pkl") for name in names):
         return FileKind.PICKLE
@@ -57,7 +67,8 @@ def _names(path: str) -> list[str] | None:
 
 
 def require_no_pickle(path: str, shown: str) -> None:
-    """For a torch.export program, whose loader would unpickle such parts without asking. Raises NaiadError."""
+    """For a torch.export program, whose loader would unpickle such parts without asking. Raises
+    NaiadError."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         pickled = [name for name in names if os.path.basename(name).startswith(_OPAQUE_OBJECT)]
@@ -73,8 +84,13 @@ def _pickled_payloads(archive: zipfile.ZipFile, name: str) -> list[str]:
         return [name]
     try:
         entries = json.loads(archive.read(name))["config"]
-        # Tensors that are pickled go through torch.load, which is held to weights only; any other object is the danger.
-        return [entry["path_name"] for entry in entries.values() if str(entry["path_name"]).startswith(_OPAQUE_OBJECT)]
+        # Tensors that are pickled go through torch.load, which is held to weights only; any other
+        # object is the danger.
+        return [
+            entry["path_name"]
+            for entry in entries.values()
+            if str(entry["path_name"]).startswith(_OPAQUE_OBJECT)
+        ]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [name]
 

@@ -1,6 +1,8 @@
-"""The PyTorch backend: TorchScript `model.pt`, exported and AOT-compiled `model.pt2`, and Python classes (`runtime: "model.py"`).
+"""The PyTorch backend: TorchScript `model.pt`, exported and AOT-compiled `model.pt2`, and Python
+classes (`runtime: "model.py"`).
 
-In:  batches of requests. Out: their responses. On the CPU tensors share memory with the request and with the response.
+In:  batches of requests. Out: their responses. On the CPU tensors share memory with the request and
+     with the response.
 """
 
 from __future__ import annotations
@@ -44,17 +46,26 @@ class PytorchBackend:
             return arguments.model_config
         program = self._load(arguments, config)
         if program.signature is None:
-            raise untold(config, program, f"{arguments.model_version}/{arguments.model_filename or 'model.pt'}")
-        completion = complete(config, program.signature, default_max_batch_size(arguments.backend_config))
+            raise untold(
+                config,
+                program,
+                f"{arguments.model_version}/{arguments.model_filename or 'model.pt'}",
+            )
+        completion = complete(
+            config, program.signature, default_max_batch_size(arguments.backend_config)
+        )
         self._notes += filter(None, [completion.note])
         return msgspec.json.encode(completion.fields)
 
     def complete_by_example(self, arguments: LoadArguments, examples: list[Example]) -> bytes:
-        """As `complete_config`, for a file that does not tell its shapes: it is run with inputs of these."""
+        """As `complete_config`, for a file that does not tell its shapes: it is run with inputs of
+        these."""
         config = read_config(arguments)
         program = self._load(arguments, config)
         signature = program.signature or signature_by_example(config, program, examples)
-        return msgspec.json.encode(complete(config, signature, default_max_batch_size(arguments.backend_config)).fields)
+        return msgspec.json.encode(
+            complete(config, signature, default_max_batch_size(arguments.backend_config)).fields
+        )
 
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         config = read_config(arguments)
@@ -64,10 +75,13 @@ class PytorchBackend:
             runtime.log("WARNING", note, "pytorch.py", 0)
         run = _Runner(program, calling, config, self._device, runtime.allocate)
         self._execution = BatchExecution(config, run, _words)
-        self._should_clean = config.flag("ENABLE_CACHE_CLEANING", False) and arguments.instance_kind == "GPU"
+        self._should_clean = (
+            config.flag("ENABLE_CACHE_CLEANING", False) and arguments.instance_kind == "GPU"
+        )
 
     def _load(self, arguments: LoadArguments, config: ServedConfig) -> Program:
-        """Once per process: what completing a config adds to it makes no difference to the model."""
+        """Once per process: what completing a config adds to it makes no difference to the
+        model."""
         placed = (arguments.instance_kind, arguments.device_id)
         if self._program is None or placed != self._placed:
             self._notes += apply_options(config)
@@ -88,7 +102,14 @@ class PytorchBackend:
 
 
 class _Runner:
-    def __init__(self, program: Program, calling: Calling, config: ServedConfig, device: Any, allocate: Allocate) -> None:
+    def __init__(
+        self,
+        program: Program,
+        calling: Calling,
+        config: ServedConfig,
+        device: Any,
+        allocate: Allocate,
+    ) -> None:
         self._call = program.call
         self._arguments = program.arguments
         self._calling = calling
@@ -102,7 +123,10 @@ class _Runner:
     def __call__(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
         with self._context():
             returned = self._forward(inputs)
-            return [self._read(name, _pick(returned, name, self._calling.outputs[name])) for name in wanted]
+            return [
+                self._read(name, _pick(returned, name, self._calling.outputs[name]))
+                for name in wanted
+            ]
 
     def _forward(self, inputs: dict[str, Array]) -> Any:
         if self._calling.dictionary:
@@ -114,9 +138,15 @@ class _Runner:
             name = given.get(at)
             if name is None:
                 if not argument.is_optional:
-                    raise invalid_arg(f"input for argument '{argument.name}' of the model is missing")
+                    raise invalid_arg(
+                        f"input for argument '{argument.name}' of the model is missing"
+                    )
                 continue
-            value = to_strings(inputs[name]) if argument.kind == STRINGS else self._tensor(name, inputs[name])
+            value = (
+                to_strings(inputs[name])
+                if argument.kind == STRINGS
+                else self._tensor(name, inputs[name])
+            )
             if argument.is_keyword or len(positional) < at:
                 keywords[argument.name] = value
             else:
@@ -126,7 +156,9 @@ class _Runner:
     def _tensor(self, name: str, array: Array) -> Any:
         datatype = self._datatypes.get(name, "")
         if datatype == "BYTES":
-            raise invalid_arg(f"input '{name}' is TYPE_STRING, but the model takes a tensor: PyTorch has no tensors of strings")
+            raise invalid_arg(
+                f"input '{name}' is TYPE_STRING, but the model takes a tensor: PyTorch has no tensors of strings"
+            )
         return to_torch(array, datatype, self._device)
 
     def _read(self, name: str, value: Any) -> Array:
@@ -134,11 +166,14 @@ class _Runner:
             return from_torch(name, value, self._allocate)
         if isinstance(value, list) and all(isinstance(text, str) for text in value):
             return _shaped(from_strings(value), self._outputs.get(name), self._is_batched)
-        raise internal(f"output '{name}' must be of type Tensor or List[str], received {type(value).__name__}")
+        raise internal(
+            f"output '{name}' must be of type Tensor or List[str], received {type(value).__name__}"
+        )
 
 
 def _words(error: Exception) -> str:
-    """TorchScript's messages are tracebacks with the paths of whoever wrote the model; what happened is in the last line."""
+    """TorchScript's messages are tracebacks with the paths of whoever wrote the model; what
+    happened is in the last line."""
     if isinstance(error, UnicodeDecodeError):
         return f"PyTorch execute failure: a string is not valid UTF-8 ({error.reason} at byte {error.start})"
     lines = [line for line in str(error).splitlines() if line.strip()]
@@ -154,15 +189,20 @@ def _input_datatypes(config: ServedConfig) -> dict[str, str]:
 
 
 def _pick(returned: Any, name: str, key: int | str) -> Any:
-    """One output of what `forward` returned: a tensor, a list of strings, a tuple or list of those, or a dictionary of tensors."""
+    """One output of what `forward` returned: a tensor, a list of strings, a tuple or list of those,
+    or a dictionary of tensors."""
     if isinstance(returned, dict):
         if isinstance(key, int):
             values = list(returned.values())
             key = list(returned)[key] if key < len(values) else ""
         if key not in returned:
-            raise internal(f"output '{name}': the model returned a dictionary with {', '.join(map(str, returned))}")
+            raise internal(
+                f"output '{name}': the model returned a dictionary with {', '.join(map(str, returned))}"
+            )
         return returned[key]
-    is_single = isinstance(returned, torch.Tensor) or (isinstance(returned, list) and all(isinstance(text, str) for text in returned))
+    is_single = isinstance(returned, torch.Tensor) or (
+        isinstance(returned, list) and all(isinstance(text, str) for text in returned)
+    )
     values = [returned] if is_single or not isinstance(returned, (tuple, list)) else list(returned)
     at = key if isinstance(key, int) else _index_of(key)
     if at >= len(values):

@@ -1,6 +1,8 @@
-"""What a PyTorch model that does not tell its shapes does with an example: it is run with zeros, once as given and once with one row more.
+"""What a PyTorch model that does not tell its shapes does with an example: it is run with zeros,
+once as given and once with one row more.
 
-In:  a Program and the shapes of its inputs. Out: a Signature; every tensor whose first dimension follows the rows has a batch dimension.
+In:  a Program and the shapes of its inputs. Out: a Signature; every tensor whose first dimension
+     follows the rows has a batch dimension.
 """
 
 from __future__ import annotations
@@ -18,11 +20,16 @@ from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.ipc.completion_request import Example
 
 
-def signature_by_example(config: ServedConfig, program: Program, examples: list[Example]) -> Signature:
+def signature_by_example(
+    config: ServedConfig, program: Program, examples: list[Example]
+) -> Signature:
     """Raises NaiadError."""
     arguments = _required(config, program)
     given = _match(config, arguments, examples)
-    inputs = [_input(argument, example, program) for argument, example in zip(arguments, given, strict=True)]
+    inputs = [
+        _input(argument, example, program)
+        for argument, example in zip(arguments, given, strict=True)
+    ]
     first = _run(config, program, inputs, 0)
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else 0
     second = None
@@ -32,21 +39,34 @@ def signature_by_example(config: ServedConfig, program: Program, examples: list[
         except NaiadError:
             pass  # It takes this number of rows and no other.
     is_batched = second is not None and all(
-        one.shape[:1] == (batch,) and more.shape[:1] == (batch + 1,) for (_, one), (_, more) in zip(first, second, strict=True)
+        one.shape[:1] == (batch,) and more.shape[:1] == (batch + 1,)
+        for (_, one), (_, more) in zip(first, second, strict=True)
     )
-    outputs = [TensorSignature(name, DATATYPES.get(tensor.dtype, ""), list(tensor.shape), str(tensor.dtype)) for name, tensor in first]
-    return Signature([_opened(tensor, is_batched) for tensor in inputs], [_opened(tensor, is_batched) for tensor in outputs])
+    outputs = [
+        TensorSignature(
+            name, DATATYPES.get(tensor.dtype, ""), list(tensor.shape), str(tensor.dtype)
+        )
+        for name, tensor in first
+    ]
+    return Signature(
+        [_opened(tensor, is_batched) for tensor in inputs],
+        [_opened(tensor, is_batched) for tensor in outputs],
+    )
 
 
 def _required(config: ServedConfig, program: Program) -> list[Argument]:
     arguments = [argument for argument in program.arguments if not argument.is_optional]
     other = next((argument for argument in arguments if argument.kind != TENSOR), None)
     if other is not None:
-        raise invalid_arg(f"model '{config.name}' takes {other.kind} as '{other.name}': its config cannot be made from an example")
+        raise invalid_arg(
+            f"model '{config.name}' takes {other.kind} as '{other.name}': its config cannot be made from an example"
+        )
     return arguments
 
 
-def _match(config: ServedConfig, arguments: list[Argument], examples: list[Example]) -> list[Example]:
+def _match(
+    config: ServedConfig, arguments: list[Argument], examples: list[Example]
+) -> list[Example]:
     names = [argument.name for argument in arguments]
     by_name = {example.name: example for example in examples}
     if len(arguments) == 1 and set(by_name) == {""}:
@@ -60,26 +80,41 @@ def _match(config: ServedConfig, arguments: list[Argument], examples: list[Examp
 def _input(argument: Argument, example: Example, program: Program) -> TensorSignature:
     datatype = example.datatype or guess_datatype(program.layers)
     if datatype not in DTYPES:
-        raise invalid_arg(f"'{datatype}' is no type that a tensor of PyTorch can have, expected one of {', '.join(DTYPES)}")
+        raise invalid_arg(
+            f"'{datatype}' is no type that a tensor of PyTorch can have, expected one of {', '.join(DTYPES)}"
+        )
     return TensorSignature(argument.name, datatype, example.shape)
 
 
-def _run(config: ServedConfig, program: Program, inputs: list[TensorSignature], more_rows: int) -> list[tuple[str, Any]]:
+def _run(
+    config: ServedConfig, program: Program, inputs: list[TensorSignature], more_rows: int
+) -> list[tuple[str, Any]]:
     tensors = []
     for tensor in inputs:
         shape = list(tensor.shape or [])
         if shape:
             shape[0] += more_rows
         tensors.append(torch.zeros(shape, dtype=DTYPES[tensor.datatype]))
-    keywords = {tensor.name: value for tensor, value in zip(inputs, tensors, strict=True) if _is_keyword(program, tensor.name)}
-    positional = [value for tensor, value in zip(inputs, tensors, strict=True) if tensor.name not in keywords]
+    keywords = {
+        tensor.name: value
+        for tensor, value in zip(inputs, tensors, strict=True)
+        if _is_keyword(program, tensor.name)
+    }
+    positional = [
+        value for tensor, value in zip(inputs, tensors, strict=True) if tensor.name not in keywords
+    ]
     try:
         with torch.inference_mode():
             returned = program.call(*positional, **keywords)
     except Exception as error:
         shown = ", ".join(f"{tensor.name}={tensor.shape}:{tensor.datatype}" for tensor in inputs)
-        last = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise invalid_arg(f"model '{config.name}' does not take the example {shown}: {last}") from error
+        last = next(
+            (line for line in reversed(str(error).splitlines()) if line.strip()),
+            type(error).__name__,
+        )
+        raise invalid_arg(
+            f"model '{config.name}' does not take the example {shown}: {last}"
+        ) from error
     return _named(config, returned)
 
 
@@ -95,10 +130,14 @@ def _named(config: ServedConfig, returned: Any) -> list[tuple[str, Any]]:
         named = [(f"OUTPUT__{at}", value) for at, value in enumerate(values)]
     for name, value in named:
         if not isinstance(value, torch.Tensor):
-            raise internal(f"output '{name}' of model '{config.name}' is {type(value).__name__}, expected a tensor")
+            raise internal(
+                f"output '{name}' of model '{config.name}' is {type(value).__name__}, expected a tensor"
+            )
     return named
 
 
 def _opened(tensor: TensorSignature, is_batched: bool) -> TensorSignature:
     shape = list(tensor.shape or [])
-    return TensorSignature(tensor.name, tensor.datatype, [-1, *shape[1:]] if is_batched else shape, tensor.shown_type)
+    return TensorSignature(
+        tensor.name, tensor.datatype, [-1, *shape[1:]] if is_batched else shape, tensor.shown_type
+    )

@@ -1,4 +1,5 @@
-"""The PyTorch backend for `model.pt2`, with what such files need imported beforehand: in the template process, once, not in every worker.
+"""The PyTorch backend for `model.pt2`, with what such files need imported beforehand: in the
+template process, once, not in every worker.
 
 It costs as long again as importing torch itself, which models that are TorchScript are spared.
 """

@@ -1,4 +1,5 @@
-"""A PyTorch file -> a Program: TorchScript, torch.export, AOTInductor, and a Python class with its weights.
+"""A PyTorch file -> a Program: TorchScript, torch.export, AOTInductor, and a Python class with its
+weights.
 
 In:  the version directory and the config. Out: a Program on the instance's device, or NaiadError.
 """
@@ -16,7 +17,13 @@ import torch
 from naiad.backends.python.model_module import extend_path, import_file, version_dir
 from naiad.backends.served_config import ServedConfig
 from naiad.backends.signature import Signature, TensorSignature
-from naiad.backends.torch.archive import UNSAFE_ALLOW_PICKLE, FileKind, file_kind, refused, require_no_pickle
+from naiad.backends.torch.archive import (
+    UNSAFE_ALLOW_PICKLE,
+    FileKind,
+    file_kind,
+    refused,
+    require_no_pickle,
+)
 from naiad.backends.torch.program import DICTIONARY, STRINGS, TENSOR, Argument, Program
 from naiad.backends.torch.tensor import DATATYPES
 from naiad.core.work import LoadArguments
@@ -28,11 +35,15 @@ COMPILE = "TORCH_COMPILE"
 COMPILE_OPTIONS = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 
 
-def load_program(arguments: LoadArguments, config: ServedConfig, device: Any, notes: list[str]) -> Program:
+def load_program(
+    arguments: LoadArguments, config: ServedConfig, device: Any, notes: list[str]
+) -> Program:
     """Raises NaiadError."""
     is_unsafe = config.flag(UNSAFE_ALLOW_PICKLE, False)
     if is_unsafe:
-        notes.append(f"{UNSAFE_ALLOW_PICKLE} is set for model '{config.name}': its files may run any code while they are loaded")
+        notes.append(
+            f"{UNSAFE_ALLOW_PICKLE} is set for model '{config.name}': its files may run any code while they are loaded"
+        )
     else:
         os.environ[FORCE_WEIGHTS_ONLY] = "1"
     path, shown = _find(arguments, config)
@@ -44,7 +55,9 @@ def load_program(arguments: LoadArguments, config: ServedConfig, device: Any, no
     except NaiadError:
         raise
     except Exception as error:
-        raise internal(f"failed to load model '{config.name}': '{shown}': {_first_lines(error, arguments)}") from error
+        raise internal(
+            f"failed to load model '{config.name}': '{shown}': {_first_lines(error, arguments)}"
+        ) from error
     return _compiled(program, config)
 
 
@@ -92,7 +105,9 @@ def _load_torchscript(path: str, device: Any) -> Program:
 
 def _script_argument(argument: Any) -> Argument:
     kinds = {"List[str]": STRINGS, "Dict[str, Tensor]": DICTIONARY}
-    return Argument(argument.name, kinds.get(str(argument.type), TENSOR), argument.has_default_value())
+    return Argument(
+        argument.name, kinds.get(str(argument.type), TENSOR), argument.has_default_value()
+    )
 
 
 def _script_outputs(schema: Any) -> list[str]:
@@ -115,8 +130,15 @@ def _load_exported(path: str, device: Any) -> Program:
         exported = move_to_device_pass(exported, device)
     signature = _exported_signature(exported)
     arguments = [Argument(tensor.name) for tensor in signature.inputs]
-    num_positional = exported.call_spec.in_spec.children()[0].num_leaves if exported.call_spec.in_spec is not None else len(arguments)
-    arguments = [Argument(argument.name, is_keyword=at >= num_positional) for at, argument in enumerate(arguments)]
+    num_positional = (
+        exported.call_spec.in_spec.children()[0].num_leaves
+        if exported.call_spec.in_spec is not None
+        else len(arguments)
+    )
+    arguments = [
+        Argument(argument.name, is_keyword=at >= num_positional)
+        for at, argument in enumerate(arguments)
+    ]
     names = [tensor.name for tensor in signature.outputs]
     return Program(exported.module(), arguments, "a torch.export program", names, signature)
 
@@ -124,18 +146,27 @@ def _load_exported(path: str, device: Any) -> Program:
 def _exported_signature(exported: Any) -> Signature:
     graph, names = exported.graph, exported.graph_signature
     placeholders = {node.name: node for node in graph.nodes if node.op == "placeholder"}
-    inputs = [_node_signature(name, placeholders[name]) for name in names.user_inputs if name in placeholders]
+    inputs = [
+        _node_signature(name, placeholders[name])
+        for name in names.user_inputs
+        if name in placeholders
+    ]
     returned = next(node for node in graph.nodes if node.op == "output").args[0]
     nodes = {node.name: node for node in returned if hasattr(node, "name")}
     wanted = [name for name in names.user_outputs if name in nodes]
     shown = _tree_names(exported.call_spec.out_spec, len(wanted))
-    return Signature(inputs, [_node_signature(label, nodes[name]) for label, name in zip(shown, wanted, strict=True)])
+    return Signature(
+        inputs,
+        [_node_signature(label, nodes[name]) for label, name in zip(shown, wanted, strict=True)],
+    )
 
 
 def _node_signature(name: str, node: Any) -> TensorSignature:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
-        raise invalid_arg(f"'{name}' is of type {type(value).__name__}: only tensors can be inputs and outputs of a served model")
+        raise invalid_arg(
+            f"'{name}' is of type {type(value).__name__}: only tensors can be inputs and outputs of a served model"
+        )
     shape = [dim if type(dim) is int else -1 for dim in value.shape]
     return TensorSignature(name, DATATYPES.get(value.dtype, ""), shape, str(value.dtype))
 
@@ -154,12 +185,17 @@ def _load_aot(path: str, device: Any) -> Program:
     from torch.export.pt2_archive._package import AOTICompiledModel
 
     index = device.index if device is not None and device.type == "cuda" else -1
-    # What aoti_load_package does, without compiling a program to see whether this CPU is the one it was compiled for.
-    package = AOTICompiledModel(torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, index))
+    # What aoti_load_package does, without compiling a program to see whether this CPU is the one it
+    # was compiled for.
+    package = AOTICompiledModel(
+        torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, index)
+    )
     in_spec, out_spec = (json.loads(text)[1] for text in package.loader.get_call_spec())
     positional, keywords = in_spec["children_spec"]
     arguments = [Argument(f"ARGS[{at}]") for at in range(len(positional["children_spec"]))]
-    arguments += [Argument(str(name), is_keyword=True) for name in json.loads(keywords["context"] or "[]")]
+    arguments += [
+        Argument(str(name), is_keyword=True) for name in json.loads(keywords["context"] or "[]")
+    ]
     return Program(package, arguments, "an AOTInductor package", _aot_outputs(out_spec))
 
 
@@ -180,10 +216,15 @@ def _load_class(path: str, shown: str, device: Any) -> Program:
     classes = [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__
+        if isinstance(value, type)
+        and issubclass(value, torch.nn.Module)
+        and value.__module__ == module.__name__
     ]
-    # A file may define its layers too: the model is the class that says so, else the last one, which can use those before it.
-    model_class = next((value for value in classes if value.__name__ == "Model"), classes[-1] if classes else None)
+    # A file may define its layers too: the model is the class that says so, else the last one,
+    # which can use those before it.
+    model_class = next(
+        (value for value in classes if value.__name__ == "Model"), classes[-1] if classes else None
+    )
     if model_class is None:
         raise invalid_arg(f"'{shown}': cannot find a subclass of torch.nn.Module")
     model = model_class()
@@ -219,7 +260,12 @@ def _module_program(model: Any, device: Any, description: str) -> Program:
     if device is not None:
         model.to(device)
     model.eval()
-    return Program(model, _python_arguments(model), description, layers=[list(parameter.shape) for parameter in model.parameters()])
+    return Program(
+        model,
+        _python_arguments(model),
+        description,
+        layers=[list(parameter.shape) for parameter in model.parameters()],
+    )
 
 
 def _python_arguments(model: Any) -> list[Argument]:
@@ -228,7 +274,9 @@ def _python_arguments(model: Any) -> list[Argument]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         has_default = parameter.default is not parameter.empty
-        arguments.append(Argument(parameter.name, TENSOR, has_default, parameter.kind is parameter.KEYWORD_ONLY))
+        arguments.append(
+            Argument(parameter.name, TENSOR, has_default, parameter.kind is parameter.KEYWORD_ONLY)
+        )
     return arguments
 
 
@@ -239,17 +287,30 @@ def _compiled(program: Program, config: ServedConfig) -> Program:
     if not (config.flag(COMPILE, False) or config.has(COMPILE_OPTIONS)):
         return program
     if program.description not in ("a Python class", "a pickled module", "a torch.export program"):
-        raise invalid_arg(f"torch.compile does not apply to model '{config.name}', which is {program.description}")
+        raise invalid_arg(
+            f"torch.compile does not apply to model '{config.name}', which is {program.description}"
+        )
     try:
         options = json.loads(config.text(COMPILE_OPTIONS) or "{}")
     except ValueError as error:
-        raise invalid_arg(f"parameter '{COMPILE_OPTIONS}' of model '{config.name}' is not valid JSON: {error}") from None
+        raise invalid_arg(
+            f"parameter '{COMPILE_OPTIONS}' of model '{config.name}' is not valid JSON: {error}"
+        ) from None
     if not isinstance(options, dict):
-        raise invalid_arg(f"parameter '{COMPILE_OPTIONS}' of model '{config.name}' must be a JSON object")
+        raise invalid_arg(
+            f"parameter '{COMPILE_OPTIONS}' of model '{config.name}' must be a JSON object"
+        )
     if "model" in options:
         raise invalid_arg("'model' is not an optional parameter for 'torch.compile'")
     compiled = torch.compile(program.call, **options)
-    return Program(compiled, program.arguments, program.description, program.output_names, program.signature, program.layers)
+    return Program(
+        compiled,
+        program.arguments,
+        program.description,
+        program.output_names,
+        program.signature,
+        program.layers,
+    )
 
 
 def _first_lines(error: BaseException, arguments: LoadArguments) -> str:

@@ -1,6 +1,8 @@
-"""A PyTorch file that does not tell its tensors' shapes, and no config: the config.pbtxt to paste, with as much filled in as is known.
+"""A PyTorch file that does not tell its tensors' shapes, and no config: the config.pbtxt to paste,
+with as much filled in as is known.
 
-Names come from the model's own arguments; data types and dims are guessed from its first and last layers.
+Names come from the model's own arguments; data types and dims are guessed from its first and last
+layers.
 """
 
 from __future__ import annotations
@@ -35,9 +37,24 @@ def template(config: ServedConfig, program: Program) -> str:
             inputs.append(_tensor("KEY", data_type, dims))
         else:
             inputs.append(_tensor(argument.name, data_type, dims))
-    outputs = [_tensor(name, "TYPE_FP32", _guess_output(program.layers)) for name in program.output_names or ["OUTPUT__0"]]
-    lines = ['backend: "pytorch"', *([f'runtime: "{config.runtime}"'] if config.runtime else []), "max_batch_size: 4"]
-    lines += ["input [", *_listed(inputs), "]", "output [", *_listed(outputs), "]", "dynamic_batching { }"]
+    outputs = [
+        _tensor(name, "TYPE_FP32", _guess_output(program.layers))
+        for name in program.output_names or ["OUTPUT__0"]
+    ]
+    lines = [
+        'backend: "pytorch"',
+        *([f'runtime: "{config.runtime}"'] if config.runtime else []),
+        "max_batch_size: 4",
+    ]
+    lines += [
+        "input [",
+        *_listed(inputs),
+        "]",
+        "output [",
+        *_listed(outputs),
+        "]",
+        "dynamic_batching { }",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,5 @@
-"""Triton's parameters of a PyTorch model -> PyTorch's switches. They are the process's, which serves this one instance."""
+"""Triton's parameters of a PyTorch model -> PyTorch's switches. They are the process's, which
+serves this one instance."""
 
 from __future__ import annotations
 
@@ -18,10 +19,18 @@ def choose_device(arguments: LoadArguments) -> Any:
     if arguments.instance_kind != "GPU":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        reason = "this PyTorch is built without CUDA" if torch.version.cuda is None else "CUDA is not available to it"
-        raise invalid_arg(f"instance '{arguments.instance_name}' is to run on GPU {arguments.device_id}, but {reason}")
+        reason = (
+            "this PyTorch is built without CUDA"
+            if torch.version.cuda is None
+            else "CUDA is not available to it"
+        )
+        raise invalid_arg(
+            f"instance '{arguments.instance_name}' is to run on GPU {arguments.device_id}, but {reason}"
+        )
     if arguments.device_id >= torch.cuda.device_count():
-        raise invalid_arg(f"instance '{arguments.instance_name}' is to run on GPU {arguments.device_id}, which PyTorch does not see")
+        raise invalid_arg(
+            f"instance '{arguments.instance_name}' is to run on GPU {arguments.device_id}, which PyTorch does not see"
+        )
     device = torch.device("cuda", arguments.device_id)
     torch.cuda.set_device(device)
     return device
@@ -45,7 +54,9 @@ def apply_options(config: ServedConfig) -> list[str]:
         torch._C._jit_set_texpr_fuser_enabled(config.flag("ENABLE_TENSOR_FUSER", True))
     notes: list[str] = []
     if config.flag("ENABLE_WEIGHT_SHARING", False):
-        notes.append(f"ENABLE_WEIGHT_SHARING has no effect for model '{config.name}': every instance is a process of its own")
+        notes.append(
+            f"ENABLE_WEIGHT_SHARING has no effect for model '{config.name}': every instance is a process of its own"
+        )
     return notes
 
 

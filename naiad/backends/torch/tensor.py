@@ -1,4 +1,5 @@
-"""numpy arrays <-> torch tensors, without a copy where the device is the CPU. BF16, which numpy lacks, as its bit patterns."""
+"""numpy arrays <-> torch tensors, without a copy where the device is the CPU. BF16, which numpy
+lacks, as its bit patterns."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def to_torch(array: Array, datatype: str, device: Any) -> Any:
 
 
 def from_torch(name: str, tensor: Any, allocate: Allocate) -> Array:
-    """On the CPU its own memory; from a GPU copied, to where the server reads it if it is large. Raises NaiadError."""
+    """On the CPU its own memory; from a GPU copied, to where the server reads it if it is large.
+    Raises NaiadError."""
     if tensor.dtype not in DATATYPES:
         raise internal(f"output '{name}' is of type {tensor.dtype}, which has no Triton datatype")
     if tensor.layout != torch.strided:
@@ -57,7 +59,9 @@ def from_torch(name: str, tensor: Any, allocate: Allocate) -> Array:
     if tensor.nbytes <= INLINE_MAX_BYTES:
         small: Array = tensor.cpu().numpy()
         return small
-    placed: Array = np.frombuffer(allocate(tensor.nbytes), array_dtype(DATATYPES[tensor.dtype])).reshape(tuple(tensor.shape))
+    placed: Array = np.frombuffer(
+        allocate(tensor.nbytes), array_dtype(DATATYPES[tensor.dtype])
+    ).reshape(tuple(tensor.shape))
     torch.from_numpy(placed).copy_(tensor)
     return placed
 

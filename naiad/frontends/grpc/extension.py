@@ -23,41 +23,69 @@ class Extensions:
 
     def handlers(self) -> dict[str, UnaryHandler]:
         return {
-            "SystemSharedMemoryStatus": unary(pb.SystemSharedMemoryStatusRequest, self._system_status),
-            "SystemSharedMemoryRegister": unary(pb.SystemSharedMemoryRegisterRequest, self._system_register),
-            "SystemSharedMemoryUnregister": unary(pb.SystemSharedMemoryUnregisterRequest, self._system_unregister),
+            "SystemSharedMemoryStatus": unary(
+                pb.SystemSharedMemoryStatusRequest, self._system_status
+            ),
+            "SystemSharedMemoryRegister": unary(
+                pb.SystemSharedMemoryRegisterRequest, self._system_register
+            ),
+            "SystemSharedMemoryUnregister": unary(
+                pb.SystemSharedMemoryUnregisterRequest, self._system_unregister
+            ),
             "CudaSharedMemoryStatus": unary(pb.CudaSharedMemoryStatusRequest, self._cuda_status),
-            "CudaSharedMemoryRegister": self._slow.unary(pb.CudaSharedMemoryRegisterRequest, self._cuda_register),
-            "CudaSharedMemoryUnregister": unary(pb.CudaSharedMemoryUnregisterRequest, self._cuda_unregister),
+            "CudaSharedMemoryRegister": self._slow.unary(
+                pb.CudaSharedMemoryRegisterRequest, self._cuda_register
+            ),
+            "CudaSharedMemoryUnregister": unary(
+                pb.CudaSharedMemoryUnregisterRequest, self._cuda_unregister
+            ),
             "TraceSetting": unary(pb.TraceSettingRequest, self._trace_setting),
             "LogSettings": unary(pb.LogSettingsRequest, _log_settings),
         }
 
     # Shared memory.
 
-    def _system_status(self, request: pb.SystemSharedMemoryStatusRequest) -> pb.SystemSharedMemoryStatusResponse:
+    def _system_status(
+        self, request: pb.SystemSharedMemoryStatusRequest
+    ) -> pb.SystemSharedMemoryStatusResponse:
         kind = pb.SystemSharedMemoryStatusResponse.RegionStatus
         found = self._regions.status(SYSTEM, request.name)
-        return pb.SystemSharedMemoryStatusResponse(regions={region.name: kind(**region.describe()) for region in found})
+        return pb.SystemSharedMemoryStatusResponse(
+            regions={region.name: kind(**region.describe()) for region in found}
+        )
 
-    def _system_register(self, request: pb.SystemSharedMemoryRegisterRequest) -> pb.SystemSharedMemoryRegisterResponse:
+    def _system_register(
+        self, request: pb.SystemSharedMemoryRegisterRequest
+    ) -> pb.SystemSharedMemoryRegisterResponse:
         self._regions.register_system(request.name, request.key, request.offset, request.byte_size)
         return pb.SystemSharedMemoryRegisterResponse()
 
-    def _system_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest) -> pb.SystemSharedMemoryUnregisterResponse:
+    def _system_unregister(
+        self, request: pb.SystemSharedMemoryUnregisterRequest
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
         self._regions.unregister(SYSTEM, request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
-    def _cuda_status(self, request: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
+    def _cuda_status(
+        self, request: pb.CudaSharedMemoryStatusRequest
+    ) -> pb.CudaSharedMemoryStatusResponse:
         kind = pb.CudaSharedMemoryStatusResponse.RegionStatus
         found = self._regions.status(CUDA, request.name)
-        return pb.CudaSharedMemoryStatusResponse(regions={region.name: kind(**region.describe()) for region in found})
+        return pb.CudaSharedMemoryStatusResponse(
+            regions={region.name: kind(**region.describe()) for region in found}
+        )
 
-    async def _cuda_register(self, request: pb.CudaSharedMemoryRegisterRequest) -> pb.CudaSharedMemoryRegisterResponse:
-        await self._regions.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+    async def _cuda_register(
+        self, request: pb.CudaSharedMemoryRegisterRequest
+    ) -> pb.CudaSharedMemoryRegisterResponse:
+        await self._regions.register_cuda(
+            request.name, request.raw_handle, request.device_id, request.byte_size
+        )
         return pb.CudaSharedMemoryRegisterResponse()
 
-    def _cuda_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest) -> pb.CudaSharedMemoryUnregisterResponse:
+    def _cuda_unregister(
+        self, request: pb.CudaSharedMemoryUnregisterRequest
+    ) -> pb.CudaSharedMemoryUnregisterResponse:
         self._regions.unregister(CUDA, request.name)
         return pb.CudaSharedMemoryUnregisterResponse()
 
@@ -66,10 +94,15 @@ class Extensions:
     def _trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
         check_model(self._core, request.model_name)
         if request.settings:
-            self._tracing.update(request.model_name, {name: list(setting.value) or None for name, setting in request.settings.items()})
+            self._tracing.update(
+                request.model_name,
+                {name: list(setting.value) or None for name, setting in request.settings.items()},
+            )
         kind = pb.TraceSettingResponse.SettingValue
         shown = self._tracing.shown(request.model_name)
-        return pb.TraceSettingResponse(settings={name: kind(value=values) for name, values in shown.items()})
+        return pb.TraceSettingResponse(
+            settings={name: kind(value=values) for name, values in shown.items()}
+        )
 
 
 # Log settings.
@@ -96,7 +129,9 @@ def _log_settings(request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
                 raise invalid_arg(f"invalid argument for log_format, got: {setting.string_param}")
             changes[name] = setting.string_param
     log.update(changes)
-    return pb.LogSettingsResponse(settings={name: _shown(value) for name, value in log.shown_settings().items()})
+    return pb.LogSettingsResponse(
+        settings={name: _shown(value) for name, value in log.shown_settings().items()}
+    )
 
 
 def _shown(value: str | bool | int) -> pb.LogSettingsResponse.SettingValue:

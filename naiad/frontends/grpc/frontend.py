@@ -1,6 +1,7 @@
 """The gRPC endpoint: a table of every RPC, and what the server needs to run it.
 
-In:  an InferenceCore, GrpcOptions. Out: `protocol_factory` for loop.create_server, `stop` for the shutdown, `counters` for metrics.
+In:  an InferenceCore, GrpcOptions. Out: `protocol_factory` for loop.create_server, `stop` for the
+     shutdown, `counters` for metrics.
 Rule: no inference logic here; each RPC's handler is in the file named after it.
 """
 
@@ -36,7 +37,9 @@ class GrpcFrontend:
         self.options = options or GrpcOptions()
         self._core = core
         self._slow = SlowCalls()
-        self._endpoint = GrpcEndpoint(self._methods(), self.options, guard=build_guard(self.options.restricted_protocols))
+        self._endpoint = GrpcEndpoint(
+            self._methods(), self.options, guard=build_guard(self.options.restricted_protocols)
+        )
 
     def protocol_factory(self) -> GrpcProtocol:
         return self._endpoint.protocol_factory()
@@ -60,7 +63,12 @@ class GrpcFrontend:
         memory = RequestMemory(core)
         infer = ModelInfer(core, headers)
         repeated = RepeatedInfers(core, headers)
-        stream = ModelStreamInfer(core, headers, self.options.max_stream_requests_in_flight, lambda: self._endpoint.is_stopping)
+        stream = ModelStreamInfer(
+            core,
+            headers,
+            self.options.max_stream_requests_in_flight,
+            lambda: self._endpoint.is_stopping,
+        )
         health = Health(core)
         reflection = Reflection()
         plain = {
@@ -69,10 +77,27 @@ class GrpcFrontend:
             **Extensions(core, self._slow).handlers(),
         }
         return [
-            Method(f"{SERVICE}ModelInfer", unary=infer.infer, allocate=memory.allocate, is_compressed=True, learn=repeated.learn),
-            Method(f"{SERVICE}ModelStreamInfer", stream=stream.open, allocate=memory.allocate, is_compressed=True),
+            Method(
+                f"{SERVICE}ModelInfer",
+                unary=infer.infer,
+                allocate=memory.allocate,
+                is_compressed=True,
+                learn=repeated.learn,
+            ),
+            Method(
+                f"{SERVICE}ModelStreamInfer",
+                stream=stream.open,
+                allocate=memory.allocate,
+                is_compressed=True,
+            ),
             *(Method(f"{SERVICE}{name}", unary=handler) for name, handler in plain.items()),
             Method(f"{HEALTH_SERVICE}Check", unary=health.check),
             Method(f"{HEALTH_SERVICE}Watch", unary=health.watch),
-            *(Method(f"/grpc.reflection.{v}.ServerReflection/ServerReflectionInfo", stream=reflection.open) for v in ("v1", "v1alpha")),
+            *(
+                Method(
+                    f"/grpc.reflection.{v}.ServerReflection/ServerReflectionInfo",
+                    stream=reflection.open,
+                )
+                for v in ("v1", "v1alpha")
+            ),
         ]

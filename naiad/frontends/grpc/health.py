@@ -1,6 +1,7 @@
 """gRPC's standard health service: Check answers once, Watch whenever the answer changes.
 
-A service name that is a model's stands for that model; any other stands for the server, as under Triton.
+A service name that is a model's stands for that model; any other stands for the server, as under
+Triton.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ class Health:
         self._core = core
 
     def check(self, call: Call, message: Buffer) -> None:
-        reply(call, HealthCheckResponse(status=self.status(parse(HealthCheckRequest, message).service)))
+        reply(
+            call,
+            HealthCheckResponse(status=self.status(parse(HealthCheckRequest, message).service)),
+        )
 
     def watch(self, call: Call, message: Buffer) -> None:
         _Watch(self, call, parse(HealthCheckRequest, message).service).look()
 
     def status(self, service: str) -> _Serving:
-        is_model = bool(service) and any(row.name == service for row in self._core.repository_index(ready_only=False))
+        is_model = bool(service) and any(
+            row.name == service for row in self._core.repository_index(ready_only=False)
+        )
         is_ready = self._core.is_model_ready(service) if is_model else self._core.is_ready()
         return HealthCheckResponse.SERVING if is_ready else HealthCheckResponse.NOT_SERVING
 

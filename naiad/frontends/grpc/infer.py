@@ -39,7 +39,11 @@ class ModelInfer:
             self._headers.apply(request, call.head.metadata)
             request.deadline_ns = call.deadline_ns
             group = start_trace(self._tracing, request, call) if self._tracing.is_on else None
-            stream = self._core.infer(request, model) if group is None else infer_in_trace(self._core, request, group)
+            stream = (
+                self._core.infer(request, model)
+                if group is None
+                else infer_in_trace(self._core, request, group)
+            )
         except NaiadError as error:
             fail(call, error)
             return
@@ -52,8 +56,11 @@ def decoupled_error() -> NaiadError:
     return unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
 
-def first_fault(core: InferenceCore, identity: RequestIdentity | None, error: NaiadError) -> NaiadError:
-    """Triton looks for the model before it looks at the inputs: when both are wrong, it speaks of the model."""
+def first_fault(
+    core: InferenceCore, identity: RequestIdentity | None, error: NaiadError
+) -> NaiadError:
+    """Triton looks for the model before it looks at the inputs: when both are wrong, it speaks of
+    the model."""
     if identity is not None:
         try:
             core.model(identity.model_name, identity.model_version)
@@ -65,14 +72,21 @@ def first_fault(core: InferenceCore, identity: RequestIdentity | None, error: Na
 class Answer:
     """Waits for the one response of a request.
 
-    It lets go of everything at the end: the request knows its stream and the stream knows us, and such a circle would keep the
-    request's tensors until the garbage collector comes by.
+    It lets go of everything at the end: the request knows its stream and the stream knows us, and
+    such a circle would keep the request's tensors until the garbage collector comes by.
     """
 
     __slots__ = ("_count", "_job", "_response")
 
-    def __init__(self, call: Call, request: InferRequest, options: RequestOptions, spec: ModelSpec) -> None:
-        self._job: tuple[Call, InferRequest, RequestOptions, ModelSpec] | None = (call, request, options, spec)
+    def __init__(
+        self, call: Call, request: InferRequest, options: RequestOptions, spec: ModelSpec
+    ) -> None:
+        self._job: tuple[Call, InferRequest, RequestOptions, ModelSpec] | None = (
+            call,
+            request,
+            options,
+            spec,
+        )
         self._response: InferResponse | None = None
         self._count = 0
 
@@ -95,7 +109,9 @@ class Answer:
         except NaiadError as error:
             fail(call, error)
         except Exception as error:
-            log.error(f"gRPC: answer of model '{request.model_name}' could not be encoded: {error!r}")
+            log.error(
+                f"gRPC: answer of model '{request.model_name}' could not be encoded: {error!r}"
+            )
             call.finish(Status.INTERNAL, "the response could not be encoded")
         else:
             call.reply(pieces, num_bytes)
@@ -104,8 +120,13 @@ class Answer:
 def response_error(response: InferResponse | None, count: int) -> NaiadError | None:
     """What is wrong with the answer of a model without decoupled policy.
 
-    Returned, not raised: a raised error knows the frames it passed, and the response knows the error.
+    Returned, not raised: a raised error knows the frames it passed, and the response knows the
+    error.
     """
     if count == 1 and response is not None:
         return response.error
-    return internal(f"expected a single response, got {count}" if count else "received an unexpected null response")
+    return internal(
+        f"expected a single response, got {count}"
+        if count
+        else "received an unexpected null response"
+    )

@@ -1,6 +1,8 @@
-"""Where a large infer request is received: memory that the model's workers share, so that its tensors need not be copied there.
+"""Where a large infer request is received: memory that the model's workers share, so that its
+tensors need not be copied there.
 
-The buffer is placed so that the first raw tensor of the message is aligned: numpy and the backends read it in place.
+The buffer is placed so that the first raw tensor of the message is aligned: numpy and the backends
+read it in place.
 """
 
 from __future__ import annotations

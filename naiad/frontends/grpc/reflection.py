@@ -1,7 +1,9 @@
-"""Server reflection (v1 and v1alpha): grpcurl and friends ask which services there are and what their messages look like.
+"""Server reflection (v1 and v1alpha): grpcurl and friends ask which services there are and what
+their messages look like.
 
-Our protos live in package `naiad`; clients know them as `inference` and `grpc.health.v1`, so the descriptors are renamed here.
-The reflection messages themselves are few and flat: they are read and written by hand.
+Our protos live in package `naiad`; clients know them as `inference` and `grpc.health.v1`, so the
+descriptors are renamed here. The reflection messages themselves are few and flat: they are read and
+written by hand.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Descriptors:
         ]
         self._by_name = {file.name: file for file in files}
         self._by_symbol = {symbol: file.name for file in files for symbol in _symbols(file)}
-        self.services = [f"{file.package}.{service.name}" for file in files for service in file.service]
+        self.services = [
+            f"{file.package}.{service.name}" for file in files for service in file.service
+        ]
 
     def file_by_name(self, name: str) -> list[bytes] | None:
         """The file and, behind it, all that it needs."""
@@ -112,7 +116,10 @@ class ReflectionStream:
 
     def _answer(self, field: int, text: str) -> bytes:
         if field == _LIST_SERVICES:
-            services = b"".join(delimited(0x0A, delimited(0x0A, name.encode())) for name in self._descriptors.services)
+            services = b"".join(
+                delimited(0x0A, delimited(0x0A, name.encode()))
+                for name in self._descriptors.services
+            )
             return delimited(_SERVICES, services)
         files = None
         if field == _FILE_BY_NAME:

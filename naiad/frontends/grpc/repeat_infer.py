@@ -1,7 +1,9 @@
-"""ModelInfer the short way (naiad.transport.grpc.repeat): requests that differ from an earlier one in nothing but their data and id.
+"""ModelInfer the short way (naiad.transport.grpc.repeat): requests that differ from an earlier one
+in nothing but their data and id.
 
-In:  the parts of a message that are new. Out: what ModelInfer.infer (grpc_infer.py) makes of the whole message; an answer that is not
-like the last one goes the way of all answers. The model is looked up for each request: another one, or a new copy, checks it first.
+In:  the parts of a message that are new. Out: what ModelInfer.infer (grpc_infer.py) makes of the
+     whole message; an answer that is not like the last one goes the way of all answers. The model
+     is looked up for each request: another one, or a new copy, checks it first.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from naiad.repository.model import Model
 
 _ANSWERS_PER_LEARNING = 16
-"""That are not like the last one, until the next is learnt: a model may have a new shape for each."""
+"""That are not like the last one, until the next is learnt: a model may have a new shape for
+each."""
 
 
 class RepeatedInfers:
@@ -41,7 +44,18 @@ class RepeatedInfers:
 class InferForm:
     """What is known of requests that repeat, on one connection."""
 
-    __slots__ = ("_batch_size", "_tracing", "_until_learning", "answer", "core", "frames", "head", "layout", "model", "request")
+    __slots__ = (
+        "_batch_size",
+        "_tracing",
+        "_until_learning",
+        "answer",
+        "core",
+        "frames",
+        "head",
+        "layout",
+        "model",
+        "request",
+    )
 
     def __init__(self, core: InferenceCore, head: RequestHead, request: RequestLayout) -> None:
         self.core = core
@@ -56,7 +70,9 @@ class InferForm:
         self._batch_size = 1
         self._until_learning = 0
 
-    def call(self, repeats: Repeats, stream_id: int, send_window: int, parts: tuple[Buffer, ...]) -> RepeatedInfer | None:
+    def call(
+        self, repeats: Repeats, stream_id: int, send_window: int, parts: tuple[Buffer, ...]
+    ) -> RepeatedInfer | None:
         if self._tracing.is_on:
             return None
         try:
@@ -68,7 +84,9 @@ class InferForm:
             request.batch_size = self._batch_size
         elif model.spec.is_decoupled:
             return None
-        return RepeatedInfer(stream_id, send_window, repeats=repeats, form=self, request=request, model=model)
+        return RepeatedInfer(
+            stream_id, send_window, repeats=repeats, form=self, request=request, model=model
+        )
 
     def memory(self, num_bytes: int) -> memoryview | None:
         return self.core.input_buffer(self.request.prototype.model_name, num_bytes)
@@ -81,7 +99,9 @@ class InferForm:
             return model
         if model.spec.is_decoupled:
             raise decoupled_error()
-        request.batch_size = 1  # the model may have been another one when the request was made, and one without batches sets none
+        # the model may have been another one when the request was made, and one without batches
+        # sets none
+        request.batch_size = 1
         return model
 
     def infer(self, request: InferRequest, model: Model) -> ResponseStream:
@@ -94,7 +114,11 @@ class InferForm:
     def learn_answer(self, request: InferRequest) -> None:
         """After an answer to the request was encoded."""
         self._until_learning -= 1
-        if self._until_learning < 0 and request.form is not None and request.form.answer is not None:
+        if (
+            self._until_learning < 0
+            and request.form is not None
+            and request.form.answer is not None
+        ):
             self._until_learning = _ANSWERS_PER_LEARNING
             self.answer = learn_answer(request.form.answer, request.id)
             self.frames = AnswerFrames(self.answer.layout)
@@ -115,7 +139,11 @@ class RepeatedInfer(RepeatedCall):
         assert request is not None
         try:
             model: Model = self.model
-            stream = self.stream = form.core.infer_again(request, model) if model is form.model else form.infer(request, model)
+            stream = self.stream = (
+                form.core.infer_again(request, model)
+                if model is form.model
+                else form.infer(request, model)
+            )
         except NaiadError as error:
             fail(self.as_call(), error)
             self.request = None

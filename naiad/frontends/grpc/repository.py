@@ -18,7 +18,9 @@ class RepositoryControl:
         return {
             "RepositoryIndex": unary(pb.RepositoryIndexRequest, self._index),
             "RepositoryModelLoad": self._slow.unary(pb.RepositoryModelLoadRequest, self._load),
-            "RepositoryModelUnload": self._slow.unary(pb.RepositoryModelUnloadRequest, self._unload),
+            "RepositoryModelUnload": self._slow.unary(
+                pb.RepositoryModelUnloadRequest, self._unload
+            ),
         }
 
     def _index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
@@ -26,7 +28,9 @@ class RepositoryControl:
         rows = self._core.repository_index(ready_only=request.ready)
         return pb.RepositoryIndexResponse(
             models=[
-                pb.RepositoryIndexResponse.ModelIndex(name=row.name, version=row.version, state=row.state, reason=row.reason)
+                pb.RepositoryIndexResponse.ModelIndex(
+                    name=row.name, version=row.version, state=row.state, reason=row.reason
+                )
                 for row in rows
             ]
         )
@@ -37,24 +41,32 @@ class RepositoryControl:
         for name, parameter in request.parameters.items():
             if name == "config":
                 if parameter.WhichOneof("parameter_choice") != "string_param":
-                    raise invalid_arg(f"invalid value type for load parameter '{name}', expected string_param.")
+                    raise invalid_arg(
+                        f"invalid value type for load parameter '{name}', expected string_param."
+                    )
                 parameters[name] = parameter.string_param
             elif name.startswith("file:"):
                 if parameter.WhichOneof("parameter_choice") != "bytes_param":
-                    raise invalid_arg(f"invalid value type for load parameter '{name}', expected bytes_param.")
+                    raise invalid_arg(
+                        f"invalid value type for load parameter '{name}', expected bytes_param."
+                    )
                 parameters[name] = parameter.bytes_param
             else:
                 raise invalid_arg(f"unrecognized load parameter '{name}'.")
         await self._core.load_model(request.model_name, parameters)
         return pb.RepositoryModelLoadResponse()
 
-    async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
+    async def _unload(
+        self, request: pb.RepositoryModelUnloadRequest
+    ) -> pb.RepositoryModelUnloadResponse:
         _refuse_repository_name(request.repository_name)
         unload_dependents = False
         parameter = request.parameters.get("unload_dependents")
         if parameter is not None:
             if parameter.WhichOneof("parameter_choice") != "bool_param":
-                raise invalid_arg("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+                raise invalid_arg(
+                    "invalid value type for 'unload_dependents' parameter, expected bool_param."
+                )
             unload_dependents = parameter.bool_param
         await self._core.unload_model(request.model_name, unload_dependents=unload_dependents)
         return pb.RepositoryModelUnloadResponse()

@@ -11,9 +11,15 @@ PROTOCOLS: dict[str, frozenset[str]] = {
     "health": frozenset(("ServerLive", "ServerReady", "ModelReady", "Check", "Watch")),
     "metadata": frozenset(("ServerMetadata", "ModelMetadata")),
     "inference": frozenset(("ModelInfer", "ModelStreamInfer")),
-    "shared-memory": frozenset(f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")),
+    "shared-memory": frozenset(
+        f"{kind}SharedMemory{verb}"
+        for kind in ("System", "Cuda")
+        for verb in ("Status", "Register", "Unregister")
+    ),
     "model-config": frozenset(("ModelConfig",)),
-    "model-repository": frozenset(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload")),
+    "model-repository": frozenset(
+        ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload")
+    ),
     "statistics": frozenset(("ModelStatistics",)),
     "trace": frozenset(("TraceSetting",)),
     "logging": frozenset(("LogSettings",)),

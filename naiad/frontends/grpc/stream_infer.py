@@ -1,8 +1,9 @@
 """ModelStreamInfer: many requests on one call, many in flight at once.
 
-Models without decoupled policy answer in the order of their requests, decoupled ones as their responses come; both may share a stream.
-Errors are messages, not the end of the stream, unless the client asked for that with `triton_grpc_error: true`.
-A client that reads slowly holds back decoupled models; when even that does not help, its call is cancelled (http2_limits.py).
+Models without decoupled policy answer in the order of their requests, decoupled ones as their
+responses come; both may share a stream. Errors are messages, not the end of the stream, unless the
+client asked for that with `triton_grpc_error: true`. A client that reads slowly holds back
+decoupled models; when even that does not help, its call is cancelled (http2_limits.py).
 Rule: everything that was submitted here is either answered or cancelled when the call ends.
 """
 
@@ -36,7 +37,13 @@ _SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new req
 class ModelStreamInfer:
     """The method; each call gets a RequestStream."""
 
-    def __init__(self, core: InferenceCore, headers: HeaderForward, max_in_flight: int, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        core: InferenceCore,
+        headers: HeaderForward,
+        max_in_flight: int,
+        is_stopping: Callable[[], bool],
+    ) -> None:
         self.core = core
         self.headers = headers
         self.max_in_flight = max_in_flight
@@ -53,7 +60,8 @@ class RequestStream:
         self._closes_on_error = call.head.metadata.get("triton_grpc_error", "").lower() == "true"
         self._in_flight: set[_Answer] = set()
         self._ordered: deque[_Answer] = deque()
-        """Of models without decoupled policy, in request order; the first one is the next to be written."""
+        """Of models without decoupled policy, in request order; the first one is the next to be
+        written."""
         self._is_half_closed = False
         self._is_paused = False
         self._is_congested = False
@@ -71,7 +79,11 @@ class RequestStream:
             if identity is None:
                 self._call.abort(STATUS[error.code], error.message)
                 return
-            fault = error if error.code is Code.UNAVAILABLE else first_fault(self._method.core, identity, error)
+            fault = (
+                error
+                if error.code is Code.UNAVAILABLE
+                else first_fault(self._method.core, identity, error)
+            )
             self._reject(fault, identity.id)
             return
         try:
@@ -97,7 +109,8 @@ class RequestStream:
     # Flow.
 
     def _set_congested(self, is_congested: bool) -> None:
-        """The client does not keep up: decoupled models hold back, and no more requests are asked for."""
+        """The client does not keep up: decoupled models hold back, and no more requests are asked
+        for."""
         self._is_congested = is_congested
         for answer in list(self._in_flight):
             answer.pause(is_congested)
@@ -124,7 +137,11 @@ class RequestStream:
         answer = _Answer(self, request, options, model.spec)
         if core.tracing.is_on:
             answer.group = start_trace(core.tracing, request, self._call)
-        answer.stream = core.infer(request) if answer.group is None else infer_in_trace(core, request, answer.group)
+        answer.stream = (
+            core.infer(request)
+            if answer.group is None
+            else infer_in_trace(core, request, answer.group)
+        )
         self._begin(answer)
         return answer
 
@@ -143,7 +160,8 @@ class RequestStream:
         self._call.send(pieces, num_bytes)
 
     def fail(self, error: NaiadError) -> bool:
-        """True when the client wants its stream to end with the first error of a model; that has happened then."""
+        """True when the client wants its stream to end with the first error of a model; that has
+        happened then."""
         if self._closes_on_error:
             self._call.abort(STATUS[error.code], error.message)
         return self._closes_on_error
@@ -171,9 +189,26 @@ class RequestStream:
 class _Answer:
     """What becomes of one request of the stream."""
 
-    __slots__ = ("_count", "_options", "_owner", "_request", "_response", "_spec", "group", "is_decoupled", "message", "stream")
+    __slots__ = (
+        "_count",
+        "_options",
+        "_owner",
+        "_request",
+        "_response",
+        "_spec",
+        "group",
+        "is_decoupled",
+        "message",
+        "stream",
+    )
 
-    def __init__(self, owner: RequestStream, request: InferRequest, options: RequestOptions, spec: ModelSpec | None) -> None:
+    def __init__(
+        self,
+        owner: RequestStream,
+        request: InferRequest,
+        options: RequestOptions,
+        spec: ModelSpec | None,
+    ) -> None:
         self._owner = owner
         self._request = request
         self._options = options
@@ -212,7 +247,9 @@ class _Answer:
             self._count += 1
             self._response = response
         if is_final:
-            self.message = self._message(self._response, response_error(self._response, self._count), is_final=True)
+            self.message = self._message(
+                self._response, response_error(self._response, self._count), is_final=True
+            )
             self._let_go()
             if self.message is not None:
                 self._owner.write_ready()
@@ -229,7 +266,9 @@ class _Answer:
             self._let_go()
             self._owner.end(self)
 
-    def _message(self, response: InferResponse | None, error: NaiadError | None, *, is_final: bool) -> grpc_codec.Pieces | None:
+    def _message(
+        self, response: InferResponse | None, error: NaiadError | None, *, is_final: bool
+    ) -> grpc_codec.Pieces | None:
         """None when the error has ended the stream."""
         if error is None and response is not None:
             try:
@@ -243,7 +282,8 @@ class _Answer:
         return [message], len(message)
 
     def _let_go(self) -> None:
-        """Request, stream and answer know each other: without this, tensors would wait for the garbage collector."""
+        """Request, stream and answer know each other: without this, tensors would wait for the
+        garbage collector."""
         self.stream = None
         self._response = None
         self._request = _GONE
@@ -255,6 +295,8 @@ class _Answer:
         except NaiadError:
             raise
         except Exception as error:
-            log.error(f"gRPC: answer of model '{self._request.model_name}' could not be encoded: {error!r}")
+            log.error(
+                f"gRPC: answer of model '{self._request.model_name}' could not be encoded: {error!r}"
+            )
             raise internal("the response could not be encoded") from None
         return grpc_codec.encode_stream_response(pieces, is_final=is_final)

@@ -1,4 +1,5 @@
-"""The beginning of a trace at the gRPC endpoint: sampling, the caller's W3C context from the metadata, when the request came."""
+"""The beginning of a trace at the gRPC endpoint: sampling, the caller's W3C context from the
+metadata, when the request came."""
 
 from __future__ import annotations
 

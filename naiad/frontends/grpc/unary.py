@@ -1,4 +1,5 @@
-"""Plain RPCs as functions: request message in, response message out. Not for the hot path: upb parses and serializes whole messages."""
+"""Plain RPCs as functions: request message in, response message out. Not for the hot path: upb
+parses and serializes whole messages."""
 
 from __future__ import annotations
 
@@ -43,20 +44,25 @@ def unary(kind: type[Any], answer: Callable[[Any], Message]) -> UnaryHandler:
 
 
 class SlowCalls:
-    """RPCs that take a while run as tasks, which this owns. They go on when the client goes away: a model is loaded or it is not."""
+    """RPCs that take a while run as tasks, which this owns. They go on when the client goes away: a
+    model is loaded or it is not."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def unary(self, kind: type[Any], answer: Callable[[Any], Awaitable[Message]]) -> UnaryHandler:
         def handle(call: Call, message: Buffer) -> None:
-            task = asyncio.get_running_loop().create_task(self._run(call, parse(kind, message), answer))
+            task = asyncio.get_running_loop().create_task(
+                self._run(call, parse(kind, message), answer)
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
         return handle
 
-    async def _run(self, call: Call, request: Any, answer: Callable[[Any], Awaitable[Message]]) -> None:
+    async def _run(
+        self, call: Call, request: Any, answer: Callable[[Any], Awaitable[Message]]
+    ) -> None:
         try:
             reply(call, await answer(request))
         except NaiadError as error:

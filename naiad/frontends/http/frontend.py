@@ -1,6 +1,7 @@
 """The HTTP endpoint: Triton's routes over the HTTP/1.1 transport, in front of the inference core.
 
-In:  the core and HttpOptions. Out: `protocol_factory` for loop.create_server; each entry of the table names its handler.
+In:  the core and HttpOptions. Out: `protocol_factory` for loop.create_server; each entry of the
+     table names its handler.
 Rule: handlers call a codec and the core; no tensor logic here.
 """
 
@@ -37,7 +38,9 @@ _MEMORY = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
 
 class HttpFrontend:
-    def __init__(self, core: InferenceCore, options: HttpOptions, gauges: Gauges | None = None) -> None:
+    def __init__(
+        self, core: InferenceCore, options: HttpOptions, gauges: Gauges | None = None
+    ) -> None:
         """`gauges`: what models show on the metrics page."""
         self._core = core
         self._options = options
@@ -47,7 +50,9 @@ class HttpFrontend:
         self._memory = SharedMemoryRoutes(core.regions)
         self._tracing = core.tracing
         table = RouteTable(self._entries(), options.restricted_apis)
-        self._endpoint = Http1Endpoint(table, msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size))
+        self._endpoint = Http1Endpoint(
+            table, msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size)
+        )
 
     def _entries(self) -> list[Entry]:
         metadata, repository, memory = MetadataRoutes(self._core), self._repository, self._memory
@@ -65,8 +70,18 @@ class HttpFrontend:
             Entry("GET", _MODEL + "/config", "model-config", simple(metadata.config)),
             Entry("GET", _MODEL + "/stats", "statistics", simple(metadata.statistics)),
             Entry("POST", _REPOSITORY + "/index", "model-repository", simple(repository.index)),
-            Entry("POST", _REPOSITORY + "/models/(?P<model>[^/]+)/load", "model-repository", simple(repository.load)),
-            Entry("POST", _REPOSITORY + "/models/(?P<model>[^/]+)/unload", "model-repository", simple(repository.unload)),
+            Entry(
+                "POST",
+                _REPOSITORY + "/models/(?P<model>[^/]+)/load",
+                "model-repository",
+                simple(repository.load),
+            ),
+            Entry(
+                "POST",
+                _REPOSITORY + "/models/(?P<model>[^/]+)/unload",
+                "model-repository",
+                simple(repository.unload),
+            ),
             Entry("GET", _MEMORY + "/status", "shared-memory", simple(memory.status)),
             Entry("POST", _MEMORY + "/register", "shared-memory", simple(memory.register)),
             Entry("POST", _MEMORY + "/unregister", "shared-memory", simple(memory.unregister)),
@@ -78,11 +93,13 @@ class HttpFrontend:
         ]
 
     def protocol_factory(self) -> Http1Connection:
-        """For `loop.create_server(frontend.protocol_factory, ...)`, with or without an ssl context."""
+        """For `loop.create_server(frontend.protocol_factory, ...)`, with or without an ssl
+        context."""
         return self._endpoint.protocol_factory()
 
     async def stop(self, grace_s: float) -> None:
-        """After the listening sockets are closed: answers what is in work, then closes; whoever needs longer is cut off."""
+        """After the listening sockets are closed: answers what is in work, then closes; whoever
+        needs longer is cut off."""
         await self._endpoint.stop(grace_s)
         await self._repository.stop()
         await self._memory.stop()
@@ -104,8 +121,17 @@ class HttpFrontend:
     # Routes that read more of the head than the path.
 
     def _infer(self, head: Head, names: Names) -> Route:
-        route = InferRoute(self._core, head, names["model"], names["version"], self._options.max_input_size, self._forward)
-        return Route(route.handle, body_buffer=route.body_buffer, oversize_message=route.oversize_message)
+        route = InferRoute(
+            self._core,
+            head,
+            names["model"],
+            names["version"],
+            self._options.max_input_size,
+            self._forward,
+        )
+        return Route(
+            route.handle, body_buffer=route.body_buffer, oversize_message=route.oversize_message
+        )
 
     def _generate(self, head: Head, names: Names) -> Route:
         return self._generate_route(head, names, is_stream=False)

@@ -1,4 +1,5 @@
-"""POST /v2/models/M/generate and /generate_stream: a flat JSON object -> the core -> one flat object, or one event per response.
+"""POST /v2/models/M/generate and /generate_stream: a flat JSON object -> the core -> one flat
+object, or one event per response.
 
 The status of a stream is decided by its first response; errors after it are events of the stream.
 A client that goes away cancels the work.
@@ -53,7 +54,11 @@ class GenerateRoute:
 
     def handle(self, exchange: Exchange) -> None:
         report = self._report if FORMAT_HEADER in self._head.headers else None
-        generation = StreamedGeneration(exchange, report) if self._is_stream else SingleGeneration(exchange, report)
+        generation = (
+            StreamedGeneration(exchange, report)
+            if self._is_stream
+            else SingleGeneration(exchange, report)
+        )
         try:
             generation.run(self._core, self._decode(exchange))
         except NaiadError as error:
@@ -153,7 +158,8 @@ class StreamedGeneration:
         if response is not None:
             self._send(response)
         if is_final:
-            exchange.start_stream(200, _EVENT_STREAM + self._take_report())  # does nothing when there was a response
+            # does nothing when there was a response
+            exchange.start_stream(200, _EVENT_STREAM + self._take_report())
             exchange.end_stream()
 
     def _send(self, response: InferResponse) -> None:
@@ -163,7 +169,11 @@ class StreamedGeneration:
                 raise response.error
             data = generate.encode_response(response)
         except NaiadError as error:
-            status, headers, data = STATUS[error.code], error_headers(error, _EVENT_STREAM), encode_error(error)
+            status, headers, data = (
+                STATUS[error.code],
+                error_headers(error, _EVENT_STREAM),
+                encode_error(error),
+            )
         if self._report is not None:
             headers += self._take_report()
         self._exchange.start_stream(status, headers)

@@ -1,4 +1,5 @@
-"""Header forwarding: headers whose names match `--http-header-forward-pattern` become string parameters of the request."""
+"""Header forwarding: headers whose names match `--http-header-forward-pattern` become string
+parameters of the request."""
 
 from __future__ import annotations
 
@@ -9,12 +10,23 @@ from naiad.core.request import ParameterValue
 from naiad.errors import invalid_arg
 from naiad.transport.http1.head import Head
 
-_RESERVED = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "headers"))
+_RESERVED = frozenset(
+    (
+        "sequence_id",
+        "sequence_start",
+        "sequence_end",
+        "priority",
+        "timeout",
+        "binary_data_output",
+        "headers",
+    )
+)
 _CASE_SENSITIVE = "(?-i)"
 
 
 def build_header_forwarder(pattern: str) -> Callable[[Head], dict[str, ParameterValue]] | None:
-    """None when nothing is forwarded. The function raises NaiadError for a header that may not be forwarded."""
+    """None when nothing is forwarded. The function raises NaiadError for a header that may not be
+    forwarded."""
     if not pattern:
         return None
     if pattern.startswith(_CASE_SENSITIVE):
@@ -29,7 +41,9 @@ def build_header_forwarder(pattern: str) -> Callable[[Head], dict[str, Parameter
             if matcher.search(name) is None:
                 continue
             if name.startswith("triton_") or name in _RESERVED:
-                raise invalid_arg(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+                raise invalid_arg(
+                    f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+                )
             parameters[name] = value.decode("utf-8", "replace")
         return parameters
 

@@ -1,7 +1,8 @@
 """POST /v2/models/M/infer: a body in Triton's inference protocol -> the core -> one answer.
 
-An InferRoute is built once per distinct request head and holds all that the head says; `handle` is the hot path.
-Beyond Triton: a flat JSON object that names an input of the model is answered as by /generate.
+An InferRoute is built once per distinct request head and holds all that the head says; `handle` is
+the hot path. Beyond Triton: a flat JSON object that names an input of the model is answered as by
+/generate.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.frontends.http.generate import SingleGeneration
 from naiad.frontends.http.infer_response import InferAnswer
-from naiad.frontends.http.repeated import RepeatedForm, RepeatedInfer, is_small_and_here, may_be_repeated
+from naiad.frontends.http.repeated import (
+    RepeatedForm,
+    RepeatedInfer,
+    is_small_and_here,
+    may_be_repeated,
+)
 from naiad.frontends.http.repeated_json import RepeatedJsonForm, length_in
 from naiad.frontends.http.response import answer_error
 from naiad.frontends.http.trace import start_trace
@@ -83,7 +89,9 @@ class InferRoute:
         self._repeated: RepeatedForm | RepeatedJsonForm | None = None
         self._forward: dict[str, ParameterValue] | None = None
         self._head_error: NaiadError | None = None
-        self._content_encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1")
+        self._content_encoding = head.headers.get(b"content-encoding", b"identity").decode(
+            "latin-1"
+        )
         self._response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
         try:
             self._header_length = _header_length(head)
@@ -109,7 +117,8 @@ class InferRoute:
         )
 
     def body_buffer(self, num_bytes: int) -> memoryview | None:
-        """Memory shared with the workers: binary tensors of the body need no further copy. The first of them is aligned there."""
+        """Memory shared with the workers: binary tensors of the body need no further copy. The
+        first of them is aligned there."""
         if self._header_length is None or self._content_encoding != IDENTITY:
             return None
         skipped = -self._header_length % _ALIGNMENT
@@ -138,7 +147,8 @@ class InferRoute:
         except NaiadError as error:
             answer_error(exchange, error)
             return
-        if not self._forward and self._content_encoding == IDENTITY:  # lengths in the head are of the header and the tensors themselves
+        # lengths in the head are of the header and the tensors themselves
+        if not self._forward and self._content_encoding == IDENTITY:
             self._expect_again(exchange, request, model)
         stream.deliver_to(InferAnswer(exchange, forms, spec, self._response_encoding).take)
         if not exchange.is_ended:
@@ -155,17 +165,30 @@ class InferRoute:
         if repeated is not None:
             exchange.expect_again(RepeatedInfer(repeated))
 
-    def _what_repeats(self, head: Head, form: RequestForm, model: Model) -> RepeatedForm | RepeatedJsonForm | None:
+    def _what_repeats(
+        self, head: Head, form: RequestForm, model: Model
+    ) -> RepeatedForm | RepeatedJsonForm | None:
         asked = self._model_name, self._model_version
         if isinstance(form, JsonForm):
             length = length_in(head)
-            return None if length is None else RepeatedJsonForm(self._core, head, model, asked, form, length, self._max_bytes)
+            return (
+                None
+                if length is None
+                else RepeatedJsonForm(self._core, head, model, asked, form, length, self._max_bytes)
+            )
         template = self._template
-        if template is None or form is not template.form or self._header_length is None or not is_small_and_here(template):
+        if (
+            template is None
+            or form is not template.form
+            or self._header_length is None
+            or not is_small_and_here(template)
+        ):
             return None
         return RepeatedForm(self._core, head, model, asked, template, self._header_length)
 
-    def _infer_traced(self, exchange: Exchange, request: InferRequest, forms: OutputForms, spec: ModelSpec) -> None:
+    def _infer_traced(
+        self, exchange: Exchange, request: InferRequest, forms: OutputForms, spec: ModelSpec
+    ) -> None:
         """The same, when it may be traced. Raises NaiadError."""
         answer: Consumer = InferAnswer(exchange, forms, spec, self._response_encoding).take
         group = start_trace(self._tracing, request, exchange)
@@ -186,10 +209,16 @@ class InferRoute:
                 return self._decode_json(body)
         elif length:
             if not 0 < length <= len(body):
-                raise invalid_arg(f"inference header size should be in range (0, {len(body)}), got: {length}")
-            request, forms = json_codec.decode_request(body, length, self._model_name, self._model_version, self._max_bytes)
+                raise invalid_arg(
+                    f"inference header size should be in range (0, {len(body)}), got: {length}"
+                )
+            request, forms = json_codec.decode_request(
+                body, length, self._model_name, self._model_version, self._max_bytes
+            )
             if request.form is not None:
-                self._template = recall(self._model_name, without_id(bytes(memoryview(body)[:length]))[0])
+                self._template = recall(
+                    self._model_name, without_id(bytes(memoryview(body)[:length]))[0]
+                )
             return request, forms
         return raw_request.decode_request(body, spec, self._model_version, self._max_bytes)
 
@@ -198,7 +227,9 @@ class InferRoute:
             request = self._json.fill_body(body, self._model_name, self._model_version)
             if request is not None:
                 return request, self._json.forms
-        request, forms = json_codec.decode_request(body, None, self._model_name, self._model_version, self._max_bytes)
+        request, forms = json_codec.decode_request(
+            body, None, self._model_name, self._model_version, self._max_bytes
+        )
         if isinstance(request.form, JsonForm):
             self._json = request.form
         return request, forms
@@ -207,7 +238,11 @@ class InferRoute:
 
     def _infer_decoupled(self, exchange: Exchange, body: Buffer, spec: ModelSpec) -> None:
         document = parse(body) if self._header_length is None and len(body) else None
-        if isinstance(document, dict) and "inputs" not in document and _names_an_input(document, spec):
+        if (
+            isinstance(document, dict)
+            and "inputs" not in document
+            and _names_an_input(document, spec)
+        ):
             self._infer_flat(exchange, MissingInputsError(document), spec)
             return
         raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
@@ -221,7 +256,9 @@ class InferRoute:
             request_id = None if "request_id" in spec.inputs else document.pop("request_id", None)
             if isinstance(request_id, (str, int)):
                 document.setdefault("id", str(request_id))
-            request = generate.request_from_document(document, spec, self._model_version, self._max_bytes)
+            request = generate.request_from_document(
+                document, spec, self._model_version, self._max_bytes
+            )
             if self._forward:
                 request.parameters.update(self._forward)
             SingleGeneration(exchange).run(self._core, request)
@@ -233,7 +270,11 @@ class InferRoute:
     def _decompress(self, exchange: Exchange) -> None:
         encoding, body = self._content_encoding, exchange.body
         if encoding not in SUPPORTED:
-            answer_error(exchange, unsupported("Unsupported compression type"), b"Accept-Encoding: gzip, deflate\r\n")
+            answer_error(
+                exchange,
+                unsupported("Unsupported compression type"),
+                b"Accept-Encoding: gzip, deflate\r\n",
+            )
         elif len(body) <= _MAX_INLINE_DECOMPRESS_BYTES:
             try:
                 data = decompress(body, encoding, self._max_bytes)
@@ -243,7 +284,9 @@ class InferRoute:
                 self._infer(exchange, data)
         else:
             # Unpacking releases the GIL: other requests go on meanwhile.
-            future = asyncio.get_running_loop().run_in_executor(None, decompress, body, encoding, self._max_bytes)
+            future = asyncio.get_running_loop().run_in_executor(
+                None, decompress, body, encoding, self._max_bytes
+            )
             future.add_done_callback(lambda done: self._on_decompressed(exchange, done))
 
     def _on_decompressed(self, exchange: Exchange, future: asyncio.Future[bytes]) -> None:
@@ -253,7 +296,12 @@ class InferRoute:
         if error is None:
             self._infer(exchange, future.result())
         else:
-            answer_error(exchange, error if isinstance(error, NaiadError) else internal("failed to decompress the request body"))
+            answer_error(
+                exchange,
+                error
+                if isinstance(error, NaiadError)
+                else internal("failed to decompress the request body"),
+            )
 
 
 def _names_an_input(document: dict[str, object], spec: ModelSpec) -> bool:
@@ -269,5 +317,7 @@ def _header_length(head: Head) -> int | None:
         raise invalid_arg(f"Unable to parse {_LENGTH_HEADER}, got: {text.decode('latin-1')}")
     value = int(text)
     if not _INT32_MIN <= value <= _INT32_MAX:
-        raise invalid_arg(f"Unable to parse {_LENGTH_HEADER}, value is out of range [ {_INT32_MIN}, {_INT32_MAX} ], got: {value}")
+        raise invalid_arg(
+            f"Unable to parse {_LENGTH_HEADER}, value is out of range [ {_INT32_MIN}, {_INT32_MAX} ], got: {value}"
+        )
     return value

@@ -1,7 +1,9 @@
-"""The one answer of an inference request over HTTP: a response of the core -> JSON and binary data, compressed where the client wants it.
+"""The one answer of an inference request over HTTP: a response of the core -> JSON and binary data,
+compressed where the client wants it.
 
-In:  responses, from the request's stream. Out: the exchange is answered, once. An answer that repeats the last one of its form but for
-the data is put together from bytes that have been rendered before.
+In:  responses, from the request's stream. Out: the exchange is answered, once. An answer that
+     repeats the last one of its form but for the data is put together from bytes that have been
+     rendered before.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class InferAnswer:
 
     __slots__ = ("_encoding", "_exchange", "_forms", "_response", "_spec")
 
-    def __init__(self, exchange: Exchange, forms: OutputForms, spec: ModelSpec, encoding: str) -> None:
+    def __init__(
+        self, exchange: Exchange, forms: OutputForms, spec: ModelSpec, encoding: str
+    ) -> None:
         self._exchange = exchange
         self._forms = forms
         self._spec = spec
@@ -60,10 +64,16 @@ class InferAnswer:
             self._compress(encoded)
 
     def _answer_again(self, response: InferResponse, last: AnswerHead) -> bool:
-        if self._encoding != IDENTITY or last.size > _MAX_AGAIN_BYTES or not json_codec.is_repeated(response, last):
+        if (
+            self._encoding != IDENTITY
+            or last.size > _MAX_AGAIN_BYTES
+            or not json_codec.is_repeated(response, last)
+        ):
             return False
         if not last.start:
-            last.start = render_head(200, last.headers, last.size) + (b'{"id":"' if last.id_bytes else last.text)
+            last.start = render_head(200, last.headers, last.size) + (
+                b'{"id":"' if last.id_bytes else last.text
+            )
         data = [tensor.data for tensor in response.outputs]
         if last.id_bytes:
             data = [response.id.encode(), last.text, *data]
@@ -74,7 +84,9 @@ class InferAnswer:
         if encoded.size <= _MAX_INLINE_COMPRESS_BYTES:
             self._exchange.respond(200, headers, compress(encoded.parts, self._encoding))
             return
-        future = asyncio.get_running_loop().run_in_executor(None, compress, encoded.parts, self._encoding)
+        future = asyncio.get_running_loop().run_in_executor(
+            None, compress, encoded.parts, self._encoding
+        )
         future.add_done_callback(lambda done: self._on_compressed(headers, done))
 
     def _on_compressed(self, headers: bytes, future: asyncio.Future[bytes]) -> None:

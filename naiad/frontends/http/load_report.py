@@ -1,8 +1,11 @@
-"""ORCA: how full a model's KV cache is, in a header of its answers, for load balancers that choose by it.
+"""ORCA: how full a model's KV cache is, in a header of its answers, for load balancers that choose
+      by it.
 
-In:  `endpoint-load-metrics-format: text | json` of a generate request, and the gauges that models show on the metrics page.
-Out: the line `endpoint-load-metrics: ...` in Triton's words, or none, with Triton's line in the log.
-Where several models show such gauges, those of the request's own model count; Triton takes whichever stand last on the page.
+In:  `endpoint-load-metrics-format: text | json` of a generate request, and the gauges that models
+     show on the metrics page.
+Out: the line `endpoint-load-metrics: ...` in Triton's words, or none, with Triton's line in the
+     log. Where several models show such gauges, those of the request's own model count; Triton
+     takes whichever stand last on the page.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ def load_report(asked: str, gauges: Gauges, model_name: str) -> bytes:
     if any(blocks.get(kind, -1.0) < 0 for kind in _KINDS):
         log.error("One or more of the kv metrics was not found or invalid.")
     else:
-        value = _value(asked, blocks["used"] / blocks["max"] if blocks["max"] > 0 else 0.0, int(blocks["max"] * blocks["tokens_per"]))
+        value = _value(
+            asked,
+            blocks["used"] / blocks["max"] if blocks["max"] > 0 else 0.0,
+            int(blocks["max"] * blocks["tokens_per"]),
+        )
     if not value:
         log.error(
             f"ENDPOINT_LOAD_METRICS_TYPE request header is set but extracted_kv_metrics is empty, no header written. orca_type={asked}"
@@ -55,7 +62,9 @@ def _value(asked: str, usage: float, capacity: int) -> str:
         case "text":
             return f"TEXT named_metrics.kv_cache_utilization={usage:.6f}, named_metrics.max_token_capacity={capacity}"
         case "json":
-            report = {"named_metrics": {"kv_cache_utilization": usage, "max_token_capacity": capacity}}
+            report = {
+                "named_metrics": {"kv_cache_utilization": usage, "max_token_capacity": capacity}
+            }
             return f"JSON {json.dumps(report, separators=(',', ':'))}"
     log.error(f"orca_type is set to an invalid type: {asked}")
     return ""

@@ -1,4 +1,5 @@
-"""GET and POST /v2/logging: what is logged, and how; changed for the whole server while it runs. Never where to."""
+"""GET and POST /v2/logging: what is logged, and how; changed for the whole server while it runs.
+Never where to."""
 
 from __future__ import annotations
 

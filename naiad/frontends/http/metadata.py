@@ -9,7 +9,11 @@ from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
 from naiad.frontends.http.response import answer_empty, answer_error, answer_json
 from naiad.frontends.http.routes import Names
-from naiad.protocol.v2.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
+from naiad.protocol.v2.metadata import (
+    encode_model_metadata,
+    encode_server_metadata,
+    encode_statistics,
+)
 from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -42,13 +46,21 @@ class MetadataRoutes:
         answer_json(exchange, encode_server_metadata(self._core.metadata))
 
     def model(self, exchange: Exchange, names: Names) -> None:
-        _answer(exchange, lambda: encode_model_metadata(self._core.model_metadata(names["model"], names["version"])))
+        _answer(
+            exchange,
+            lambda: encode_model_metadata(
+                self._core.model_metadata(names["model"], names["version"])
+            ),
+        )
 
     def config(self, exchange: Exchange, names: Names) -> None:
         _answer(exchange, lambda: self._core.model_config_json(names["model"], names["version"]))
 
     def statistics(self, exchange: Exchange, names: Names) -> None:
-        _answer(exchange, lambda: encode_statistics(self._core.statistics(names["model"], names["version"])))
+        _answer(
+            exchange,
+            lambda: encode_statistics(self._core.statistics(names["model"], names["version"])),
+        )
 
     def all_statistics(self, exchange: Exchange, _names: Names) -> None:
         _answer(exchange, lambda: encode_statistics(self._core.statistics()))

@@ -20,6 +20,7 @@ class HttpOptions(msgspec.Struct, frozen=True):
     header_forward_pattern: str = ""
     """`--http-header-forward-pattern`: headers whose names match become request parameters."""
     restricted_apis: dict[str, Restriction] = {}
-    """By Triton's group: health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging."""
+    """By Triton's group: health, metadata, inference, shared-memory, model-config,
+    model-repository, statistics, trace, logging."""
     limits: Http1Limits = Http1Limits()
     """Its `max_body_bytes` is replaced by `max_input_size`."""

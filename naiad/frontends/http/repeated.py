@@ -1,4 +1,5 @@
-"""Inference requests that repeat the last one of their connection but for the tensors' data, and the id: one short way in and out.
+"""Inference requests that repeat the last one of their connection but for the tensors' data, and
+the id: one short way in and out.
 
 In:  the bytes of a whole request, from its connection. Out: what InferRoute and InferAnswer would have made of it: a request with the
      head, JSON and sizes of one that was accepted goes to the core without being taken apart, and an answer like the last one leaves
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def may_be_repeated(head: Head, form: RequestForm, response_encoding: str) -> bool:
-    """Of a request that has just been accepted: it would be with any data; its answer is nothing special."""
+    """Of a request that has just been accepted: it would be with any data; its answer is nothing
+    special."""
     return (
         form.accepted_by is not None
         and head.is_plain
@@ -87,7 +89,13 @@ class RepeatedForm:
     )
 
     def __init__(
-        self, core: InferenceCore, head: Head, model: Model, asked: tuple[str, str], template: Template, header_length: int
+        self,
+        core: InferenceCore,
+        head: Head,
+        model: Model,
+        asked: tuple[str, str],
+        template: Template,
+        header_length: int,
     ) -> None:
         self.core = core
         self.head = head
@@ -117,12 +125,19 @@ class RepeatedForm:
         id = ""
         if template.has_id:
             found = ID_AT_START.match(data, self.body_at)
-            if found is None or found.end() != self.id_end or not data.startswith(template.text, self.id_end):
+            if (
+                found is None
+                or found.end() != self.id_end
+                or not data.startswith(template.text, self.id_end)
+            ):
                 return None
             id = found[1].decode()
         return InferRequest(
             self.model_name,
-            [Tensor(name, datatype, shape, data[start:end]) for name, datatype, shape, start, end in self.inputs],
+            [
+                Tensor(name, datatype, shape, data[start:end])
+                for name, datatype, shape, start, end in self.inputs
+            ],
             self.model_version,
             id,
             template.requested_outputs,
@@ -211,6 +226,8 @@ def _like_the_last(response: InferResponse, forms: OutputForms) -> bytes | None:
     last = forms.answers.get(len(response.id))
     if last is None or not last.start or not is_repeated(response, last):
         return None
-    parts: list[Buffer] = [last.start, response.id.encode(), last.text] if last.id_bytes else [last.start]
+    parts: list[Buffer] = (
+        [last.start, response.id.encode(), last.text] if last.id_bytes else [last.start]
+    )
     parts += [tensor.data for tensor in response.outputs]
     return b"".join(parts)

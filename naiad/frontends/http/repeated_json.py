@@ -1,6 +1,8 @@
-"""What inference requests in JSON have in common that repeat the last one of their connection but for the numbers in it, and the id.
+"""What inference requests in JSON have in common that repeat the last one of their connection but
+for the numbers in it, and the id.
 
-Numbers are as long as they are, so the sizes of such requests differ, and with them one field of their heads: Content-Length.
+Numbers are as long as they are, so the sizes of such requests differ, and with them one field of
+their heads: Content-Length.
 Rule: as in http_repeated.py, whatever is out of the ordinary takes the long way.
 """
 
@@ -41,7 +43,14 @@ class RepeatedJsonForm:
     )
 
     def __init__(
-        self, core: InferenceCore, head: Head, model: Model, asked: tuple[str, str], form: JsonForm, length: tuple[int, int], max_bytes: int
+        self,
+        core: InferenceCore,
+        head: Head,
+        model: Model,
+        asked: tuple[str, str],
+        form: JsonForm,
+        length: tuple[int, int],
+        max_bytes: int,
     ) -> None:
         """`length` is where in the head the body's length is, as `length_in` found it."""
         self.core = core
@@ -57,7 +66,10 @@ class RepeatedJsonForm:
         self._after = head.text[end:]
         self._behind = self._after if form.has_id else self._after + form.start
         self._fixed_bytes = len(head.text)
-        self._min_length, self._max_length = 10 ** (end - start - 1), min(10 ** (end - start) - 1, max_bytes)
+        self._min_length, self._max_length = (
+            10 ** (end - start - 1),
+            min(10 ** (end - start) - 1, max_bytes),
+        )
         """Of a body whose length is written with as many digits."""
 
     def read(self, data: bytes) -> InferRequest | None:
@@ -75,12 +87,20 @@ class RepeatedJsonForm:
 
     def is_head(self, data: bytes) -> bool:
         start, end = len(self._before), len(data) - len(self._after)
-        if len(data) != self._fixed_bytes or not data.startswith(self._before) or not data.endswith(self._after):
+        if (
+            len(data) != self._fixed_bytes
+            or not data.startswith(self._before)
+            or not data.endswith(self._after)
+        ):
             return False
-        return data[start:end].isdigit() and self._min_length <= int(data[start:end]) <= self._max_length
+        return (
+            data[start:end].isdigit()
+            and self._min_length <= int(data[start:end]) <= self._max_length
+        )
 
 
 def length_in(head: Head) -> tuple[int, int] | None:
-    """Where in the text of a head the length of the body is; all the rest of the head says the same of a body of another length."""
+    """Where in the text of a head the length of the body is; all the rest of the head says the same
+    of a body of another length."""
     found = _CONTENT_LENGTH.search(head.text)
     return None if found is None else found.span(1)

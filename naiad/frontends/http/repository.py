@@ -1,6 +1,7 @@
 """The model repository extension over HTTP: index, load, unload.
 
-Loading takes as long as the model needs: each such request is a task that this file owns, and a client that goes away does not undo it.
+Loading takes as long as the model needs: each such request is a task that this file owns, and a
+client that goes away does not undo it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,12 @@ class RepositoryRoutes:
         except NaiadError as error:
             answer_error(exchange, error)
         else:
-            self._start(exchange, self._core.unload_model(names["model"], unload_dependents=_unload_dependents(exchange.body)))
+            self._start(
+                exchange,
+                self._core.unload_model(
+                    names["model"], unload_dependents=_unload_dependents(exchange.body)
+                ),
+            )
 
     async def stop(self) -> None:
         tasks = list(self._tasks)

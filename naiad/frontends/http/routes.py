@@ -1,7 +1,9 @@
 """A route table: method and path -> Route, as regular expressions over the path as it was sent.
 
-Names in a path are percent-decoded after matching, so that an encoded slash cannot change where a request goes.
-Rule: what a request may do is decided from the routed path alone, never from Host, query or a normalised path.
+Names in a path are percent-decoded after matching, so that an encoded slash cannot change where a
+request goes.
+Rule: what a request may do is decided from the routed path alone, never from Host, query or a
+      normalised path.
 """
 
 from __future__ import annotations
@@ -22,15 +24,18 @@ from naiad.transport.http1.route import Route
 
 Names: TypeAlias = dict[str, str]
 RouteBuilder: TypeAlias = Callable[[Head, Names], Route]
-"""Called once per distinct request head; what it can work out from the head it need not work out per request."""
+"""Called once per distinct request head; what it can work out from the head it need not work out
+per request."""
 
 
 class Entry(msgspec.Struct, frozen=True):
     method: str
     pattern: str
-    """Matched against the whole path; named groups are handed to `build`, "" for those that are absent."""
+    """Matched against the whole path; named groups are handed to `build`, "" for those that are
+    absent."""
     group: str
-    """Triton's name for the set of APIs that it belongs to, for `--http-restricted-api`; "" is never restricted."""
+    """Triton's name for the set of APIs that it belongs to, for `--http-restricted-api`; "" is
+    never restricted."""
     build: RouteBuilder
 
 
@@ -40,7 +45,9 @@ def simple(handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
 
 
 class RouteTable:
-    def __init__(self, entries: list[Entry], restricted_apis: Mapping[str, Restriction] | None = None) -> None:
+    def __init__(
+        self, entries: list[Entry], restricted_apis: Mapping[str, Restriction] | None = None
+    ) -> None:
         self._entries = [(re.compile(entry.pattern.encode()), entry) for entry in entries]
         self._restricted_apis = restricted_apis or {}
 
@@ -56,10 +63,18 @@ class RouteTable:
                 continue
             restriction = self._restricted_apis.get(entry.group)
             if restriction is not None and not _has_key(head, restriction):
-                return _refusal(403, f"This API is restricted, expecting header '{restriction.header}'")
-            return entry.build(head, {name: _decode(value) for name, value in match.groupdict().items()})
+                return _refusal(
+                    403, f"This API is restricted, expecting header '{restriction.header}'"
+                )
+            return entry.build(
+                head, {name: _decode(value) for name, value in match.groupdict().items()}
+            )
         if allowed:
-            return _refusal(405, "Method Not Allowed", b"Allow: %b\r\n" % ", ".join(sorted(set(allowed))).encode())
+            return _refusal(
+                405,
+                "Method Not Allowed",
+                b"Allow: %b\r\n" % ", ".join(sorted(set(allowed))).encode(),
+            )
         return _refusal(404, "Not Found")
 
 

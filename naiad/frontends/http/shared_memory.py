@@ -1,7 +1,7 @@
 """The shared memory extensions over HTTP: status, register, unregister of clients' regions.
 
-Where client shared memory is off, the table refuses registrations; status and unregister work on the empty set of regions, because
-perf_analyzer and scripts call them on every server.
+Where client shared memory is off, the table refuses registrations; status and unregister work on
+the empty set of regions, because perf_analyzer and scripts call them on every server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ import msgspec
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.frontends.http.response import answer_error, answer_json
 from naiad.frontends.http.routes import Names
-from naiad.protocol.v2.extension_json import CudaRegistration, decode_cuda_registration, decode_system_registration
+from naiad.protocol.v2.extension_json import (
+    CudaRegistration,
+    decode_cuda_registration,
+    decode_system_registration,
+)
 from naiad.shm.region import CUDA
 from naiad.shm.region_table import RegionTable
 from naiad.transport.http1.exchange import Exchange
@@ -38,7 +42,9 @@ class SharedMemoryRoutes:
         try:
             self._regions.check_allowed()
             if not name:
-                raise invalid_arg(f"'region name' is necessary to register {kind} shared memory region")
+                raise invalid_arg(
+                    f"'region name' is necessary to register {kind} shared memory region"
+                )
             if kind == CUDA:
                 self._register_cuda(exchange, name, decode_cuda_registration(exchange.body))
                 return
@@ -62,7 +68,9 @@ class SharedMemoryRoutes:
     def _register_cuda(self, exchange: Exchange, name: str, wanted: CudaRegistration) -> None:
         async def run() -> None:
             try:
-                await self._regions.register_cuda(name, wanted.raw_handle, wanted.device_id, wanted.byte_size)
+                await self._regions.register_cuda(
+                    name, wanted.raw_handle, wanted.device_id, wanted.byte_size
+                )
             except NaiadError as error:
                 answer_error(exchange, error)
             except BaseException:

@@ -1,4 +1,5 @@
-"""GET and POST /v2/trace/setting and /v2/models/M/trace/setting: what is traced, for the server or for one model.
+"""GET and POST /v2/trace/setting and /v2/models/M/trace/setting: what is traced, for the server or
+for one model.
 
 And `start_trace`, with which the HTTP routes of inference begin a trace.
 """
@@ -28,7 +29,11 @@ def start_trace(tracing: Tracing, request: InferRequest, exchange: Exchange) -> 
     """Of a request that is to be traced, with the times of its arrival."""
     now_ns = monotonic_ns()
     headers = exchange.head.headers
-    parent = read_parent(lambda name: headers.get(name.encode(), b"").decode("latin-1")) if tracing.is_otel else None
+    parent = (
+        read_parent(lambda name: headers.get(name.encode(), b"").decode("latin-1"))
+        if tracing.is_otel
+        else None
+    )
     group = tracing.sample(request.model_name, parent)
     if group is not None:
         group.stamp("HTTP_RECV_START", exchange.receive_start_ns or now_ns)
@@ -68,4 +73,9 @@ def check_model(core: InferenceCore, name: str) -> None:
 
 def _encode(shown: dict[str, list[str]]) -> bytes:
     """The level is a list, all else is one text."""
-    return msgspec.json.encode({name: values if name == "trace_level" else ",".join(values) for name, values in shown.items()})
+    return msgspec.json.encode(
+        {
+            name: values if name == "trace_level" else ",".join(values)
+            for name, values in shown.items()
+        }
+    )

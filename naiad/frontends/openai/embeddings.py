@@ -1,4 +1,5 @@
-"""POST /v1/embeddings in work: batches of texts -> one list of vectors. One batch that fails fails the request."""
+"""POST /v1/embeddings in work: batches of texts -> one list of vectors. One batch that fails fails
+the request."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class EmbeddingRun:
-    def __init__(self, core: InferenceCore, exchange: Exchange, form: EmbeddingForm, *, is_base64: bool) -> None:
+    def __init__(
+        self, core: InferenceCore, exchange: Exchange, form: EmbeddingForm, *, is_base64: bool
+    ) -> None:
         self._core = core
         self._exchange = exchange
         self._form = form
@@ -39,7 +42,11 @@ class EmbeddingRun:
         try:
             for index, request in enumerate(requests):
                 num_texts = request.inputs[0].shape[0] if request.inputs[0].shape else 1
-                group = start_trace(self._core.tracing, request, self._exchange) if self._core.tracing.is_on else None
+                group = (
+                    start_trace(self._core.tracing, request, self._exchange)
+                    if self._core.tracing.is_on
+                    else None
+                )
                 stream = infer_in_trace(self._core, request, group)
                 self._streams.append(stream)
                 take = partial(self._take, index, num_texts)
@@ -50,7 +57,9 @@ class EmbeddingRun:
             if not self._exchange.is_ended:
                 self._exchange.on_disconnect(self._cancel)
 
-    def _take(self, index: int, num_texts: int, response: InferResponse | None, is_final: bool) -> None:
+    def _take(
+        self, index: int, num_texts: int, response: InferResponse | None, is_final: bool
+    ) -> None:
         if self._exchange.is_ended:
             return
         try:
@@ -58,7 +67,10 @@ class EmbeddingRun:
                 raise internal("the model ended the request without an answer")
             if response.error is not None:
                 raise response.error
-            found = next((tensor for tensor in response.outputs if tensor.name == self._form.output.name), None)
+            found = next(
+                (tensor for tensor in response.outputs if tensor.name == self._form.output.name),
+                None,
+            )
             if found is None:
                 raise internal(f"the model's answer has no output '{self._form.output.name}'")
             self._rows[index] = read_rows(found, num_texts)
@@ -68,7 +80,12 @@ class EmbeddingRun:
             return
         rows = [part for part in self._rows if part is not None]
         if len(rows) == len(self._rows):
-            answer_json(self._exchange, encode_response(rows, self._num_tokens, self._model_name, is_base64=self._is_base64))
+            answer_json(
+                self._exchange,
+                encode_response(
+                    rows, self._num_tokens, self._model_name, is_base64=self._is_base64
+                ),
+            )
 
     def _fail(self, error: NaiadError) -> None:
         answer_error(self._exchange, from_core(error, is_leaving=self._core.is_exiting))

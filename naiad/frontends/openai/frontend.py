@@ -1,4 +1,5 @@
-"""OpenAI's routes, on the same port as Triton's, for every language and embedding model: a body -> calls of the model -> OpenAI's answer.
+"""OpenAI's routes, on the same port as Triton's, for every language and embedding model: a body ->
+calls of the model -> OpenAI's answer.
 
 Rule: handlers decode, look the model up and hand over to a run; nothing waits here.
 """
@@ -16,7 +17,13 @@ from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
 from naiad.frontends.openai.embeddings import EmbeddingRun
 from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.openai.generation import OpenAiGeneration
-from naiad.frontends.openai.models import ModelRoutes, find_form, find_language_model, find_model, sampling_defaults
+from naiad.frontends.openai.models import (
+    ModelRoutes,
+    find_form,
+    find_language_model,
+    find_model,
+    sampling_defaults,
+)
 from naiad.ipc.generation_call import GenerationCall, generation_request
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
 from naiad.protocol.openai import chat as openai_chat
@@ -68,7 +75,13 @@ class OpenAiRoutes:
             error = OpenAiError(405 if is_known else 404, f"{words} {head.method} {path}")
             return Route(lambda exchange: answer_error(exchange, error))
 
-        return [*known, *(Entry(method, "/v1(?:/.*)?", "", build) for method in ("GET", "POST", "DELETE", "PUT"))]
+        return [
+            *known,
+            *(
+                Entry(method, "/v1(?:/.*)?", "", build)
+                for method in ("GET", "POST", "DELETE", "PUT")
+            ),
+        ]
 
     def _known_entries(self) -> list[Entry]:
         return [
@@ -98,11 +111,18 @@ class OpenAiRoutes:
         return decode_body(self._plain_body(exchange), kind)
 
     def _plain_body(self, exchange: Exchange) -> Buffer:
-        encoding = exchange.head.headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        encoding = (
+            exchange.head.headers.get(b"content-encoding", b"identity")
+            .decode("latin-1")
+            .strip()
+            .lower()
+        )
         if encoding == IDENTITY:
             return exchange.body
         if encoding not in SUPPORTED:
-            raise bad_request(f"The Content-Encoding '{encoding}' is not supported, expected gzip or deflate")
+            raise bad_request(
+                f"The Content-Encoding '{encoding}' is not supported, expected gzip or deflate"
+            )
         return decompress(exchange.body, encoding, self._max_bytes)
 
     def _chat(self, exchange: Exchange) -> None:
@@ -110,7 +130,12 @@ class OpenAiRoutes:
         model = find_language_model(self._core, body.model)
         is_stream, has_usage = read_stream(body)
         plan = openai_chat.read_plan(body)
-        call = openai_chat.decode_call(body, plan, sampling_defaults(model.config), is_streamed=is_stream and model.spec.is_decoupled)
+        call = openai_chat.decode_call(
+            body,
+            plan,
+            sampling_defaults(model.config),
+            is_streamed=is_stream and model.spec.is_decoupled,
+        )
         now_s = int(time.time())
         writer: AnswerWriter = (
             openai_chat.StreamedChat(body.model, now_s, plan, has_usage=has_usage)
@@ -123,8 +148,14 @@ class OpenAiRoutes:
         body = self._read(exchange, CompletionBody)
         model = find_language_model(self._core, body.model)
         is_stream, has_usage = read_stream(body)
-        calls = openai_completion.decode_calls(body, sampling_defaults(model.config), is_streamed=is_stream and model.spec.is_decoupled)
-        now_s, n, echoes = int(time.time()), calls[0].parameters.n, openai_completion.echoes(body, calls)
+        calls = openai_completion.decode_calls(
+            body, sampling_defaults(model.config), is_streamed=is_stream and model.spec.is_decoupled
+        )
+        now_s, n, echoes = (
+            int(time.time()),
+            calls[0].parameters.n,
+            openai_completion.echoes(body, calls),
+        )
         writer: AnswerWriter = (
             openai_completion.StreamedCompletion(body.model, now_s, n, echoes, has_usage=has_usage)
             if is_stream
@@ -137,7 +168,9 @@ class OpenAiRoutes:
         model = find_language_model(self._core, body.model)
         is_stream, plan = bool(body.stream), openai_response_input.read_plan(body)
         defaults = sampling_defaults(model.config) | {"n": 1}
-        call = openai_response_input.decode_call(body, plan, defaults, is_streamed=is_stream and model.spec.is_decoupled)
+        call = openai_response_input.decode_call(
+            body, plan, defaults, is_streamed=is_stream and model.spec.is_decoupled
+        )
         writer = ResponseWriter(body, int(time.time()), plan, is_stream=is_stream)
         self._generate(exchange, model, [call], writer, _RESPONSES_PARAMS, is_stream=is_stream)
 
@@ -146,9 +179,15 @@ class OpenAiRoutes:
         model = find_model(self._core, body.model)
         form = find_form(model)
         if form is None:
-            raise bad_request(f"The model '{body.model}' is not an embedding model", "model", "model_not_supported")
+            raise bad_request(
+                f"The model '{body.model}' is not an embedding model",
+                "model",
+                "model_not_supported",
+            )
         requests = openai_embedding.decode_requests(body, model.spec, form)
-        EmbeddingRun(self._core, exchange, form, is_base64=body.encoding_format == "base64").run(requests)
+        EmbeddingRun(self._core, exchange, form, is_base64=body.encoding_format == "base64").run(
+            requests
+        )
 
     def _generate(
         self,
@@ -169,5 +208,8 @@ def read_stream(body: GenerationBody) -> tuple[bool, bool]:
     """Whether to stream, and with usage. Raises OpenAiError."""
     is_stream = bool(body.stream)
     if body.stream_options is not None and not is_stream:
-        raise bad_request("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
+        raise bad_request(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+            "stream_options",
+        )
     return is_stream, body.stream_options is not None and bool(body.stream_options.include_usage)

@@ -1,7 +1,8 @@
-"""One OpenAI request in work: the calls that it was made into -> one answer, or a stream of server-sent events.
+"""One OpenAI request in work: the calls that it was made into -> one answer, or a stream of
+server-sent events.
 
-The status of a stream is decided by its first event; an error after it is an event of the stream, which ends then.
-One call that fails fails the request; a client that goes away cancels every call.
+The status of a stream is decided by its first event; an error after it is an event of the stream,
+which ends then. One call that fails fails the request; a client that goes away cancels every call.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ _EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Contro
 
 
 class OpenAiGeneration:
-    def __init__(self, core: InferenceCore, exchange: Exchange, writer: AnswerWriter, params: frozenset[str], *, is_stream: bool) -> None:
+    def __init__(
+        self,
+        core: InferenceCore,
+        exchange: Exchange,
+        writer: AnswerWriter,
+        params: frozenset[str],
+        *,
+        is_stream: bool,
+    ) -> None:
         self._core = core
         self._exchange = exchange
         self._writer = writer
@@ -57,7 +66,11 @@ class OpenAiGeneration:
                 self._exchange.on_flow(self._pause)
 
     def _start(self, index: int, request: InferRequest) -> None:
-        group = start_trace(self._core.tracing, request, self._exchange) if self._core.tracing.is_on else None
+        group = (
+            start_trace(self._core.tracing, request, self._exchange)
+            if self._core.tracing.is_on
+            else None
+        )
         stream = infer_in_trace(self._core, request, group)
         self._streams.append(stream)
         take = partial(self._take, index)

@@ -1,4 +1,5 @@
-"""GET /v1/models and /v1/models/M, and which models OpenAI's routes serve: language models, and those that turn texts into embeddings."""
+"""GET /v1/models and /v1/models/M, and which models OpenAI's routes serve: language models, and
+those that turn texts into embeddings."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ class ModelRoutes:
 
     def _served(self) -> Iterator[str]:
         for model in self._core.repository.models():
-            if model.is_serving and (language_model(self._core, model) is not None or find_form(model) is not None):
+            if model.is_serving and (
+                language_model(self._core, model) is not None or find_form(model) is not None
+            ):
                 yield model.name
 
 
@@ -64,7 +67,9 @@ def find_model(core: InferenceCore, name: str) -> Model:
         return core.model(name)
     except NaiadError as error:
         if error.code is Code.UNAVAILABLE:
-            raise OpenAiError(503, error.message, param="model", retry_after_s=error.retry_after_s) from None
+            raise OpenAiError(
+                503, error.message, param="model", retry_after_s=error.retry_after_s
+            ) from None
         raise unknown_model(name) from None
 
 
@@ -72,14 +77,18 @@ def find_language_model(core: InferenceCore, name: str) -> Model:
     """The model that generates for this one. Raises OpenAiError."""
     found = language_model(core, find_model(core, name))
     if found is None:
-        raise bad_request(f"The model '{name}' is not a language model", "model", "model_not_supported")
+        raise bad_request(
+            f"The model '{name}' is not a language model", "model", "model_not_supported"
+        )
     return found
 
 
 def language_model(core: InferenceCore, model: Model) -> Model | None:
-    """Itself; or the one language model among an ensemble's steps, or that a BLS model is set up for, as in TensorRT-LLM's repositories.
+    """Itself; or the one language model among an ensemble's steps, or that a BLS model is set up
+    for, as in TensorRT-LLM's repositories.
 
-    Tokens and text are made by that one too, with its checkpoint's tokenizer and chat template: what stands around it is left out.
+    Tokens and text are made by that one too, with its checkpoint's tokenizer and chat template:
+    what stands around it is left out.
     """
     if is_language(model):
         return model
@@ -101,12 +110,18 @@ def is_language(model: Model) -> bool:
 
 def find_form(model: Model) -> EmbeddingForm | None:
     task = model.config.parameters["task"].string_value if "task" in model.config.parameters else ""
-    return None if is_language(model) else embedding_form(model.spec, is_declared=task == "embedding")
+    return (
+        None if is_language(model) else embedding_form(model.spec, is_declared=task == "embedding")
+    )
 
 
 def sampling_defaults(config: ModelConfig) -> dict[str, Any]:
     """The model's own, which the backend has checked when it was loaded."""
-    text = config.parameters["sampling_defaults"].string_value if "sampling_defaults" in config.parameters else ""
+    text = (
+        config.parameters["sampling_defaults"].string_value
+        if "sampling_defaults" in config.parameters
+        else ""
+    )
     if not text.strip() or text.startswith("${"):
         return {}
     try:

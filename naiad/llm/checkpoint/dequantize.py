@@ -1,6 +1,7 @@
 """GGUF's quantized blocks -> float32. One function per type; blocks are rows of bytes.
 
-Values come in blocks of 32 (or 256 for the K types), each with its scales; LLM checkpoints quantize along the inputs of a matrix.
+Values come in blocks of 32 (or 256 for the K types), each with its scales; LLM checkpoints quantize
+along the inputs of a matrix.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def _q8_0(blocks: Bytes) -> Floats:
 
 
 def _k_scales(packed: Bytes) -> tuple[Floats, Floats]:
-    """Eight 6-bit scales and eight 6-bit minima in twelve bytes: the last four of each keep their upper bits in the first eight bytes."""
+    """Eight 6-bit scales and eight 6-bit minima in twelve bytes: the last four of each keep their
+    upper bits in the first eight bytes."""
     low, middle, high = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
     scales = np.concatenate((low & 0x3F, (high & 0xF) | ((low >> 6) << 4)), axis=1)
     minima = np.concatenate((middle & 0x3F, (high >> 4) | ((middle >> 6) << 4)), axis=1)
@@ -79,7 +81,8 @@ def _k_scales(packed: Bytes) -> tuple[Floats, Floats]:
 
 
 def _four_bit_groups(quants: Bytes) -> Bytes:
-    """128 bytes -> 8 groups of 32: each 32 bytes give a group of low halves, then one of high halves."""
+    """128 bytes -> 8 groups of 32: each 32 bytes give a group of low halves, then one of high
+    halves."""
     parts = quants.reshape(-1, 4, 1, 32)
     return np.concatenate((parts & 0xF, parts >> 4), axis=2).reshape(-1, 8, 32)
 
@@ -100,7 +103,9 @@ def _q5_k(blocks: Bytes) -> Floats:
 
 def _q6_k(blocks: Bytes) -> Floats:
     low, high = blocks[:, :128].reshape(-1, 2, 64), blocks[:, 128:192].reshape(-1, 2, 32)
-    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32) * _half(blocks, 208)
+    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32) * _half(
+        blocks, 208
+    )
     fours = np.concatenate((low & 0xF, low >> 4), axis=2).reshape(-1, 2, 4, 32)
     twos = (high[:, :, None, :] >> np.array([0, 2, 4, 6], np.uint8)[None, None, :, None]) & 3
     values = (fours | (twos << 4)).astype(np.float32) - 32.0

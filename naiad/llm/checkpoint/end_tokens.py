@@ -1,4 +1,5 @@
-"""`eos_token_id` of a Hugging Face config: none, one or several. Apart from the models, so that whoever needs only this needs no torch."""
+"""`eos_token_id` of a Hugging Face config: none, one or several. Apart from the models, so that
+whoever needs only this needs no torch."""
 
 from __future__ import annotations
 

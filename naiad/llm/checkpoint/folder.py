@@ -1,4 +1,5 @@
-"""A Hugging Face folder: config.json, generation_config.json, tokenizer.json and where its weights are."""
+"""A Hugging Face folder: config.json, generation_config.json, tokenizer.json and where its weights
+are."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class CheckpointFolder(msgspec.Struct, frozen=True):
     path: Path
     config: dict[str, Any]
     eos_token_ids: list[int]
-    """generation_config.json's where it has them: chat checkpoints end on more tokens than config.json says."""
+    """generation_config.json's where it has them: chat checkpoints end on more tokens than
+    config.json says."""
 
 
 def open_folder(path: Path) -> CheckpointFolder:
@@ -41,7 +43,9 @@ def read_tokenizer(folder: CheckpointFolder) -> Tokenizer | None:
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
-        raise invalid_arg(f"tokenizer.json of checkpoint '{folder.path.name}' cannot be read: {error}") from error
+        raise invalid_arg(
+            f"tokenizer.json of checkpoint '{folder.path.name}' cannot be read: {error}"
+        ) from error
     backend.no_truncation()
     backend.no_padding()
     return Tokenizer(backend, folder.eos_token_ids, folder.config.get("bos_token_id"))
@@ -51,7 +55,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
     except ValueError as error:
-        raise invalid_arg(f"{path.name} of checkpoint '{path.parent.name}' is not JSON: {error}") from error
+        raise invalid_arg(
+            f"{path.name} of checkpoint '{path.parent.name}' is not JSON: {error}"
+        ) from error
     if not isinstance(value, dict):
         raise invalid_arg(f"{path.name} of checkpoint '{path.parent.name}' is not a JSON object")
     return value

@@ -1,6 +1,8 @@
-"""A GGUF file as a checkpoint: its keys -> DecoderConfig, its tensors under Hugging Face's names, its tokenizer.
+"""A GGUF file as a checkpoint: its keys -> DecoderConfig, its tensors under Hugging Face's names,
+its tokenizer.
 
-Architectures llama, qwen2 and qwen3. llama's query and key rows are stored for pairwise rotation and are put back for rotation in halves.
+Architectures llama, qwen2 and qwen3. llama's query and key rows are stored for pairwise rotation
+and are put back for rotation in halves.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class GgufSource:
     @property
     def is_wide(self) -> bool:
         """Some matrix is in float32: float16 would lose what the file has."""
-        return any(entry.kind == "F32" and len(entry.shape) > 1 for entry in self._file.tensors.values())
+        return any(
+            entry.kind == "F32" and len(entry.shape) > 1 for entry in self._file.tensors.values()
+        )
 
     def get(self, name: str) -> Tensor:
         entry = self._file.tensors[self._names[name]]
@@ -70,17 +74,30 @@ def open_gguf(path: Path) -> GgufCheckpoint:
     file = GgufFile(path)
     architecture = file.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
-        raise unsupported(f"'{path.name}' holds architecture '{architecture}', expected one of {', '.join(ARCHITECTURES)}")
+        raise unsupported(
+            f"'{path.name}' holds architecture '{architecture}', expected one of {', '.join(ARCHITECTURES)}"
+        )
     config = llama.read_config(_as_config_json(file, architecture))
     source = GgufSource(file, config, architecture == "llama")
     template = file.metadata.get("tokenizer.chat_template")
-    return GgufCheckpoint(config, llama.FAMILY, source, build_tokenizer(file.metadata), template, _special_tokens(file.metadata))
+    return GgufCheckpoint(
+        config,
+        llama.FAMILY,
+        source,
+        build_tokenizer(file.metadata),
+        template,
+        _special_tokens(file.metadata),
+    )
 
 
 def _special_tokens(metadata: dict[str, Any]) -> dict[str, str]:
     tokens = metadata.get("tokenizer.ggml.tokens") or []
     ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
-    return {f"{name}_token": tokens[token] for name, token in ids.items() if isinstance(token, int) and token < len(tokens)}
+    return {
+        f"{name}_token": tokens[token]
+        for name, token in ids.items()
+        if isinstance(token, int) and token < len(tokens)
+    }
 
 
 def _as_config_json(file: GgufFile, architecture: str) -> dict[str, Any]:
@@ -95,7 +112,9 @@ def _as_config_json(file: GgufFile, architecture: str) -> dict[str, Any]:
 
     return {
         "model_type": architecture,
-        "vocab_size": file.tensors["token_embd.weight"].shape[0] if "token_embd.weight" in file.tensors else 0,
+        "vocab_size": file.tensors["token_embd.weight"].shape[0]
+        if "token_embd.weight" in file.tensors
+        else 0,
         "hidden_size": need("embedding_length"),
         "intermediate_size": need("feed_forward_length"),
         "num_hidden_layers": need("block_count"),
@@ -138,7 +157,9 @@ def _hugging_face_names(file: GgufFile, num_layers: int) -> dict[str, str]:
     return {ours: theirs for ours, theirs in wanted.items() if theirs in file.tensors}
 
 
-def _unpermute(values: np.ndarray[Any, np.dtype[np.float32]], num_heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _unpermute(
+    values: np.ndarray[Any, np.dtype[np.float32]], num_heads: int
+) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Rows of each head: pairs side by side -> first halves, then second halves."""
     pairs = values.reshape(num_heads, values.shape[0] // num_heads // 2, 2, *values.shape[1:])
     return pairs.swapaxes(1, 2).reshape(values.shape)

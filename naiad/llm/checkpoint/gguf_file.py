@@ -1,7 +1,9 @@
-"""The GGUF container: a header of key-value pairs, a list of tensors, and their bytes, mapped from disk.
+"""The GGUF container: a header of key-value pairs, a list of tensors, and their bytes, mapped from
+disk.
 
 In:  a path. Out: `metadata` as plain Python values, `tensors` by name, raw bytes of each.
-Rule: nothing in the file is believed: every length is checked against the file's size before it is used.
+Rule: nothing in the file is believed: every length is checked against the file's size before it is
+      used.
 """
 
 from __future__ import annotations
@@ -20,7 +22,19 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 STRING, ARRAY = 8, 9
-_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
 
 BLOCKS: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24),
@@ -58,7 +72,9 @@ class GgufFile:
             raise invalid_arg(f"'{self._name}' is not a GGUF file")
         version = self._number("<I")
         if version not in VERSIONS:
-            raise invalid_arg(f"'{self._name}' is GGUF version {version}, expected one of {VERSIONS}")
+            raise invalid_arg(
+                f"'{self._name}' is GGUF version {version}, expected one of {VERSIONS}"
+            )
         num_tensors, num_pairs = self._count(24), self._count(12)
         for _ in range(num_pairs):
             key = self._string()
@@ -66,7 +82,9 @@ class GgufFile:
         headers = [self._tensor_header() for _ in range(num_tensors)]
         alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1:
-            raise invalid_arg(f"'{self._name}' has general.alignment {alignment}, expected a positive number")
+            raise invalid_arg(
+                f"'{self._name}' has general.alignment {alignment}, expected a positive number"
+            )
         base = -(-self._at // alignment) * alignment
         for name, shape, kind, offset in headers:
             self.tensors[name] = self._place(name, shape, kind, base + offset)
@@ -75,7 +93,9 @@ class GgufFile:
         name = self._string()
         num_dims = self._number("<I")
         if not 1 <= num_dims <= 4:
-            raise invalid_arg(f"tensor '{name}' of '{self._name}' has {num_dims} dimensions, expected 1 to 4")
+            raise invalid_arg(
+                f"tensor '{name}' of '{self._name}' has {num_dims} dimensions, expected 1 to 4"
+            )
         shape = tuple(self._number("<Q") for _ in range(num_dims))
         return name, shape[::-1], self._number("<I"), self._number("<Q")
 
@@ -86,10 +106,14 @@ class GgufFile:
             )
         label, per_block, block_bytes = BLOCKS[kind]
         if shape[-1] % per_block:
-            raise invalid_arg(f"tensor '{name}' of '{self._name}' has rows of {shape[-1]} values, expected a multiple of {per_block}")
+            raise invalid_arg(
+                f"tensor '{name}' of '{self._name}' has rows of {shape[-1]} values, expected a multiple of {per_block}"
+            )
         num_bytes = prod(shape) // per_block * block_bytes
         if start + num_bytes > len(self._data):
-            raise invalid_arg(f"tensor '{name}' lies beyond the end of '{self._name}': the file is cut short")
+            raise invalid_arg(
+                f"tensor '{name}' lies beyond the end of '{self._name}': the file is cut short"
+            )
         return GgufTensor(label, shape, start, num_bytes)
 
     def _value(self, kind: int) -> Any:
@@ -118,10 +142,13 @@ class GgufFile:
         return self._take(self._count(1)).decode("utf-8", "replace")
 
     def _count(self, least_bytes: int) -> int:
-        """How many of something follow; more than the file could hold is refused before anything is made for them."""
+        """How many of something follow; more than the file could hold is refused before anything is
+        made for them."""
         count = self._number("<Q")
         if count * least_bytes > len(self._data) - self._at:
-            raise invalid_arg(f"'{self._name}' announces {count} entries, more than it can hold: the file is damaged")
+            raise invalid_arg(
+                f"'{self._name}' announces {count} entries, more than it can hold: the file is damaged"
+            )
         return count
 
     def _number(self, form: str) -> Any:
@@ -129,7 +156,9 @@ class GgufFile:
 
     def _take(self, count: int) -> bytes:
         if self._at + count > len(self._data):
-            raise invalid_arg(f"'{self._name}' ends in the middle of its header: the file is cut short")
+            raise invalid_arg(
+                f"'{self._name}' ends in the middle of its header: the file is cut short"
+            )
         taken = self._data[self._at : self._at + count]
         self._at += count
         return taken

@@ -1,7 +1,9 @@
 """The tokenizer inside a GGUF file -> a tokenizers.Tokenizer.
 
-Two kinds: "gpt2", byte-level BPE with its merges in the file, and "llama", SentencePiece's, whose merges follow from its scores.
-Rule: a pre-tokenizer that is not known is refused: guessing it would split texts differently than the model was trained on.
+Two kinds: "gpt2", byte-level BPE with its merges in the file, and "llama", SentencePiece's, whose
+merges follow from its scores.
+Rule: a pre-tokenizer that is not known is refused: guessing it would split texts differently than
+      the model was trained on.
 """
 
 from __future__ import annotations
@@ -29,15 +31,23 @@ def build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
     else:
         raise unsupported(f"the GGUF file's tokenizer is '{kind}', expected gpt2 or llama")
     _add_special_tokens(backend, metadata, tokens)
-    bos, eos = metadata.get("tokenizer.ggml.bos_token_id"), metadata.get("tokenizer.ggml.eos_token_id")
+    bos, eos = (
+        metadata.get("tokenizer.ggml.bos_token_id"),
+        metadata.get("tokenizer.ggml.eos_token_id"),
+    )
     if metadata.get("tokenizer.ggml.add_bos_token", kind == "llama") and bos is not None:
         word = tokens[bos]
         backend.post_processor = processors.Sequence(
-            [*_processors(kind), processors.TemplateProcessing(f"{word} $A", f"{word} $A {word} $B", [(word, bos)])]
+            [
+                *_processors(kind),
+                processors.TemplateProcessing(f"{word} $A", f"{word} $A {word} $B", [(word, bos)]),
+            ]
         )
     elif kind == "gpt2":
         backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    eos_token_ids = [token for token in (eos, metadata.get("tokenizer.ggml.eot_token_id")) if token is not None]
+    eos_token_ids = [
+        token for token in (eos, metadata.get("tokenizer.ggml.eot_token_id")) if token is not None
+    ]
     return Tokenizer(backend, eos_token_ids, bos)
 
 
@@ -48,7 +58,9 @@ def _processors(kind: str) -> list[Any]:
 def _byte_level(metadata: dict[str, Any], tokens: list[str]) -> Backend:
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges") or []]
     name = metadata.get("tokenizer.ggml.pre", "default")
-    backend = Backend(models.BPE(vocab=_vocabulary(tokens), merges=merges, ignore_merges=name == "llama-bpe"))
+    backend = Backend(
+        models.BPE(vocab=_vocabulary(tokens), merges=merges, ignore_merges=name == "llama-bpe")
+    )
     backend.pre_tokenizer = _pre_tokenizer(name)
     backend.decoder = decoders.ByteLevel()
     if name == "qwen2":
@@ -64,9 +76,13 @@ def _pre_tokenizer(name: str) -> Any:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), by_words])
     splits = {"llama-bpe": LLAMA3_SPLIT, "qwen2": QWEN2_SPLIT}
     if name not in splits:
-        raise unsupported(f"the GGUF file's pre-tokenizer is '{name}', expected default, gpt-2, smollm, {', '.join(splits)}")
+        raise unsupported(
+            f"the GGUF file's pre-tokenizer is '{name}', expected default, gpt-2, smollm, {', '.join(splits)}"
+        )
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(splits[name]), "isolated"), as_bytes])
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(splits[name]), "isolated"), as_bytes]
+    )
 
 
 def _sentence_piece(metadata: dict[str, Any], tokens: list[str]) -> Backend:
@@ -74,15 +90,31 @@ def _sentence_piece(metadata: dict[str, Any], tokens: list[str]) -> Backend:
     scores: list[float] = metadata.get("tokenizer.ggml.scores") or [0.0] * len(tokens)
     unknown = tokens[metadata.get("tokenizer.ggml.unknown_token_id", 0)]
     backend = Backend(
-        models.BPE(vocab=vocabulary, merges=_merges(vocabulary, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        models.BPE(
+            vocab=vocabulary,
+            merges=_merges(vocabulary, scores),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
     )
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     return backend
 
 
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """Every way to put a token together from two others, the best-scored token first, as SentencePiece would merge."""
+    """Every way to put a token together from two others, the best-scored token first, as
+    SentencePiece would merge."""
     found = [
         (-scores[index], vocabulary[word[:at]], vocabulary[word[at:]], word[:at], word[at:])
         for word, index in vocabulary.items()
@@ -102,7 +134,15 @@ def _vocabulary(tokens: list[str]) -> dict[str, int]:
 
 def _add_special_tokens(backend: Backend, metadata: dict[str, Any], tokens: list[str]) -> None:
     kinds = metadata.get("tokenizer.ggml.token_type") or []
-    control = [AddedToken(tokens[i], special=True, normalized=False) for i, kind in enumerate(kinds) if kind == CONTROL]
-    defined = [AddedToken(tokens[i], special=False, normalized=False) for i, kind in enumerate(kinds) if kind == USER_DEFINED]
+    control = [
+        AddedToken(tokens[i], special=True, normalized=False)
+        for i, kind in enumerate(kinds)
+        if kind == CONTROL
+    ]
+    defined = [
+        AddedToken(tokens[i], special=False, normalized=False)
+        for i, kind in enumerate(kinds)
+        if kind == USER_DEFINED
+    ]
     backend.add_special_tokens(control)
     backend.add_tokens(defined)

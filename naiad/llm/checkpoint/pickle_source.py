@@ -1,4 +1,5 @@
-"""Tensors of pytorch_model*.bin files. Only behind an explicit option; loaded with `weights_only`, so no code in them runs."""
+"""Tensors of pytorch_model*.bin files. Only behind an explicit option; loaded with `weights_only`,
+so no code in them runs."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ INDEX = "pytorch_model.bin.index.json"
 class PickleSource:
     def __init__(self, folder: Path) -> None:
         index = folder / INDEX
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["pytorch_model.bin"]
+        names = (
+            sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            if index.exists()
+            else ["pytorch_model.bin"]
+        )
         self._tensors: dict[str, Tensor] = {}
         for name in names:
             path = folder / name

@@ -1,4 +1,5 @@
-"""Tensors of a Hugging Face folder: one safetensors file, or several with an index. Read straight to the device."""
+"""Tensors of a Hugging Face folder: one safetensors file, or several with an index. Read straight
+to the device."""
 
 from __future__ import annotations
 
@@ -44,5 +45,7 @@ def _files(folder: Path) -> list[Path]:
         paths = sorted(folder.glob("*.safetensors"))
     missing = [path.name for path in paths if not path.exists()]
     if missing or not paths:
-        raise not_found(f"checkpoint '{folder.name}' has no {', '.join(missing) or 'safetensors file'}")
+        raise not_found(
+            f"checkpoint '{folder.name}' has no {', '.join(missing) or 'safetensors file'}"
+        )
     return paths

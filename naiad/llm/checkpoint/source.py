@@ -1,4 +1,5 @@
-"""Where tensors come from, by name. Implementations: SafetensorsSource, GgufSource, PickleSource."""
+"""Where tensors come from, by name. Implementations: SafetensorsSource, GgufSource,
+PickleSource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sets of characters as sorted ranges of code points, and how they are written inside a JSON string.
+"""Sets of characters as sorted ranges of code points, and how they are written inside a JSON
+string.
 
 Surrogates are in none of them: an answer is UTF-8.
 """
@@ -12,7 +13,15 @@ from naiad.llm.grammar.rules import Characters, Node, choice, series
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 ALL: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
-_ESCAPES = {0x22: '\\"', 0x5C: "\\\\", 0x08: "\\b", 0x0C: "\\f", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t"}
+_ESCAPES = {
+    0x22: '\\"',
+    0x5C: "\\\\",
+    0x08: "\\b",
+    0x0C: "\\f",
+    0x0A: "\\n",
+    0x0D: "\\r",
+    0x09: "\\t",
+}
 
 
 def united(*sets: Iterable[tuple[int, int]]) -> Ranges:
@@ -50,12 +59,17 @@ UNESCAPED = others(united([(0, 0x1F)], of('"\\')))
 
 
 def in_json(ranges: Ranges) -> Node:
-    """One of the characters, as JSON writes it. Rare control characters are left out where there are others to choose from."""
+    """One of the characters, as JSON writes it. Rare control characters are left out where there
+    are others to choose from."""
     options: list[Node] = []
     plain = shared(ranges, UNESCAPED)
     if plain:
         options.append(Characters(plain))
-    special = [code for low, high in shared(ranges, united([(0, 0x1F)], of('"\\'))) for code in range(low, high + 1)]
+    special = [
+        code
+        for low, high in shared(ranges, united([(0, 0x1F)], of('"\\')))
+        for code in range(low, high + 1)
+    ]
     short = [code for code in special if code in _ESCAPES]
     if short:
         options.append(series("\\", Characters(of("".join(_ESCAPES[code][1] for code in short)))))

@@ -1,8 +1,11 @@
-"""Regular expressions (ECMA-262's, as JSON schema has them) -> nodes of a grammar that match all of the text.
+"""Regular expressions (ECMA-262's, as JSON schema has them) -> nodes of a grammar that match all of
+the text.
 
-In:  the expression, and how a set of characters is written (as itself, or inside a JSON string). Out: a Node.
-Rule: what a grammar cannot say is the request's INVALID_ARG: look-arounds, back-references, word boundaries, anchors in the middle.
-Lazy and greedy repeats match the same texts. Anchors at both ends are understood where they are left out.
+In:  the expression, and how a set of characters is written (as itself, or inside a JSON string).
+     Out: a Node.
+Rule: what a grammar cannot say is the request's INVALID_ARG: look-arounds, back-references, word
+      boundaries, anchors in the middle. Lazy and greedy repeats match the same texts. Anchors at
+      both ends are understood where they are left out.
 """
 
 from __future__ import annotations
@@ -17,8 +20,17 @@ from naiad.llm.grammar.rules import Characters, Node, choice, repeat, series
 Write = Callable[[Ranges], Node]
 DIGITS: Ranges = ((0x30, 0x39),)
 WORD = united(DIGITS, [(0x41, 0x5A), (0x61, 0x7A)], of("_"))
-SPACE = united(of(" \t\n\v\f\r\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"), [(0x2000, 0x200A)])
-_CLASSES = {"d": DIGITS, "w": WORD, "s": SPACE, "D": others(DIGITS), "W": others(WORD), "S": others(SPACE)}
+SPACE = united(
+    of(" \t\n\v\f\r\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"), [(0x2000, 0x200A)]
+)
+_CLASSES = {
+    "d": DIGITS,
+    "w": WORD,
+    "s": SPACE,
+    "D": others(DIGITS),
+    "W": others(WORD),
+    "S": others(SPACE),
+}
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
 _NEWLINES = of("\n\r\u2028\u2029")
 _COUNT = re.compile(r"\{(\d+)(,(\d*))?\}")
@@ -41,7 +53,9 @@ class _Reader:
         self.at = 0
 
     def refusal(self, what: str) -> NaiadError:
-        return invalid_arg(f"the expression '{self._text[:80]}' has {what} at {self.at}, which cannot be enforced here")
+        return invalid_arg(
+            f"the expression '{self._text[:80]}' has {what} at {self.at}, which cannot be enforced here"
+        )
 
     def _next(self) -> str:
         return self._text[self.at : self.at + 1]
@@ -72,16 +86,26 @@ class _Reader:
                     self.at -= 1
                     raise self.refusal("'$'")
             else:
-                parts.append(self._repeated(is_start=is_start and not parts, is_end=is_end, depth=depth))
+                parts.append(
+                    self._repeated(is_start=is_start and not parts, is_end=is_end, depth=depth)
+                )
         return series(*parts)
 
     def _repeated(self, *, is_start: bool, is_end: bool, depth: int) -> Node:
         begin = self.at
         node = self._atom(is_start=is_start, is_end=is_end, depth=depth)
-        has_anchor = re.search(r"(?<!\\)[$^]", re.sub(r"\[[^\]]*\]", "", self._text[begin : self.at])) is not None
+        has_anchor = (
+            re.search(r"(?<!\\)[$^]", re.sub(r"\[[^\]]*\]", "", self._text[begin : self.at]))
+            is not None
+        )
         count = self._count()
         if count is None:
-            if has_anchor and is_end and self._next() not in ("", "|", ")") and "$" in self._text[begin : self.at]:
+            if (
+                has_anchor
+                and is_end
+                and self._next() not in ("", "|", ")")
+                and "$" in self._text[begin : self.at]
+            ):
                 raise self.refusal("'$' before")
             return node
         if has_anchor:
@@ -146,7 +170,10 @@ class _Reader:
             return of("\0")
         if character in _CONTROLS and character != "0":
             return of(_CONTROLS[character])
-        for sign, pattern in (("x", r"[0-9a-fA-F]{2}"), ("u", r"\{[0-9a-fA-F]{1,6}\}|[0-9a-fA-F]{4}")):
+        for sign, pattern in (
+            ("x", r"[0-9a-fA-F]{2}"),
+            ("u", r"\{[0-9a-fA-F]{1,6}\}|[0-9a-fA-F]{4}"),
+        ):
             if character == sign:
                 return self._code(pattern)
         if character == "" or (character.isalnum() and character.isascii()):
@@ -170,7 +197,13 @@ class _Reader:
             if self._next() == "-" and self._text[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.at += 1
                 high = self._member()
-                if len(low) != 1 or len(high) != 1 or low[0][0] != low[0][1] or high[0][0] != high[0][1] or high < low:
+                if (
+                    len(low) != 1
+                    or len(high) != 1
+                    or low[0][0] != low[0][1]
+                    or high[0][0] != high[0][1]
+                    or high < low
+                ):
                     raise self.refusal("a range whose ends are none")
                 low = ((low[0][0], high[0][0]),)
             found = united(found, low)

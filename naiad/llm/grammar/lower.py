@@ -1,13 +1,27 @@
 """Repeats of anything but single characters become rules that end in themselves.
 
-The library makes a rule of its own of what is repeated, and at the end of a rule it does not know what may follow: every token that is
-longer than one turn would be tried anew at each step, 40 ms instead of 10 us for a JSON string. Written as a rule that goes on by itself,
-all of it is known when the grammar is compiled.
+The library makes a rule of its own of what is repeated, and at the end of a rule it does not know
+what may follow: every token that is longer than one turn would be tried anew at each step, 40 ms
+instead of 10 us for a JSON string. Written as a rule that goes on by itself, all of it is known
+when the grammar is compiled.
 """
 
 from __future__ import annotations
 
-from naiad.llm.grammar.rules import EMPTY, Characters, Choice, Node, Repeat, Rule, Rules, Series, Text, choice, repeat, series
+from naiad.llm.grammar.rules import (
+    EMPTY,
+    Characters,
+    Choice,
+    Node,
+    Repeat,
+    Rule,
+    Rules,
+    Series,
+    Text,
+    choice,
+    repeat,
+    series,
+)
 
 MAX_INLINE = 12
 """Nodes of one turn that are written again for each; larger ones become a rule."""
@@ -40,7 +54,11 @@ class _Lowering:
                 return node
 
     def _repeat(self, node: Node, at_least: int, at_most: int | None) -> Node:
-        if isinstance(node, Characters) or (at_least, at_most) == (0, 1) or (isinstance(node, Text) and len(node.text) == 1):
+        if (
+            isinstance(node, Characters)
+            or (at_least, at_most) == (0, 1)
+            or (isinstance(node, Text) and len(node.text) == 1)
+        ):
             return Repeat(node, at_least, at_most)
         options: list[Node] = list(node.options) if isinstance(node, Choice) else [node]
         if _size(node) > MAX_INLINE and at_most is not None:
@@ -65,9 +83,12 @@ class _Lowering:
 
 
 def _full(node: Node) -> Node:
-    """Without the empty turn, where it is easily seen: a rule that goes on by itself must not begin with itself."""
+    """Without the empty turn, where it is easily seen: a rule that goes on by itself must not begin
+    with itself."""
     match node:
-        case Choice(options) if any(_full(option) != option or option == EMPTY for option in options):
+        case Choice(options) if any(
+            _full(option) != option or option == EMPTY for option in options
+        ):
             return choice(*(_full(option) for option in options if option != EMPTY))
         case Repeat(inner, 0, at_most):
             return repeat(_full(inner), 1, at_most)

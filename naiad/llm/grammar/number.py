@@ -1,6 +1,7 @@
 """Numbers of a JSON schema -> nodes: whole ones, decimal ones, within limits, multiples.
 
-Rule: no more digits than a double holds exactly, so that every client reads the number that was written, and limits hold after rounding.
+Rule: no more digits than a double holds exactly, so that every client reads the number that was
+      written, and limits hold after rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ NUMBER = series(
     optional(series("-")),
     choice("0", POSITIVE),
     optional(series(".", repeat(DIGIT, 1, MAX_DIGITS))),
-    optional(series(Characters(((0x45, 0x45), (0x65, 0x65))), optional(Characters(((0x2B, 0x2B), (0x2D, 0x2D)))), repeat(DIGIT, 1, 2))),
+    optional(
+        series(
+            Characters(((0x45, 0x45), (0x65, 0x65))),
+            optional(Characters(((0x2B, 0x2B), (0x2D, 0x2D)))),
+            repeat(DIGIT, 1, 2),
+        )
+    ),
 )
 
 
@@ -42,17 +49,25 @@ class Limits:
         self.high, self.is_below = self._strictest(schema, "maximum", "exclusiveMaximum", -1, path)
 
     @staticmethod
-    def _strictest(schema: dict[str, object], name: str, exclusive: str, sign: int, path: str) -> tuple[Decimal | None, bool]:
+    def _strictest(
+        schema: dict[str, object], name: str, exclusive: str, sign: int, path: str
+    ) -> tuple[Decimal | None, bool]:
         found: list[tuple[Decimal, bool]] = []
         for key in (name, exclusive):
             value = schema.get(key)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not math.isfinite(value)
+            ):
                 raise invalid_arg(f"keyword '{key}' at '{path}' of the schema is not a number")
             limit = Decimal(repr(value))
             if abs(limit) >= MAX_LIMIT or len(limit.normalize().as_tuple().digits) > MAX_DIGITS:
-                raise invalid_arg(f"keyword '{key}' of more than {MAX_DIGITS} digits at '{path}' of the schema cannot be enforced here")
+                raise invalid_arg(
+                    f"keyword '{key}' of more than {MAX_DIGITS} digits at '{path}' of the schema cannot be enforced here"
+                )
             found.append((limit * sign, key == exclusive))
         if not found:
             return None, False
@@ -124,12 +139,17 @@ def multiples(step: int, limits: Limits, name: str, rules: Rules, path: str) -> 
         low, high = _whole_ends(limits)
         first, last = -(-low // step), high // step
         if last - first >= MAX_LISTED:
-            raise invalid_arg(f"keyword 'multipleOf' at '{path}' of the schema cannot be enforced here beside limits so far apart")
+            raise invalid_arg(
+                f"keyword 'multipleOf' at '{path}' of the schema cannot be enforced here beside limits so far apart"
+            )
         if first > last:
             raise invalid_arg(f"no value fits the schema at '{path}'")
         return choice(*(series(str(step * factor)) for factor in range(first, last + 1)))
     for remainder in range(step):
-        following = [series(str(each), Rule(f"{name}-{(remainder * 10 + each) % step}")) for each in range(10)]
+        following = [
+            series(str(each), Rule(f"{name}-{(remainder * 10 + each) % step}"))
+            for each in range(10)
+        ]
         rules[f"{name}-{remainder}"] = choice(*following, *([series("")] if remainder == 0 else []))
     begins = choice(*(series(str(each), Rule(f"{name}-{each % step}")) for each in range(1, 10)))
     return choice("0", series(optional(series("-")), begins))
@@ -142,14 +162,24 @@ def numbers(limits: Limits, path: str) -> Node:
     if low > high or (low == high and (limits.is_above or limits.is_below)):
         raise invalid_arg(f"no value fits the schema at '{path}'")
     for limit, is_exclusive in ((low, limits.is_above), (high, limits.is_below)):
-        if is_exclusive and len(str(abs(int(limit)))) + len(_fraction(limit)) > MAX_EXCLUSIVE_DIGITS:
-            raise invalid_arg(f"an exclusive limit of so many digits at '{path}' of the schema cannot be enforced here")
+        if (
+            is_exclusive
+            and len(str(abs(int(limit)))) + len(_fraction(limit)) > MAX_EXCLUSIVE_DIGITS
+        ):
+            raise invalid_arg(
+                f"an exclusive limit of so many digits at '{path}' of the schema cannot be enforced here"
+            )
     options: list[Node] = []
     if low < 0:
         nearest = max(Decimal(0), -high)
-        options += [series("-", each) for each in _between(nearest, -low, limits.is_below and -high >= 0, limits.is_above)]
+        options += [
+            series("-", each)
+            for each in _between(nearest, -low, limits.is_below and -high >= 0, limits.is_above)
+        ]
     if high > 0 or (high == 0 and not limits.is_below):
-        options += _between(max(Decimal(0), low), high, limits.is_above and low >= 0, limits.is_below)
+        options += _between(
+            max(Decimal(0), low), high, limits.is_above and low >= 0, limits.is_below
+        )
     if not options:
         raise invalid_arg(f"no value fits the schema at '{path}'")
     return choice(*options)
@@ -163,12 +193,19 @@ def _between(low: Decimal, high: Decimal, is_above: bool, is_below: bool) -> lis
     if whole_low == whole_high:
         if low == high:
             return [series(str(whole_low), *([f".{part_low}"] if part_low else []))]
-        return [series(str(whole_low), each) for each in _fractions(part_low, part_high, is_above, is_below, room)]
-    options = [series(str(whole_low), each) for each in _fractions(part_low, None, is_above, False, room)]
+        return [
+            series(str(whole_low), each)
+            for each in _fractions(part_low, part_high, is_above, is_below, room)
+        ]
+    options = [
+        series(str(whole_low), each) for each in _fractions(part_low, None, is_above, False, room)
+    ]
     if whole_high - whole_low > 1:
         middle = choice(*_whole_between(whole_low + 1, whole_high - 1))
         options.append(series(middle, optional(series(".", repeat(DIGIT, 1, room)))))
-    options += [series(str(whole_high), each) for each in _fractions("", part_high, False, is_below, room)]
+    options += [
+        series(str(whole_high), each) for each in _fractions("", part_high, False, is_below, room)
+    ]
     return options
 
 
@@ -178,13 +215,15 @@ def _fraction(value: Decimal) -> str:
 
 
 def _fractions(low: str, high: str | None, is_above: bool, is_below: bool, room: int) -> list[Node]:
-    """What follows a whole part: nothing, or a point and digits, from 0.`low` to 0.`high` (None: up to 1)."""
+    """What follows a whole part: nothing, or a point and digits, from 0.`low` to 0.`high` (None: up
+    to 1)."""
     size = max(len(low), len(high or ""), 1)
     options: list[Node] = []
     if not low and not is_above and (high != "" or not is_below):
         options.append(series(""))
     first, last = low.ljust(size, "0"), "9" * size if high is None else high.ljust(size, "0")
-    # Fixed digits as far as the limits have them; the tail is free inside, and must not cross a limit at its ends.
+    # Fixed digits as far as the limits have them; the tail is free inside, and must not cross a
+    # limit at its ends.
     lowest, highest = int(first), int(last) if high is None else int(last) - 1
     if is_above:
         if lowest <= highest:

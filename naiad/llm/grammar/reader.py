@@ -1,6 +1,7 @@
 """A user's own grammar, in the notation of GBNF and xgrammar -> rules.
 
-Rule: it is read here, completely, and written anew by `render`: what an engine gets is never a text that came from outside.
+Rule: it is read here, completely, and written anew by `render`: what an engine gets is never a text
+      that came from outside.
 Refused: look-aheads, tags and macros of one library or another.
 """
 
@@ -18,7 +19,9 @@ _TOKEN = re.compile(
     r"""|(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)|(?P<count>\{\s*\d+\s*(?:,\s*\d*\s*)?\}|[*+?])|(?P<sign>[()|])""",
     re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|(.)", re.DOTALL)
+_ESCAPE = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|(.)", re.DOTALL
+)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0", "b": "\b", "a": "\a"}
 
 
@@ -74,7 +77,11 @@ class _Reader:
         parts: list[Node] = []
         while True:
             kind, word, _ = self._peek()
-            if kind == "end" or word in ("|", ")") or (kind == "name" and self._peek(1)[0] == "define"):
+            if (
+                kind == "end"
+                or word in ("|", ")")
+                or (kind == "name" and self._peek(1)[0] == "define")
+            ):
                 return series(*parts)
             parts.append(self._repeated(depth))
 
@@ -144,7 +151,11 @@ def _codes(word: str, text: str, at: int) -> list[tuple[int, bool]]:
     found: list[tuple[int, bool]] = []
     for part in _ESCAPE.finditer(word):
         digits = part[1] or part[2] or part[3]
-        code = int(digits, 16) if digits else ord(_CONTROLS.get(part[4], part[4]) if part[4] else part[5])
+        code = (
+            int(digits, 16)
+            if digits
+            else ord(_CONTROLS.get(part[4], part[4]) if part[4] else part[5])
+        )
         is_letter = part[4] is not None and part[4] not in _CONTROLS and part[4].isalnum()
         if is_letter or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
             raise _refusal(text, at, f"'{part[0]}'")

@@ -1,8 +1,10 @@
 """A context-free grammar over characters: rules by name, of which `root` is the whole answer.
 
-In:  what the readers beside this file make of schemas, expressions and users' own grammars. Out: its text, in the dialect of xgrammar.
-Rule: `render` writes only what every version of that library reads, and `check` lets nothing through that its matcher could not end:
-a grammar that one request brings must never be able to hurt the engine of all.
+In:  what the readers beside this file make of schemas, expressions and users' own grammars. Out:
+     its text, in the dialect of xgrammar.
+Rule: `render` writes only what every version of that library reads, and `check` lets nothing
+      through that its matcher could not end: a grammar that one request brings must never be able
+      to hurt the engine of all.
 """
 
 from __future__ import annotations
@@ -58,13 +60,19 @@ EMPTY = Text("")
 
 
 def series(*parts: Node | str) -> Node:
-    nodes = tuple(node for node in (Text(part) if isinstance(part, str) else part for part in parts) if node != EMPTY)
+    nodes = tuple(
+        node
+        for node in (Text(part) if isinstance(part, str) else part for part in parts)
+        if node != EMPTY
+    )
     return nodes[0] if len(nodes) == 1 else Series(nodes) if nodes else EMPTY
 
 
 def choice(*options: Node | str) -> Node:
     """Options that say the same count once."""
-    nodes = tuple(dict.fromkeys(Text(option) if isinstance(option, str) else option for option in options))
+    nodes = tuple(
+        dict.fromkeys(Text(option) if isinstance(option, str) else option for option in options)
+    )
     return nodes[0] if len(nodes) == 1 else Choice(nodes)
 
 
@@ -79,16 +87,21 @@ def optional(node: Node) -> Node:
 
 
 def check(rules: Rules) -> None:
-    """Raises NaiadError: names without a rule, repeats without measure, rules that begin with themselves, and those that cannot end."""
+    """Raises NaiadError: names without a rule, repeats without measure, rules that begin with
+    themselves, and those that cannot end."""
     total = 0
     for name, node in rules.items():
         for part in walk(node):
             if isinstance(part, Rule) and part.name not in rules:
-                raise invalid_arg(f"the grammar has no rule '{part.name}', which rule '{name}' names")
+                raise invalid_arg(
+                    f"the grammar has no rule '{part.name}', which rule '{name}' names"
+                )
             if isinstance(part, Repeat):
                 total += max(part.at_least, part.at_most or 0)
     if total > MAX_REPEATS:
-        raise invalid_arg(f"the grammar repeats things {total} times, expected at most {MAX_REPEATS}")
+        raise invalid_arg(
+            f"the grammar repeats things {total} times, expected at most {MAX_REPEATS}"
+        )
     if ROOT not in rules:
         raise invalid_arg(f"the grammar has no rule '{ROOT}'")
     empty = _least(rules, _can_be_empty)
@@ -203,10 +216,14 @@ def render(rules: Rules, max_wide: int = MAX_WIDE) -> str:
     check(rules)
     wide = sum(map(num_wide, rules.values()))
     if wide > max_wide:
-        raise invalid_arg(f"the grammar has {wide} places for any character, counting repeats; this engine takes {max_wide}")
+        raise invalid_arg(
+            f"the grammar has {wide} places for any character, counting repeats; this engine takes {max_wide}"
+        )
     text = "".join(f"{name} ::= {_expression(node)}\n" for name, node in rules.items())
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
-        raise invalid_arg(f"the grammar takes {len(text.encode())} bytes, expected at most {MAX_GRAMMAR_BYTES}")
+        raise invalid_arg(
+            f"the grammar takes {len(text.encode())} bytes, expected at most {MAX_GRAMMAR_BYTES}"
+        )
     return text
 
 
@@ -217,7 +234,9 @@ def _expression(node: Node) -> str:
         case Characters(ranges):
             return f"[{''.join(_range(*block) for each in ranges for block in utf8_blocks(*each))}]"
         case Series(parts):
-            return " ".join(_atom(part) if isinstance(part, Choice) else _expression(part) for part in parts)
+            return " ".join(
+                _atom(part) if isinstance(part, Choice) else _expression(part) for part in parts
+            )
         case Choice(options):
             return " | ".join(_expression(option) for option in options)
         case Repeat(inner, at_least, at_most):
@@ -237,16 +256,20 @@ def _count(at_least: int, at_most: int | None) -> str:
 
 
 def utf8_blocks(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """The range in parts, in each of which every byte of a character's UTF-8 has a range of its own, whatever the others are.
+    """The range in parts, in each of which every byte of a character's UTF-8 has a range of its
+    own, whatever the others are.
 
-    OpenVINO's version of the library takes all ranges for such: of others it allows bytes that are no UTF-8 at all.
+    OpenVINO's version of the library takes all ranges for such: of others it allows bytes that are
+    no UTF-8 at all.
     """
     for last in (0x7F, 0x7FF, 0xFFFF):
         if low <= last < high:
             yield from utf8_blocks(low, last)
             yield from utf8_blocks(last + 1, high)
             return
-    for num_bytes in range(1, 0 if high < 0x80 else 2 if high < 0x800 else 3 if high < 0x10000 else 4):
+    for num_bytes in range(
+        1, 0 if high < 0x80 else 2 if high < 0x800 else 3 if high < 0x10000 else 4
+    ):
         rest = (1 << (6 * num_bytes)) - 1
         if low & ~rest == high & ~rest:
             break

@@ -1,7 +1,8 @@
 """A plain JSON schema (naiad/backends/llm/schema.py says which) -> the rules of a grammar.
 
-Rule: every text that the rules allow is JSON that fits the schema. They may allow less: objects have the listed properties in their order,
-numbers a limited number of digits, patterns fit the whole of their text.
+Rule: every text that the rules allow is JSON that fits the schema. They may allow less: objects
+      have the listed properties in their order, numbers a limited number of digits, patterns fit
+      the whole of their text.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from naiad.llm.grammar import json_text, number
 from naiad.llm.grammar.character_set import in_json
 from naiad.llm.grammar.expression import read_expression
 from naiad.llm.grammar.reference import find_reference
-from naiad.llm.grammar.rules import EMPTY, ROOT, Node, Rule, Rules, choice, optional, repeat, series, walk
+from naiad.llm.grammar.rules import (
+    EMPTY,
+    ROOT,
+    Node,
+    Rule,
+    Rules,
+    choice,
+    optional,
+    repeat,
+    series,
+    walk,
+)
 from naiad.llm.grammar.text_format import FORMATS
 
 Schema: TypeAlias = dict[str, Any]
@@ -28,7 +40,8 @@ _SCALARS = {"boolean": choice("true", "false"), "null": series("null")}
 
 
 def schema_rules(schema: Any, max_text: int = MAX_TEXT) -> Rules:
-    """`max_text`: longer texts are not written where the schema has a limit at all. Raises NaiadError."""
+    """`max_text`: longer texts are not written where the schema has a limit at all. Raises
+    NaiadError."""
     writer = _Writer(schema, max_text)
     try:
         writer.rules[ROOT] = writer.node(schema, "#")
@@ -53,7 +66,11 @@ class _Writer:
         known = self.rules | json_text.free_rules()
         found = [ROOT]
         for name in found:
-            found += [part.name for part in walk(known[name]) if isinstance(part, Rule) and part.name not in found]
+            found += [
+                part.name
+                for part in walk(known[name])
+                if isinstance(part, Rule) and part.name not in found
+            ]
         return {name: known[name] for name in dict.fromkeys(found)}
 
     def node(self, schema: Any, path: str) -> Node:
@@ -98,7 +115,8 @@ class _Writer:
         return Rule(self._places[pointer])
 
     def _any(self, branches: list[Any], path: str) -> Node:
-        """Branches that no value fits are left out; where all are, the first one's words say why."""
+        """Branches that no value fits are left out; where all are, the first one's words say
+        why."""
         options: list[Node] = []
         failure: NaiadError | None = None
         for at, branch in enumerate(branches):
@@ -131,7 +149,9 @@ class _Writer:
                 return self._object(schema, path)
             case "boolean" | "null":
                 return _SCALARS[kind]
-        raise invalid_arg(f"keyword 'type' at '{path}' of the schema is {json.dumps(kind)[:80]}, which is no type of JSON")
+        raise invalid_arg(
+            f"keyword 'type' at '{path}' of the schema is {json.dumps(kind)[:80]}, which is no type of JSON"
+        )
 
     def _string(self, schema: Schema, path: str) -> Node:
         shape = schema["pattern"] if "pattern" in schema else FORMATS.get(schema.get("format", ""))
@@ -139,23 +159,31 @@ class _Writer:
             try:
                 return series('"', read_expression(shape, in_json), '"')
             except NaiadError as error:
-                raise invalid_arg(f"the pattern at '{path}' of the schema cannot be used: {error.message}") from None
+                raise invalid_arg(
+                    f"the pattern at '{path}' of the schema cannot be used: {error.message}"
+                ) from None
         at_least, at_most = _counts(schema, "minLength", "maxLength", path)
         if (at_least, at_most) == (0, None):
             return json_text.STRING
         if at_most is not None and at_least > at_most:
             raise _none(path)
         if at_least > MAX_NEEDED:
-            raise invalid_arg(f"keyword 'minLength' above {MAX_NEEDED} at '{path}' of the schema cannot be enforced here")
+            raise invalid_arg(
+                f"keyword 'minLength' above {MAX_NEEDED} at '{path}' of the schema cannot be enforced here"
+            )
         at_most = None if at_most is None else min(at_most, self._max_text)
-        return json_text.sized_string(at_least, at_most if at_most is None else max(at_least, at_most), self.rules)
+        return json_text.sized_string(
+            at_least, at_most if at_most is None else max(at_least, at_most), self.rules
+        )
 
     # Arrays.
 
     def _array(self, schema: Schema, path: str) -> Node:
         prefix = schema.get("prefixItems", [])
         if not isinstance(prefix, list):
-            raise invalid_arg(f"keyword 'prefixItems' at '{path}' of the schema is not a list of schemas")
+            raise invalid_arg(
+                f"keyword 'prefixItems' at '{path}' of the schema is not a list of schemas"
+            )
         at_least, at_most = _counts(schema, "minItems", "maxItems", path)
         items = schema.get("items", True)
         if items is False:
@@ -168,18 +196,30 @@ class _Writer:
         nodes = [self._inner(item, f"{path}/prefixItems/{at}") for at, item in enumerate(prefix)]
         rest: Node = EMPTY
         has_rest = at_most is None or at_most > len(prefix)
-        least, most = max(0, at_least - len(prefix)), None if at_most is None else at_most - len(prefix)
+        least, most = (
+            max(0, at_least - len(prefix)),
+            None if at_most is None else at_most - len(prefix),
+        )
         if has_rest and not prefix:
-            return series("[", self._list(self._named(self._inner(items, f"{path}/items")), least, most), "]")
+            return series(
+                "[", self._list(self._named(self._inner(items, f"{path}/items")), least, most), "]"
+            )
         if has_rest:
-            rest = repeat(series(", ", self._named(self._inner(items, f"{path}/items"))), least, most)
+            rest = repeat(
+                series(", ", self._named(self._inner(items, f"{path}/items"))), least, most
+            )
         for at in range(len(nodes) - 1, -1, -1):
             here = series(", " if at else "", nodes[at], rest)
             rest = here if at < at_least else optional(here)
         return series("[", rest, "]")
 
     def _list(self, item: Node, at_least: int, at_most: int | None) -> Node:
-        more = series(item, repeat(series(", ", item), max(0, at_least - 1), None if at_most is None else at_most - 1))
+        more = series(
+            item,
+            repeat(
+                series(", ", item), max(0, at_least - 1), None if at_most is None else at_most - 1
+            ),
+        )
         return more if at_least else optional(more)
 
     def _named(self, node: Node) -> Node:
@@ -196,7 +236,11 @@ class _Writer:
         fields: Schema = schema.get("properties", {})
         required = set(schema.get("required", ()))
         at_least, at_most = _counts(schema, "minProperties", "maxProperties", path)
-        is_closed = bool(fields) and "additionalProperties" not in schema and "patternProperties" not in schema
+        is_closed = (
+            bool(fields)
+            and "additionalProperties" not in schema
+            and "patternProperties" not in schema
+        )
         more = None if is_closed else self._further(schema, list(fields), path)
         if at_most is not None and len(required) > at_most:
             raise _none(path)
@@ -208,16 +252,23 @@ class _Writer:
         if lacking > 0 and more is None:
             raise _none(path)
         if lacking > 1:
-            raise invalid_arg(f"keyword 'minProperties' at '{path}' of the schema cannot be enforced here: two names could be the same")
+            raise invalid_arg(
+                f"keyword 'minProperties' at '{path}' of the schema cannot be enforced here: two names could be the same"
+            )
         spare = None if at_most is None else at_most - len(fields)
         ends = self._ends(more, max(0, lacking), spare)
         pairs = [
-            (series(_literal(name, path), ": ", self._inner(field, f"{path}/properties/{name}")), name in required)
+            (
+                series(_literal(name, path), ": ", self._inner(field, f"{path}/properties/{name}")),
+                name in required,
+            )
             for name, field in fields.items()
         ]
         return series("{", self._pairs(pairs, *ends), "}")
 
-    def _usable(self, fields: Schema, required: set[str], at_most: int | None, path: str) -> tuple[Schema, set[str]]:
+    def _usable(
+        self, fields: Schema, required: set[str], at_most: int | None, path: str
+    ) -> tuple[Schema, set[str]]:
         """Without those that nothing fits, and no more than there may be."""
         kept: Schema = {}
         room = len(fields) if at_most is None else at_most - len(required)
@@ -238,18 +289,30 @@ class _Writer:
         other = schema.get("additionalProperties", True)
         if patterns:
             if len(patterns) > 1:
-                raise invalid_arg(f"keyword 'patternProperties' with several patterns at '{path}' of the schema cannot be enforced here")
+                raise invalid_arg(
+                    f"keyword 'patternProperties' with several patterns at '{path}' of the schema cannot be enforced here"
+                )
             ((pattern, value),) = patterns.items()
             key = series('"', read_expression(pattern, in_json), '"')
-            return None if value is False else self._pair(key, self._inner(value, f"{path}/patternProperties"))
+            return (
+                None
+                if value is False
+                else self._pair(key, self._inner(value, f"{path}/patternProperties"))
+            )
         if other is False:
             return None
         if "propertyNames" in schema:
             if names:
-                raise invalid_arg(f"keyword 'propertyNames' beside 'properties' at '{path}' of the schema cannot be enforced here")
+                raise invalid_arg(
+                    f"keyword 'propertyNames' beside 'properties' at '{path}' of the schema cannot be enforced here"
+                )
             key = self._key(schema["propertyNames"], path)
         else:
-            key = json_text.key_beside(names, self.rules, f"key-{next(self._numbers)}") if names else json_text.STRING
+            key = (
+                json_text.key_beside(names, self.rules, f"key-{next(self._numbers)}")
+                if names
+                else json_text.STRING
+            )
         return self._pair(key, self._inner(other, f"{path}/additionalProperties"))
 
     def _key(self, schema: Any, path: str) -> Node:
@@ -257,9 +320,15 @@ class _Writer:
             return json_text.STRING
         if isinstance(schema, dict) and schema.get("type") == "string":
             return self._string(schema, path)
-        values = [value for value in schema.get("enum", ()) if isinstance(value, str)] if isinstance(schema, dict) else []
+        values = (
+            [value for value in schema.get("enum", ()) if isinstance(value, str)]
+            if isinstance(schema, dict)
+            else []
+        )
         if not values:
-            raise invalid_arg(f"keyword 'propertyNames' at '{path}' of the schema cannot be enforced here")
+            raise invalid_arg(
+                f"keyword 'propertyNames' at '{path}' of the schema cannot be enforced here"
+            )
         return choice(*(_literal(value, path) for value in values))
 
     def _pair(self, key: Node, value: Node) -> Node:
@@ -272,15 +341,22 @@ class _Writer:
         return self._list(more, at_least, at_most), repeat(series(", ", more), at_least, at_most)
 
     def _pairs(self, pairs: list[tuple[Node, bool]], first: Node, later: Node) -> Node:
-        """From the last to the first: `first` goes on when nothing was written yet, `later` when something was."""
-        num_leading = next((at for at, (_, is_required) in enumerate(pairs) if is_required), len(pairs))
+        """From the last to the first: `first` goes on when nothing was written yet, `later` when
+        something was."""
+        num_leading = next(
+            (at for at, (_, is_required) in enumerate(pairs) if is_required), len(pairs)
+        )
         for at in range(len(pairs) - 1, -1, -1):
             pair, is_required = pairs[at]
             if at <= num_leading:  # it may be the first one written, or not
                 pair = self._named(pair) if at else pair
                 later = self._named(later) if later != EMPTY and num_leading else later
                 first = series(pair, later) if is_required else choice(series(pair, later), first)
-            later = series(", ", pair, later) if is_required else series(optional(series(", ", pair)), later)
+            later = (
+                series(", ", pair, later)
+                if is_required
+                else series(optional(series(", ", pair)), later)
+            )
         return first
 
 
@@ -296,8 +372,15 @@ def _literal(value: Any, path: str) -> str:
 def _counts(schema: Schema, low: str, high: str, path: str) -> tuple[int, int | None]:
     for name in (low, high):
         value = schema.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-            raise invalid_arg(f"keyword '{name}' at '{path}' of the schema is {json.dumps(value)[:80]}, expected a count")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value < 0
+            or value != int(value)
+        ):
+            raise invalid_arg(
+                f"keyword '{name}' at '{path}' of the schema is {json.dumps(value)[:80]}, expected a count"
+            )
     return int(schema.get(low, 0)), int(schema[high]) if high in schema else None
 
 

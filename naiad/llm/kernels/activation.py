@@ -13,7 +13,15 @@ BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(x_ptr, out_ptr, inner, part_stride, NUM_PARTS: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr):
+def _silu_mul_kernel(
+    x_ptr,
+    out_ptr,
+    inner,
+    part_stride,
+    NUM_PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < inner
@@ -36,5 +44,12 @@ def silu_mul(x: Tensor, dtype: torch.dtype) -> Tensor:
     num_parts, part_stride = (x.shape[0], x.stride(0)) if x.dim() == 3 else (1, 0)
     num_tokens, inner = x.shape[-2], x.shape[-1] // 2
     out = torch.empty((num_tokens, inner), dtype=dtype, device=x.device)
-    _launch_silu_mul((num_tokens, triton.cdiv(inner, BLOCK)), (x, out), (inner, part_stride), NUM_PARTS=num_parts, BLOCK=BLOCK, num_warps=4)
+    _launch_silu_mul(
+        (num_tokens, triton.cdiv(inner, BLOCK)),
+        (x, out),
+        (inner, part_stride),
+        NUM_PARTS=num_parts,
+        BLOCK=BLOCK,
+        num_warps=4,
+    )
     return out

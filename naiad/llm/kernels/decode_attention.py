@@ -1,9 +1,12 @@
-"""Paged attention of one-token rows: the query heads that share a KV head are packed into one tile, long rows are split into chunks.
+"""Paged attention of one-token rows: the query heads that share a KV head are packed into one tile,
+long rows are split into chunks.
 
-In:  rotated queries, the cache, and the chunk records of the step. Out: [rows, heads * head_dim].
-A program takes one chunk of one row for one KV head. Rows with one chunk are written at once; of the others, each program leaves its part,
-and the one that comes last puts the parts together: a counter per row and KV head tells it, and is zero again when it is done.
-Rule: the grid depends on the number of rows only, so that captured graphs hold for any lengths; programs without work leave at once.
+In:  rotated queries, the cache, and the chunk records of the step. Out: [rows, heads * head_dim]. A
+     program takes one chunk of one row for one KV head. Rows with one chunk are written at once; of
+     the others, each program leaves its part, and the one that comes last puts the parts together:
+     a counter per row and KV head tells it, and is zero again when it is done.
+Rule: the grid depends on the number of rows only, so that captured graphs hold for any lengths;
+      programs without work leave at once.
 """
 
 from __future__ import annotations
@@ -45,7 +48,11 @@ def _decode_attention_kernel(
     in_dims = dims < HEAD_DIM
     q_mask = (group < GROUP)[:, None] & in_dims[None, :]
     heads = kv_head * GROUP + group
-    q_at = row.to(tl.int64) * (NUM_KV_HEADS * GROUP * HEAD_DIM) + heads[:, None] * HEAD_DIM + dims[None, :]
+    q_at = (
+        row.to(tl.int64) * (NUM_KV_HEADS * GROUP * HEAD_DIM)
+        + heads[:, None] * HEAD_DIM
+        + dims[None, :]
+    )
     wait_for_inputs(IS_DEPENDENT)
     q = tl.load(q_ptr + q_at, mask=q_mask, other=0.0)
     best = tl.full((GROUP_PAD,), float("-inf"), tl.float32)
@@ -117,7 +124,12 @@ def _combine(
         parts = start + tl.arange(0, PARTS)
         is_valid = parts < num_chunks
         at = (first_chunk + parts).to(tl.int64)[:, None] * (NUM_KV_HEADS * GROUP) + heads[None, :]
-        lse = tl.load(lse_ptr + at, mask=is_valid[:, None] & in_group[None, :], other=float("-inf"), cache_modifier=".cg")
+        lse = tl.load(
+            lse_ptr + at,
+            mask=is_valid[:, None] & in_group[None, :],
+            other=float("-inf"),
+            cache_modifier=".cg",
+        )
         values = tl.load(
             part_ptr + at[:, :, None] * HEAD_DIM + dims[None, None, :], mask=is_valid[:, None, None] & mask[None, :, :], other=0.0,
             cache_modifier=".cg",
@@ -138,10 +150,21 @@ _launch_decode_attention = Kernel(_decode_attention_kernel)
 
 
 class DecodeAttention:
-    """Holds the scratch for parts, and the counters; one per engine, sized for its largest batch."""
+    """Holds the scratch for parts, and the counters; one per engine, sized for its largest
+    batch."""
 
-    def __init__(self, max_rows: int, max_chunks: int, num_heads: int, num_kv_heads: int, head_dim: int, device: torch.device) -> None:
-        self._parts = torch.empty((max_chunks, num_heads, head_dim), dtype=torch.float32, device=device)
+    def __init__(
+        self,
+        max_rows: int,
+        max_chunks: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        device: torch.device,
+    ) -> None:
+        self._parts = torch.empty(
+            (max_chunks, num_heads, head_dim), dtype=torch.float32, device=device
+        )
         self._lse = torch.empty((max_chunks, num_heads), dtype=torch.float32, device=device)
         self._counters = torch.zeros(max_rows * num_kv_heads, dtype=torch.int32, device=device)
 
@@ -154,7 +177,9 @@ class DecodeAttention:
         num_heads = query.shape[1] // head_dim
         group = num_heads // num_kv_heads
         if tile == 0:
-            tile, num_warps, num_stages = choose_tile(query.shape[0], group, head_dim, query.dtype, is_short)
+            tile, num_warps, num_stages = choose_tile(
+                query.shape[0], group, head_dim, query.dtype, is_short
+            )
         _launch_decode_attention(
             (num_kv_heads, chunks.shape[0]),
             (query, keys, values, out, self._parts, self._lse, self._counters, tables, chunks),
@@ -165,8 +190,11 @@ class DecodeAttention:
         )  # fmt: skip
 
 
-def choose_tile(num_rows: int, group: int, head_dim: int, dtype: torch.dtype, is_short: bool) -> tuple[int, int, int]:
-    """Keys per tile, warps, pipeline stages. 128 keys fill an SM alone: the best where there are many of them, else a tenth slower."""
+def choose_tile(
+    num_rows: int, group: int, head_dim: int, dtype: torch.dtype, is_short: bool
+) -> tuple[int, int, int]:
+    """Keys per tile, warps, pipeline stages. 128 keys fill an SM alone: the best where there are
+    many of them, else a tenth slower."""
     if dtype == torch.float32 or head_dim > 128 or group > 16:
         return (32, 4, 3)
     if 8 < num_rows <= 32:

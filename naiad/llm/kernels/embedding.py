@@ -1,4 +1,5 @@
-"""First kernel of a step: token ids (from the host, or the last sampled one of the slot) -> rows of the embedding table."""
+"""First kernel of a step: token ids (from the host, or the last sampled one of the slot) -> rows of
+the embedding table."""
 
 from __future__ import annotations
 
@@ -25,14 +26,18 @@ def _embed_kernel(
     x = tl.load(table_ptr + token.to(tl.int64) * hidden + columns, mask=mask)
     if HAS_SCALE:
         # The factor itself is rounded to the table's type, as the reference does it.
-        x = (x.to(tl.float32) * tl.full((), scale, tl.float32).to(x.dtype).to(tl.float32)).to(x.dtype)
+        x = (x.to(tl.float32) * tl.full((), scale, tl.float32).to(x.dtype).to(tl.float32)).to(
+            x.dtype
+        )
     tl.store(out_ptr + row.to(tl.int64) * hidden + columns, x, mask=mask)
 
 
 _launch_embed = Kernel(_embed_kernel)
 
 
-def embed(token_ids: Tensor, slots: Tensor, next_tokens: Tensor, table: Tensor, scale: float) -> Tensor:
+def embed(
+    token_ids: Tensor, slots: Tensor, next_tokens: Tensor, table: Tensor, scale: float
+) -> Tensor:
     num_tokens, hidden = token_ids.shape[0], table.shape[1]
     out = torch.empty((num_tokens, hidden), dtype=table.dtype, device=table.device)
     _launch_embed(

@@ -1,4 +1,5 @@
-"""Which kernel multiplies, by number of rows and shape of the matrix. Measured ahead on the chip, so that nothing is tuned at start.
+"""Which kernel multiplies, by number of rows and shape of the matrix. Measured ahead on the chip,
+so that nothing is tuned at start.
 
 In:  activations and a weight. Out: arguments for skinny_gemm, or None where cuBLAS is faster.
 """
@@ -16,11 +17,18 @@ SHARED_BYTES = 227 << 10
 BLOCK_K = 128
 MAX_ROWS = 16
 MAX_ROWS_ADDED = 128
-"""cuBLAS adds a residual with a copy or a reduction of its own; parts are added by the norm that follows."""
+"""cuBLAS adds a residual with a copy or a reduction of its own; parts are added by the norm that
+follows."""
 
 
 class GemmPlan:
-    def __init__(self, num_sms: int, max_rows: int = MAX_ROWS, max_rows_added: int = MAX_ROWS_ADDED, use_gemv: bool = True) -> None:
+    def __init__(
+        self,
+        num_sms: int,
+        max_rows: int = MAX_ROWS,
+        max_rows_added: int = MAX_ROWS_ADDED,
+        use_gemv: bool = True,
+    ) -> None:
         self.num_sms = num_sms
         self.max_rows = max_rows
         self.max_rows_added = max_rows_added
@@ -46,7 +54,8 @@ def _choose(x: Tensor, weight: Tensor, num_sms: int) -> Choice | None:
     while tiles * splits < wanted and splits < 8 and num_inputs % (2 * splits * BLOCK_K) == 0:
         splits *= 2
     num_programs = tiles * splits
-    if x.shape[0] > 64 and num_programs > num_sms:  # one program fills an SM: a second round would cost as much as the first
+    # one program fills an SM: a second round would cost as much as the first
+    if x.shape[0] > 64 and num_programs > num_sms:
         return None
     return (splits, BLOCK_N, BLOCK_K, 4, _num_stages(num_programs, x.shape[0], num_sms))
 
@@ -55,4 +64,11 @@ def _num_stages(num_programs: int, num_rows: int, num_sms: int) -> int:
     """As deep as lets all programs run at the same time."""
     block_m = max(16, 1 << (num_rows - 1).bit_length())
     stage_bytes = (BLOCK_N + block_m) * BLOCK_K * 2
-    return next((stages for stages in (4, 3) if num_sms * (SHARED_BYTES // (stages * stage_bytes)) >= num_programs), 3)
+    return next(
+        (
+            stages
+            for stages in (4, 3)
+            if num_sms * (SHARED_BYTES // (stages * stage_bytes)) >= num_programs
+        ),
+        3,
+    )

@@ -1,7 +1,9 @@
-"""Matrix times one row, for a batch of one: reads the weights once, at the memory's speed, and does the small things beside it on the way.
+"""Matrix times one row, for a batch of one: reads the weights once, at the memory's speed, and does
+the small things beside it on the way.
 
-The RMS norm in front costs no kernel: its scale is one number, so sums of x*g*w and of x*x are taken in one pass and divided at the end.
-Behind it, the residual is added, or gate and up are combined, before anything is written.
+The RMS norm in front costs no kernel: its scale is one number, so sums of x*g*w and of x*x are
+taken in one pass and divided at the end. Behind it, the residual is added, or gate and up are
+combined, before anything is written.
 """
 
 from __future__ import annotations
@@ -25,29 +27,55 @@ def _gemv_kernel(
     columns = tl.arange(0, BLOCK_K)
     at = rows.to(tl.int64)[:, None] * K + columns[None, :]
     mask = row_mask[:, None]
-    w = tl.load(w_ptr + at, mask=mask & (columns < K)[None, :] if HAS_TAIL else mask, other=0.0, eviction_policy="evict_first")
+    w = tl.load(
+        w_ptr + at,
+        mask=mask & (columns < K)[None, :] if HAS_TAIL else mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    )
     up_ptr = w_ptr + tl.full((), num_outputs, tl.int64) * K
     u = w
     if IS_GATED:
-        u = tl.load(up_ptr + at, mask=mask & (columns < K)[None, :] if HAS_TAIL else mask, other=0.0, eviction_policy="evict_first")
+        u = tl.load(
+            up_ptr + at,
+            mask=mask & (columns < K)[None, :] if HAS_TAIL else mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        )
     wait_for_inputs(IS_DEPENDENT)
     acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     up_acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     squares = tl.zeros((BLOCK_K,), tl.float32)
     for step in tl.static_range(NUM_K):
         here = step * BLOCK_K + columns
-        x = tl.load(x_ptr + here, mask=here < K if HAS_TAIL else None, other=0.0 if HAS_TAIL else None).to(tl.float32)
+        x = tl.load(
+            x_ptr + here, mask=here < K if HAS_TAIL else None, other=0.0 if HAS_TAIL else None
+        ).to(tl.float32)
         if HAS_NORM:
             squares += x * x
-            x = x * tl.load(norm_ptr + here, mask=here < K if HAS_TAIL else None, other=0.0 if HAS_TAIL else None).to(tl.float32)
+            x = x * tl.load(
+                norm_ptr + here,
+                mask=here < K if HAS_TAIL else None,
+                other=0.0 if HAS_TAIL else None,
+            ).to(tl.float32)
         acc += w.to(tl.float32) * x[None, :]
         if IS_GATED:
             up_acc += u.to(tl.float32) * x[None, :]
         if step + 1 < NUM_K:
             next_mask = mask & (here + BLOCK_K < K)[None, :] if HAS_TAIL else mask
-            w = tl.load(w_ptr + at + (step + 1) * BLOCK_K, mask=next_mask, other=0.0, eviction_policy="evict_first")
+            w = tl.load(
+                w_ptr + at + (step + 1) * BLOCK_K,
+                mask=next_mask,
+                other=0.0,
+                eviction_policy="evict_first",
+            )
             if IS_GATED:
-                u = tl.load(up_ptr + at + (step + 1) * BLOCK_K, mask=next_mask, other=0.0, eviction_policy="evict_first")
+                u = tl.load(
+                    up_ptr + at + (step + 1) * BLOCK_K,
+                    mask=next_mask,
+                    other=0.0,
+                    eviction_policy="evict_first",
+                )
     out = tl.sum(acc, axis=1)
     up = tl.sum(up_acc, axis=1)
     if HAS_NORM:
@@ -70,11 +98,14 @@ def gemv(
     x: Tensor, weight: Tensor, norm: Tensor | None = None, eps: float = 0.0, bias: Tensor | None = None, residual: Tensor | None = None,
     is_gated: bool = False, block_n: int = 0, block_k: int = 0, num_warps: int = 0,
 ) -> Tensor:  # fmt: skip
-    """x is [1, inputs]; weight [outputs, inputs], or [2 * outputs, inputs] when gated. A gated projection has no bias."""
+    """x is [1, inputs]; weight [outputs, inputs], or [2 * outputs, inputs] when gated. A gated
+    projection has no bias."""
     num_inputs = weight.shape[1]
     num_outputs = weight.shape[0] // 2 if is_gated else weight.shape[0]
     if block_n == 0:
-        block_n, block_k, num_warps = choose_blocks(num_outputs, num_inputs, norm is not None, is_gated)
+        block_n, block_k, num_warps = choose_blocks(
+            num_outputs, num_inputs, norm is not None, is_gated
+        )
     out = torch.empty((1, num_outputs), dtype=x.dtype, device=x.device)
     _launch_gemv(
         (triton.cdiv(num_outputs, block_n),),
@@ -87,8 +118,11 @@ def gemv(
     return out
 
 
-def choose_blocks(num_outputs: int, num_inputs: int, has_norm: bool, is_gated: bool) -> tuple[int, int, int]:
-    """Outputs and inputs per step of a program, and its warps; measured on an H200 with the matrices of an 8B Llama."""
+def choose_blocks(
+    num_outputs: int, num_inputs: int, has_norm: bool, is_gated: bool
+) -> tuple[int, int, int]:
+    """Outputs and inputs per step of a program, and its warps; measured on an H200 with the
+    matrices of an 8B Llama."""
     if is_gated:
         return (4, 256, 4)
     if num_outputs > 32768:

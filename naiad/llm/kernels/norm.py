@@ -39,16 +39,24 @@ def _rms_norm_kernel(
         x = x.to(x_ptr.dtype.element_ty).to(tl.float32)
     variance = tl.sum(x * x, axis=0) / hidden
     y = x * tl.rsqrt(variance + eps) * weight
-    tl.store(out_ptr + row.to(tl.int64) * hidden + columns, y.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(
+        out_ptr + row.to(tl.int64) * hidden + columns, y.to(out_ptr.dtype.element_ty), mask=mask
+    )
 
 
 _launch_rms_norm = Kernel(_rms_norm_kernel)
 
 
 def rms_norm(
-    x: Tensor, weight: Tensor, eps: float, partials: Tensor | None = None, bias: Tensor | None = None, rows: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    partials: Tensor | None = None,
+    bias: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> Tensor:
-    """`rows` picks the rows to norm; the stream is then left as it is, since nobody reads it after."""
+    """`rows` picks the rows to norm; the stream is then left as it is, since nobody reads it
+    after."""
     hidden = x.shape[1]
     num_rows = x.shape[0] if rows is None else rows.shape[0]
     out = torch.empty((num_rows, hidden), dtype=x.dtype, device=x.device)

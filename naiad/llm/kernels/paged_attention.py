@@ -1,6 +1,8 @@
-"""Attention over the paged cache for a whole step: one-token rows by the decode kernel, prompt segments by the prompt kernel.
+"""Attention over the paged cache for a whole step: one-token rows by the decode kernel, prompt
+segments by the prompt kernel.
 
-In:  queries of all rows; keys and values are in the cache, or given to be stored first. Out: [tokens, heads * head_dim].
+In:  queries of all rows; keys and values are in the cache, or given to be stored first. Out:
+     [tokens, heads * head_dim].
 """
 
 from __future__ import annotations
@@ -24,22 +26,53 @@ class TritonPagedAttention:
         self._decode: dict[tuple[int, int, int], DecodeAttention] = {}
         self._no_angles = torch.empty((1, 0), dtype=torch.float32, device=device)
 
-    def attend(self, query: Tensor, index: int, shape: AttentionShape, step: StepInput, cache: KvCache) -> Tensor:
+    def attend(
+        self, query: Tensor, index: int, shape: AttentionShape, step: StepInput, cache: KvCache
+    ) -> Tensor:
         """query [tokens, heads * head_dim]."""
         keys, values, tables = cache.keys[index], cache.values[index], cache.block_tables
         out = torch.empty_like(query)
         if step.num_single:
             assert step.chunks is not None
             decode = self._decode_attention(shape)
-            decode(query, out, keys, values, tables, step.chunks, shape.scale, shape.softcap, shape.window, step.is_short)
+            decode(
+                query,
+                out,
+                keys,
+                values,
+                tables,
+                step.chunks,
+                shape.scale,
+                shape.softcap,
+                shape.window,
+                step.is_short,
+            )
         if step.segments:
             assert step.tiles is not None
             longest = max(segment.start + segment.count for segment in step.segments)
-            prompt_attention(query, out, keys, values, tables, step.tiles, shape.scale, shape.softcap, shape.window, longest)
+            prompt_attention(
+                query,
+                out,
+                keys,
+                values,
+                tables,
+                step.tiles,
+                shape.scale,
+                shape.softcap,
+                shape.window,
+                longest,
+            )
         return out
 
     def store_and_attend(
-        self, query: Tensor, key: Tensor, value: Tensor, index: int, shape: AttentionShape, step: StepInput, cache: KvCache
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        index: int,
+        shape: AttentionShape,
+        step: StepInput,
+        cache: KvCache,
     ) -> Tensor:
         """For models that rotate on their own: [tokens, heads, head_dim] each."""
         qkv = torch.cat((query, key, value), dim=1).flatten(1)
@@ -50,8 +83,11 @@ class TritonPagedAttention:
         return self.attend(query, index, shape, step, cache)
 
     def _decode_attention(self, shape: AttentionShape) -> DecodeAttention:
-        """Made at the first use of a shape: before any capture, since each graph's step runs once uncaptured."""
+        """Made at the first use of a shape: before any capture, since each graph's step runs once
+        uncaptured."""
         key = (shape.num_heads, shape.num_kv_heads, shape.head_dim)
         if key not in self._decode:
-            self._decode[key] = DecodeAttention(self._max_rows, self._max_chunks, *key, self._device)
+            self._decode[key] = DecodeAttention(
+                self._max_rows, self._max_chunks, *key, self._device
+            )
         return self._decode[key]

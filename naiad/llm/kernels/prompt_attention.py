@@ -1,7 +1,9 @@
-"""Paged attention of prompt segments: causal, over whatever of the sequence is in the cache already and the segment itself.
+"""Paged attention of prompt segments: causal, over whatever of the sequence is in the cache already
+and the segment itself.
 
-In:  rotated queries, the cache (the segment's own keys are in it by now), and the step's tiles. Out: rows of [tokens, heads * head_dim].
-A program takes up to TILE_TOKENS queries of one head. Keys before the tile's first query need no mask; the few tiles at the end do.
+In:  rotated queries, the cache (the segment's own keys are in it by now), and the step's tiles.
+     Out: rows of [tokens, heads * head_dim]. A program takes up to TILE_TOKENS queries of one head.
+     Keys before the tile's first query need no mask; the few tiles at the end do.
 """
 
 from __future__ import annotations
@@ -45,7 +47,11 @@ def _attend_tiles(
         else:
             scores = tl.dot(q, tl.trans(k))
         if HAS_SOFTCAP:
-            scores = softcap * (2.0 * tl.sigmoid(2.0 * scores * scale / softcap) - 1.0) * 1.4426950408889634
+            scores = (
+                softcap
+                * (2.0 * tl.sigmoid(2.0 * scores * scale / softcap) - 1.0)
+                * 1.4426950408889634
+            )
         else:
             scores = scores * (scale * 1.4426950408889634)
         if IS_MASKED:
@@ -88,7 +94,11 @@ def _prompt_attention_kernel(
     index = tl.arange(0, TILE_TOKENS)
     dims = tl.arange(0, DIM_PAD)
     q_mask = (index < count)[:, None] & (dims < HEAD_DIM)[None, :]
-    q_at = (first_row + index).to(tl.int64)[:, None] * (NUM_HEADS * HEAD_DIM) + head * HEAD_DIM + dims[None, :]
+    q_at = (
+        (first_row + index).to(tl.int64)[:, None] * (NUM_HEADS * HEAD_DIM)
+        + head * HEAD_DIM
+        + dims[None, :]
+    )
     q = tl.load(q_ptr + q_at, mask=q_mask, other=0.0)
     positions = first_position + index
     length = first_position + count

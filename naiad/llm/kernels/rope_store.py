@@ -1,7 +1,9 @@
-"""Queries and keys are normed (where the family does so) and rotated, keys and values go to their cache blocks: one kernel.
+"""Queries and keys are normed (where the family does so) and rotated, keys and values go to their
+cache blocks: one kernel.
 
-In:  the qkv projection, whole or as float32 parts of a split GEMM. Out: rotated queries; keys and values in the cache.
-One program takes HEADS heads of one token. Rotation pairs value d with d + half; what lies beyond 2 * half passes unchanged.
+In:  the qkv projection, whole or as float32 parts of a split GEMM. Out: rotated queries; keys and
+     values in the cache. One program takes HEADS heads of one token. Rotation pairs value d with d
+     + half; what lies beyond 2 * half passes unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ HEADS_PER_PROGRAM = 8
 
 
 @triton.jit
-def _load_heads(qkv_ptr, bias_ptr, at, heads_at, mask, part_stride, NUM_PARTS: tl.constexpr, HAS_BIAS: tl.constexpr):
+def _load_heads(
+    qkv_ptr,
+    bias_ptr,
+    at,
+    heads_at,
+    mask,
+    part_stride,
+    NUM_PARTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):
     x = tl.load(qkv_ptr + at, mask=mask, other=0.0).to(tl.float32)
     for part in tl.static_range(1, NUM_PARTS):
         x += tl.load(qkv_ptr + part * part_stride + at, mask=mask, other=0.0)
@@ -55,7 +66,9 @@ def _rope_store_kernel(
     own_at = heads[:, None] * HEAD_DIM + dims[None, :]
     other_at = heads[:, None] * HEAD_DIM + partners[None, :]
     x = _load_heads(qkv_ptr, bias_ptr, row + own_at, own_at, mask, part_stride, NUM_PARTS, HAS_BIAS)
-    other = _load_heads(qkv_ptr, bias_ptr, row + other_at, other_at, mask, part_stride, NUM_PARTS, HAS_BIAS)
+    other = _load_heads(
+        qkv_ptr, bias_ptr, row + other_at, other_at, mask, part_stride, NUM_PARTS, HAS_BIAS
+    )
     turned_x = x
     if HAS_NORM:
         variance = tl.sum(x * x, axis=1) / HEAD_DIM
@@ -84,7 +97,8 @@ def rope_store(
     qkv: Tensor, bias: Tensor | None, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor,
     tables: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float, num_heads: int,
 ) -> Tensor:  # fmt: skip
-    """`qkv` is [tokens, width], or [parts, tokens, width] in float32; `bias` belongs to the parts. Returns [tokens, heads * head_dim]."""
+    """`qkv` is [tokens, width], or [parts, tokens, width] in float32; `bias` belongs to the parts.
+    Returns [tokens, heads * head_dim]."""
     num_tokens = positions.shape[0]
     _, num_kv_heads, page, head_dim = keys.shape
     query = torch.empty((num_tokens, num_heads * head_dim), dtype=keys.dtype, device=keys.device)

@@ -1,10 +1,12 @@
-"""Logits -> next tokens on the device, without a sort and without the host: five small kernels, all inside a captured graph.
+"""Logits -> next tokens on the device, without a sort and without the host: five small kernels, all
+inside a captured graph.
 
 1. adjust: penalties and bitmasks, densely, for rows that have them
 2. patch: logit bias and banned stops, a few values per row
 3. cut: the smallest logit that top-k, top-p and min-p leave, by a radix search
-4. race: argmax of logit / temperature + Gumbel noise, in tiles   5. pick: the best tile's token; next_tokens and the counts are updated.
-Rows that need none of a kernel leave it at once. Noise is Philox of (seed, position, token): the same for any batch.
+4. race: argmax of logit / temperature + Gumbel noise, in tiles   5. pick: the best tile's token;
+   next_tokens and the counts are updated. Rows that need none of a kernel leave it at once. Noise
+   is Philox of (seed, position, token): the same for any batch.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def _adjust_kernel(
     mask = tokens < vocab_size
     x = tl.load(logits_ptr + row * vocab_size + tokens, mask=mask, other=0.0).to(tl.float32)
     if (flags & 2) != 0:
-        counts = tl.load(counts_ptr + slot.to(tl.int64) * vocab_size + tokens, mask=mask, other=0).to(tl.int32)
+        counts = tl.load(
+            counts_ptr + slot.to(tl.int64) * vocab_size + tokens, mask=mask, other=0
+        ).to(tl.int32)
         repetition = _row_float(rows_ptr, slot, 11)
         presence = _row_float(rows_ptr, slot, 12)
         frequency = _row_float(rows_ptr, slot, 13)
@@ -57,7 +61,9 @@ def _adjust_kernel(
     if (flags & 8) != 0:
         mask_row = tl.load(mask_rows_ptr + row)
         if mask_row >= 0:
-            words = tl.load(masks_ptr + mask_row.to(tl.int64) * mask_width + tokens // 32, mask=mask, other=0)
+            words = tl.load(
+                masks_ptr + mask_row.to(tl.int64) * mask_width + tokens // 32, mask=mask, other=0
+            )
             x = tl.where(((words >> (tokens % 32)) & 1) != 0, x, float("-inf"))
     tl.store(adjusted_ptr + row * vocab_size + tokens, x, mask=mask)
 
@@ -78,14 +84,18 @@ def _patch_kernel(
         index = tl.arange(0, BIAS_WIDTH)
         mask = index < _row_value(rows_ptr, slot, 5)
         tokens = tl.load(bias_ids_ptr + slot.to(tl.int64) * BIAS_WIDTH + index, mask=mask, other=0)
-        bias = tl.load(bias_values_ptr + slot.to(tl.int64) * BIAS_WIDTH + index, mask=mask, other=0.0)
+        bias = tl.load(
+            bias_values_ptr + slot.to(tl.int64) * BIAS_WIDTH + index, mask=mask, other=0.0
+        )
         tl.store(line + tokens, tl.load(line + tokens, mask=mask, other=0.0) + bias, mask=mask)
     tl.debug_barrier()
     if (flags & 4) != 0:
         if tl.load(positions_ptr + row) < _row_value(rows_ptr, slot, 4):
             index = tl.arange(0, STOP_PAD)
             mask = index < _row_value(rows_ptr, slot, 6)
-            tokens = tl.load(stop_ids_ptr + slot.to(tl.int64) * STOP_WIDTH + index, mask=mask, other=0)
+            tokens = tl.load(
+                stop_ids_ptr + slot.to(tl.int64) * STOP_WIDTH + index, mask=mask, other=0
+            )
             tl.store(line + tokens, tl.full((STOP_PAD,), float("-inf"), tl.float32), mask=mask)
 
 
@@ -95,7 +105,9 @@ def _load_logits(logits_ptr, adjusted_ptr, row, tokens, vocab_size, is_adjusted)
     if is_adjusted:
         x = tl.load(adjusted_ptr + row * vocab_size + tokens, mask=mask, other=float("-inf"))
     else:
-        x = tl.load(logits_ptr + row * vocab_size + tokens, mask=mask, other=float("-inf")).to(tl.float32)
+        x = tl.load(logits_ptr + row * vocab_size + tokens, mask=mask, other=float("-inf")).to(
+            tl.float32
+        )
     return x
 
 
@@ -111,7 +123,8 @@ def _search(
     logits_ptr, adjusted_ptr, row, vocab_size, is_adjusted, num_passes, best, inverse_temperature, floor, target,
     IS_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The largest ordered value v so that the values >= v (and >= floor) reach the target: their number, or their probability mass."""
+    """The largest ordered value v so that the values >= v (and >= floor) reach the target: their
+    number, or their probability mass."""
     prefix = tl.full((), 0, tl.uint32)
     digits = tl.arange(0, 16)
     for index in range(num_passes):
@@ -119,12 +132,16 @@ def _search(
         pivots = prefix + (digits.to(tl.uint32) << shift)
         sums = tl.zeros((16,), tl.float32)
         for start in range(0, vocab_size, BLOCK):
-            x = _load_logits(logits_ptr, adjusted_ptr, row, start + tl.arange(0, BLOCK), vocab_size, is_adjusted)
+            x = _load_logits(
+                logits_ptr, adjusted_ptr, row, start + tl.arange(0, BLOCK), vocab_size, is_adjusted
+            )
             keys = _ordered(x)
             measure = tl.where((keys >= floor) & (x > float("-inf")), 1.0, 0.0)
             if IS_MASS:
                 measure = measure * tl.exp((x - best) * inverse_temperature)
-            sums += tl.sum(tl.where(keys[:, None] >= pivots[None, :], measure[:, None], 0.0), axis=0)
+            sums += tl.sum(
+                tl.where(keys[:, None] >= pivots[None, :], measure[:, None], 0.0), axis=0
+            )
         digit = tl.max(tl.where(sums >= target, digits, 0), axis=0)
         prefix += digit.to(tl.uint32) << shift
     return prefix
@@ -148,7 +165,12 @@ def _cut_kernel(
         return
     tops = tl.full((BLOCK,), float("-inf"), tl.float32)
     for start in range(0, vocab_size, BLOCK):
-        tops = tl.maximum(tops, _load_logits(logits_ptr, adjusted_ptr, row, start + tl.arange(0, BLOCK), vocab_size, is_adjusted))
+        tops = tl.maximum(
+            tops,
+            _load_logits(
+                logits_ptr, adjusted_ptr, row, start + tl.arange(0, BLOCK), vocab_size, is_adjusted
+            ),
+        )
     best = tl.max(tops, axis=0)
     # bfloat16 logits that nobody adjusted differ in their upper 16 bits only.
     num_passes = 8
@@ -159,15 +181,41 @@ def _cut_kernel(
     cut = tl.full((), 0, tl.uint32)
     if top_k > 0:
         cut = _search(
-            logits_ptr, adjusted_ptr, row, vocab_size, is_adjusted, num_passes, best, inverse, cut, top_k.to(tl.float32), False, BLOCK
+            logits_ptr,
+            adjusted_ptr,
+            row,
+            vocab_size,
+            is_adjusted,
+            num_passes,
+            best,
+            inverse,
+            cut,
+            top_k.to(tl.float32),
+            False,
+            BLOCK,
         )
     if top_p < 1.0:
         mass = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, vocab_size, BLOCK):
-            x = _load_logits(logits_ptr, adjusted_ptr, row, start + tl.arange(0, BLOCK), vocab_size, is_adjusted)
+            x = _load_logits(
+                logits_ptr, adjusted_ptr, row, start + tl.arange(0, BLOCK), vocab_size, is_adjusted
+            )
             mass += tl.where(_ordered(x) >= cut, tl.exp((x - best) * inverse), 0.0)
         target = top_p * tl.sum(mass, axis=0)
-        p_cut = _search(logits_ptr, adjusted_ptr, row, vocab_size, is_adjusted, num_passes, best, inverse, cut, target, True, BLOCK)
+        p_cut = _search(
+            logits_ptr,
+            adjusted_ptr,
+            row,
+            vocab_size,
+            is_adjusted,
+            num_passes,
+            best,
+            inverse,
+            cut,
+            target,
+            True,
+            BLOCK,
+        )
         cut = tl.maximum(cut, p_cut)
     if min_p > 0.0:
         cut = tl.maximum(cut, _ordered(best + temperature * tl.log(min_p)))
@@ -192,7 +240,8 @@ def _race_kernel(
     wait_for_inputs(IS_DEPENDENT)
     if temperature > 0.0:
         cut = tl.load(cuts_ptr + row).to(tl.uint32, bitcast=True)
-    # Philox gives four numbers at a time, so a tile is taken in quarters. Seven rounds pass every test that ten do.
+    # Philox gives four numbers at a time, so a tile is taken in quarters. Seven rounds pass every
+    # test that ten do.
     QUARTER: tl.constexpr = BLOCK // 4
     lane = tl.arange(0, QUARTER)
     first = tile * BLOCK + lane
@@ -226,7 +275,9 @@ def _add_noise(x, uniform, cut, inverse_temperature):
     """-log(1 - u) is exact near 0, where the winners are."""
     waiting = tl.where(uniform < 1e-4, uniform, -tl.log(1.0 - uniform))
     noise = -tl.log(tl.maximum(waiting, 1e-30))
-    return tl.where((_ordered(x) >= cut) & (x > float("-inf")), x * inverse_temperature + noise, float("-inf"))
+    return tl.where(
+        (_ordered(x) >= cut) & (x > float("-inf")), x * inverse_temperature + noise, float("-inf")
+    )
 
 
 @triton.jit

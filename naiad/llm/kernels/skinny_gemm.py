@@ -1,7 +1,9 @@
-"""Weights times a few rows, split along the inputs so that every SM streams the same share of the weights.
+"""Weights times a few rows, split along the inputs so that every SM streams the same share of the
+weights.
 
-In:  x [rows, inputs], rows up to 64. Out: float32 parts [splits, rows, outputs]; the kernel that reads them next sums them, so no
-kernel of its own does. The weights are the left operand: they fill the tensor cores' tall side, the few rows its narrow one.
+In:  x [rows, inputs], rows up to 64. Out: float32 parts [splits, rows, outputs]; the kernel that
+     reads them next sums them, so no kernel of its own does. The weights are the left operand: they
+     fill the tensor cores' tall side, the few rows its narrow one.
 """
 
 from __future__ import annotations

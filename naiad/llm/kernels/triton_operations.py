@@ -1,9 +1,9 @@
 """The decoder's operations on CUDA. Which kernel computes a product depends on the number of rows:
 
-one row      gemv, with norm, activation and residual folded in
-a few rows   skinny_gemm in float32 parts, summed by the kernel that reads them (gemm_plan.py says where that wins)
-more         cuBLAS, the residual added in its epilogue
-What a family needs and has no kernel (layer norms, GELU) is PyTorch's own.
+one row      gemv, with norm, activation and residual folded in a few rows   skinny_gemm in float32
+parts, summed by the kernel that reads them (gemm_plan.py says where that wins) more         cuBLAS,
+the residual added in its epilogue What a family needs and has no kernel (layer norms, GELU) is
+PyTorch's own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from naiad.llm.step.step_input import StepInput
 
 
 class TritonOperations:
-    def __init__(self, cos: Tensor, sin: Tensor, next_tokens: Tensor, attention: TritonPagedAttention, plan: GemmPlan) -> None:
+    def __init__(
+        self,
+        cos: Tensor,
+        sin: Tensor,
+        next_tokens: Tensor,
+        attention: TritonPagedAttention,
+        plan: GemmPlan,
+    ) -> None:
         self.cos = cos
         self.sin = sin
         self.next_tokens = next_tokens
@@ -47,7 +54,9 @@ class TritonOperations:
         return normed
 
     def norm_tensor(self, x: Tensor, norm: Norm) -> Tensor:
-        return rms_norm(x, norm.weight, norm.eps) if norm.kind is NormKind.RMS else apply_norm(x, norm)
+        return (
+            rms_norm(x, norm.weight, norm.eps) if norm.kind is NormKind.RMS else apply_norm(x, norm)
+        )
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
         if x.shape[0] == 1 and self.plan.uses_gemv(linear.weight):
@@ -59,7 +68,9 @@ class TritonOperations:
             return Stream(gemv(x, linear.weight, bias=linear.bias, residual=self._settled(stream)))
         choice = self.plan.skinny_add(x, linear.weight)
         if choice is not None:
-            return Stream(self._settled(stream), skinny_gemm(x, linear.weight, *choice), linear.bias)
+            return Stream(
+                self._settled(stream), skinny_gemm(x, linear.weight, *choice), linear.bias
+            )
         value = self._settled(stream)
         if linear.bias is not None:
             value += linear.bias
@@ -73,14 +84,20 @@ class TritonOperations:
             return gemv(stream.value, linear.weight, norm.weight, norm.eps, linear.bias)
         normed = self.norm(stream, norm)
         choice = self.plan.skinny(normed, linear.weight)
-        return self.linear(normed, linear) if choice is None else skinny_gemm(normed, linear.weight, *choice)
+        return (
+            self.linear(normed, linear)
+            if choice is None
+            else skinny_gemm(normed, linear.weight, *choice)
+        )
 
     def activate(self, x: Tensor, activation: Activation, is_gated: bool) -> Tensor:
         if activation is Activation.SILU and is_gated:
             return silu_mul(x, x.dtype)
         return apply_activation(x, activation, is_gated)
 
-    def norm_activate(self, stream: Stream, norm: Norm, up: Linear, activation: Activation, is_gated: bool) -> Tensor:
+    def norm_activate(
+        self, stream: Stream, norm: Norm, up: Linear, activation: Activation, is_gated: bool
+    ) -> Tensor:
         is_plain = activation is Activation.SILU and is_gated and up.bias is None
         if is_plain and self._is_single(stream, norm, up):
             return gemv(stream.value, up.weight, norm.weight, norm.eps, is_gated=True)
@@ -90,7 +107,15 @@ class TritonOperations:
             return silu_mul(skinny_gemm(normed, up.weight, *choice), normed.dtype)
         return self.activate(self.linear(normed, up), activation, is_gated)
 
-    def attend(self, qkv: Tensor, layer: LayerWeights, index: int, shape: AttentionShape, step: StepInput, cache: KvCache) -> Tensor:
+    def attend(
+        self,
+        qkv: Tensor,
+        layer: LayerWeights,
+        index: int,
+        shape: AttentionShape,
+        step: StepInput,
+        cache: KvCache,
+    ) -> Tensor:
         q_norm, k_norm = layer.q_norm, layer.k_norm
         is_split = qkv.dim() == 3
         if q_norm is not None and k_norm is not None and q_norm.kind is NormKind.LAYER:
@@ -102,20 +127,32 @@ class TritonOperations:
         )  # fmt: skip
         return self.attention.attend(query, index, shape, step, cache)
 
-    def logits(self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float) -> Tensor:
+    def logits(
+        self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float
+    ) -> Tensor:
         if norm.kind is NormKind.LAYER:
             rows = self._settled(stream)
-            normed = apply_norm(rows if step.sample_rows is None else rows[step.sample_rows.long()], norm)
+            normed = apply_norm(
+                rows if step.sample_rows is None else rows[step.sample_rows.long()], norm
+            )
         else:
-            normed = rms_norm(stream.value, norm.weight, norm.eps, stream.partials, stream.bias, step.sample_rows)
+            normed = rms_norm(
+                stream.value, norm.weight, norm.eps, stream.partials, stream.bias, step.sample_rows
+            )
         logits = self.linear(normed, head)
         return torch.tanh(logits.float() / softcap) * softcap if softcap else logits
 
     def _is_single(self, stream: Stream, norm: Norm, linear: Linear) -> bool:
-        return stream.value.shape[0] == 1 and norm.kind is NormKind.RMS and stream.partials is None and self.plan.uses_gemv(linear.weight)
+        return (
+            stream.value.shape[0] == 1
+            and norm.kind is NormKind.RMS
+            and stream.partials is None
+            and self.plan.uses_gemv(linear.weight)
+        )
 
     def _settled(self, stream: Stream) -> Tensor:
-        """The stream with all that it owes added; rare outside of `norm`, which does it on the way."""
+        """The stream with all that it owes added; rare outside of `norm`, which does it on the
+        way."""
         if stream.partials is not None:
             stream.value = (stream.value.float() + stream.partials.sum(0)).to(stream.value.dtype)
             if stream.bias is not None:
@@ -132,5 +169,9 @@ class TritonOperations:
             if layer.qkv.bias is not None:
                 qkv = qkv + layer.qkv.bias
         heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
-        query, key, value = heads.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
-        return torch.cat((apply_norm(query, layer.q_norm), apply_norm(key, layer.k_norm), value), dim=1).flatten(1)
+        query, key, value = heads.split(
+            [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1
+        )
+        return torch.cat(
+            (apply_norm(query, layer.q_norm), apply_norm(key, layer.k_norm), value), dim=1
+        ).flatten(1)

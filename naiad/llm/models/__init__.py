@@ -1,1 +1,2 @@
-"""Decoder models: one implementation, configured per family, and transformers' own code for all others."""
+"""Decoder models: one implementation, configured per family, and transformers' own code for all
+others."""

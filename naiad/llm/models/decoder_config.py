@@ -1,4 +1,5 @@
-"""What tells one decoder family from another, as plain values. Built by a family's `read_config`."""
+"""What tells one decoder family from another, as plain values. Built by a family's
+`read_config`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The tensors of a decoder, merged as the operations want them: q, k and v in one matrix, gate and up in one matrix.
+"""The tensors of a decoder, merged as the operations want them: q, k and v in one matrix, gate and
+up in one matrix.
 
-In:  a DecoderConfig gives the shapes. Out: filled by load_weights (a checkpoint) or by random_weights (benchmarks).
+In:  a DecoderConfig gives the shapes. Out: filled by load_weights (a checkpoint) or by
+     random_weights (benchmarks).
 """
 
 from __future__ import annotations
@@ -75,32 +77,53 @@ def layer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def outer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (config.vocab_size, config.hidden_size)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedding.weight": (config.vocab_size, config.hidden_size)
+    }
     _norm(shapes, "final_norm", config.hidden_size, config.norm)
     if not config.tie_embeddings:
         shapes["head.weight"] = (config.vocab_size, config.hidden_size)
     return shapes
 
 
-def assemble(config: DecoderConfig, outer: dict[str, Tensor], layers: list[dict[str, Tensor]]) -> DecoderWeights:
+def assemble(
+    config: DecoderConfig, outer: dict[str, Tensor], layers: list[dict[str, Tensor]]
+) -> DecoderWeights:
     embedding = outer["embedding.weight"]
     head = Linear(outer.get("head.weight", embedding), outer.get("head.bias"))
     return DecoderWeights(
-        embedding, [_assemble_layer(config, tensors) for tensors in layers], _take_norm(config, outer, "final_norm"), head
+        embedding,
+        [_assemble_layer(config, tensors) for tensors in layers],
+        _take_norm(config, outer, "final_norm"),
+        head,
     )
 
 
-def random_weights(config: DecoderConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> DecoderWeights:
+def random_weights(
+    config: DecoderConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
+) -> DecoderWeights:
     """For benchmarks: the work of a real checkpoint without its bytes on disk."""
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def draw(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        return {name: _draw(name, shape, device, dtype, generator) for name, shape in shapes.items()}
+        return {
+            name: _draw(name, shape, device, dtype, generator) for name, shape in shapes.items()
+        }
 
-    return assemble(config, draw(outer_shapes(config)), [draw(layer_shapes(config)) for _ in range(config.num_layers)])
+    return assemble(
+        config,
+        draw(outer_shapes(config)),
+        [draw(layer_shapes(config)) for _ in range(config.num_layers)],
+    )
 
 
-def _draw(name: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+def _draw(
+    name: str,
+    shape: tuple[int, ...],
+    device: torch.device,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+) -> Tensor:
     tensor = torch.empty(shape, device=device, dtype=dtype)
     if "norm" in name and name.endswith(".weight"):
         return tensor.uniform_(0.5, 1.5, generator=generator)
@@ -128,14 +151,18 @@ def _assemble_layer(config: DecoderConfig, tensors: dict[str, Tensor]) -> LayerW
     )
 
 
-def _take_norm(config: DecoderConfig, tensors: dict[str, Tensor], name: str, kind: NormKind | None = None) -> Norm:
+def _take_norm(
+    config: DecoderConfig, tensors: dict[str, Tensor], name: str, kind: NormKind | None = None
+) -> Norm:
     weight = tensors[f"{name}.weight"]
     if config.norm_offset:
         weight = weight.float() + config.norm_offset
     return Norm(kind or config.norm, weight, tensors.get(f"{name}.bias"), config.norm_eps)
 
 
-def _linear(shapes: dict[str, tuple[int, ...]], name: str, outputs: int, inputs: int, has_bias: bool) -> None:
+def _linear(
+    shapes: dict[str, tuple[int, ...]], name: str, outputs: int, inputs: int, has_bias: bool
+) -> None:
     shapes[f"{name}.weight"] = (outputs, inputs)
     if has_bias:
         shapes[f"{name}.bias"] = (outputs,)

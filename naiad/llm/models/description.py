@@ -31,7 +31,12 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(config: DecoderConfig) -> ModelDescription:
-    width = 2 * config.q_size + 2 * config.kv_size + 3 * config.hidden_size + config.intermediate_size * (3 if config.is_gated else 2)
+    width = (
+        2 * config.q_size
+        + 2 * config.kv_size
+        + 3 * config.hidden_size
+        + config.intermediate_size * (3 if config.is_gated else 2)
+    )
     return ModelDescription(
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,

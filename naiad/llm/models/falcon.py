@@ -1,4 +1,5 @@
-"""Falcon: attention and MLP side by side, plain GELU MLP, layer norms; 7B has one KV head, 40B and 180B ("new decoder") have groups."""
+"""Falcon: attention and MLP side by side, plain GELU MLP, layer norms; 7B has one KV head, 40B and
+180B ("new decoder") have groups."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from naiad.llm.models.rope import read_rope
 
 def read_config(raw: dict[str, Any]) -> DecoderConfig:
     if raw.get("alibi"):
-        raise unsupported("Falcon checkpoints with alibi position biases are not supported, expected rotary positions")
+        raise unsupported(
+            "Falcon checkpoints with alibi position biases are not supported, expected rotary positions"
+        )
     num_heads, hidden = raw["num_attention_heads"], raw["hidden_size"]
     head_dim = hidden // num_heads
     is_new = bool(raw.get("new_decoder_architecture", False))
@@ -58,8 +61,11 @@ def _num_kv_heads(raw: dict[str, Any], is_new: bool) -> int:
 
 
 def arrange_qkv(config: DecoderConfig, rows: Tensor) -> Tensor:
-    """The checkpoint keeps each KV head's queries, key and value together; all queries come first here, then keys, then values."""
-    groups = rows.reshape(config.num_kv_heads, config.group_size + 2, config.head_dim, *rows.shape[1:])
+    """The checkpoint keeps each KV head's queries, key and value together; all queries come first
+    here, then keys, then values."""
+    groups = rows.reshape(
+        config.num_kv_heads, config.group_size + 2, config.head_dim, *rows.shape[1:]
+    )
     parts = (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])
     return torch.cat([part.reshape(-1, *rows.shape[1:]) for part in parts])
 
@@ -75,6 +81,10 @@ FAMILY = Family(
         "input_norm": ["input_layernorm|ln_attn"],
         "mlp_norm": ["ln_mlp|post_attention_layernorm"],
     },
-    outer_names={"embedding": "transformer.word_embeddings", "final_norm": "transformer.ln_f", "head": "lm_head"},
+    outer_names={
+        "embedding": "transformer.word_embeddings",
+        "final_norm": "transformer.ln_f",
+        "head": "lm_head",
+    },
     arrange={"qkv": arrange_qkv},
 )

@@ -1,4 +1,5 @@
-"""What a family of checkpoints must say: how to read its config.json, and under which names its tensors lie.
+"""What a family of checkpoints must say: how to read its config.json, and under which names its
+tensors lie.
 
 A family's module holds one `Family` value; registry.py lists them.
 """

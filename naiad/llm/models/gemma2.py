@@ -1,4 +1,5 @@
-"""Gemma 2: norms before and after each half, weights around 0, soft-capped scores and logits, every other layer with a window."""
+"""Gemma 2: norms before and after each half, weights around 0, soft-capped scores and logits, every
+other layer with a window."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ def read_config(raw: dict[str, Any]) -> DecoderConfig:
     num_layers = raw["num_hidden_layers"]
     head_dim = raw["head_dim"]
     window = raw.get("sliding_window") or 0
-    kinds = raw.get("layer_types") or ["sliding_attention" if layer % 2 == 0 else "full_attention" for layer in range(num_layers)]
+    kinds = raw.get("layer_types") or [
+        "sliding_attention" if layer % 2 == 0 else "full_attention" for layer in range(num_layers)
+    ]
     return DecoderConfig(
         model_type="gemma2",
         vocab_size=raw["vocab_size"],

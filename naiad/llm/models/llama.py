@@ -1,4 +1,5 @@
-"""Llama 2 and 3, SmolLM2, Mistral, Qwen2, Qwen3: RMS norms, gated SiLU, one naming scheme; they differ in values only."""
+"""Llama 2 and 3, SmolLM2, Mistral, Qwen2, Qwen3: RMS norms, gated SiLU, one naming scheme; they
+differ in values only."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ ACTIVATIONS = {
 
 def read_activation(name: str) -> Activation:
     if name not in ACTIVATIONS:
-        raise unsupported(f"activation '{name}' of the checkpoint is not known, expected one of {', '.join(ACTIVATIONS)}")
+        raise unsupported(
+            f"activation '{name}' of the checkpoint is not known, expected one of {', '.join(ACTIVATIONS)}"
+        )
     return ACTIVATIONS[name]
 
 

@@ -1,6 +1,8 @@
-"""What a decoder needs done with tensors. Two implementations: TorchOperations (any device) and TritonOperations (CUDA).
+"""What a decoder needs done with tensors. Two implementations: TorchOperations (any device) and
+TritonOperations (CUDA).
 
-The residual stream travels as a `Stream`, so that an implementation may leave the last addition to whoever reads it next.
+The residual stream travels as a `Stream`, so that an implementation may leave the last addition to
+whoever reads it next.
 """
 
 from __future__ import annotations
@@ -58,10 +60,23 @@ class Operations(Protocol):
 
     def activate(self, x: Tensor, activation: Activation, is_gated: bool) -> Tensor: ...
 
-    def norm_activate(self, stream: Stream, norm: Norm, up: Linear, activation: Activation, is_gated: bool) -> Tensor: ...
+    def norm_activate(
+        self, stream: Stream, norm: Norm, up: Linear, activation: Activation, is_gated: bool
+    ) -> Tensor: ...
 
-    def attend(self, qkv: Tensor, layer: LayerWeights, index: int, shape: AttentionShape, step: StepInput, cache: KvCache) -> Tensor:
-        """Rotates queries and keys, stores keys and values, attends. [tokens, num_heads * head_dim]."""
+    def attend(
+        self,
+        qkv: Tensor,
+        layer: LayerWeights,
+        index: int,
+        shape: AttentionShape,
+        step: StepInput,
+        cache: KvCache,
+    ) -> Tensor:
+        """Rotates queries and keys, stores keys and values, attends. [tokens, num_heads *
+        head_dim]."""
 
-    def logits(self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float) -> Tensor:
+    def logits(
+        self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float
+    ) -> Tensor:
         """[sampled rows, vocabulary]."""

@@ -1,8 +1,10 @@
-"""Matrices as libraries want them for the few rows of a decode step, on a CPU: half the time of plain BLAS, or a quarter.
+"""Matrices as libraries want them for the few rows of a decode step, on a CPU: half the time of
+plain BLAS, or a quarter.
 
-In:  DecoderWeights as they were loaded. Out: the same object with its matrices packed; the embedding stays as it is.
-Two ways: oneDNN's order of the same numbers; or, where float32 computes and the checkpoint's numbers are no finer, float16 (FBGEMM),
-widened as they are read. A decode step is bound by the bytes of its matrices.
+In:  DecoderWeights as they were loaded. Out: the same object with its matrices packed; the
+     embedding stays as it is. Two ways: oneDNN's order of the same numbers; or, where float32
+     computes and the checkpoint's numbers are no finer, float16 (FBGEMM), widened as they are read.
+     A decode step is bound by the bytes of its matrices.
 Rule: what a library cannot do with a matrix on this machine is left as it is.
 """
 
@@ -44,12 +46,23 @@ def pack(linear: Linear, is_half_enough: bool) -> Linear:
         # Rounded here: the packing warns about numbers that are too small for float16.
         packed = torch.ops.quantized.linear_prepack_fp16(weight.half().float(), linear.bias)
         return HalfLinear(torch.empty(0), None, packed)
-    return Linear(torch.ops.mkldnn._reorder_linear_weight(weight), linear.bias) if can_reorder(weight.dtype) else linear
+    return (
+        Linear(torch.ops.mkldnn._reorder_linear_weight(weight), linear.bias)
+        if can_reorder(weight.dtype)
+        else linear
+    )
 
 
 def can_halve(weight: Tensor) -> bool:
-    has_library = platform.machine() in ("x86_64", "AMD64") and torch.backends.quantized.engine in ("x86", "fbgemm")
-    return has_library and weight.dtype == torch.float32 and float(weight.abs().max()) <= torch.finfo(torch.float16).max
+    has_library = platform.machine() in ("x86_64", "AMD64") and torch.backends.quantized.engine in (
+        "x86",
+        "fbgemm",
+    )
+    return (
+        has_library
+        and weight.dtype == torch.float32
+        and float(weight.abs().max()) <= torch.finfo(torch.float16).max
+    )
 
 
 def can_reorder(dtype: torch.dtype) -> bool:
@@ -76,6 +89,8 @@ def apply_linear(x: Tensor, linear: Linear) -> Tensor:
 
 def apply_linear_add(x: Tensor, linear: Linear, addend: Tensor) -> Tensor:
     if not isinstance(linear, HalfLinear) and linear.weight.is_mkldnn:
-        total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, addend, linear.weight, linear.bias, "add")
+        total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            x, addend, linear.weight, linear.bias, "add"
+        )
         return total
     return apply_linear(x, linear).add_(addend)

@@ -1,9 +1,10 @@
 """Attention over one layer's paged cache in plain PyTorch, on a CPU.
 
-In:  rotated queries [tokens, heads, head_dim], keys and values [tokens, 2 * KV heads, head_dim], and the step's layout.
-Out: [tokens, heads * head_dim]; keys and values are in the cache.
-One-token rows are attended to group by group: whole pages are gathered into the order that the products want, in one copy.
-Query heads that share a KV head are rows of one product. Prompts are attended to one by one.
+In:  rotated queries [tokens, heads, head_dim], keys and values [tokens, 2 * KV heads, head_dim],
+     and the step's layout.
+Out: [tokens, heads * head_dim]; keys and values are in the cache. One-token rows are attended to
+     group by group: whole pages are gathered into the order that the products want, in one copy.
+     Query heads that share a KV head are rows of one product. Prompts are attended to one by one.
 """
 
 from __future__ import annotations
@@ -22,11 +23,17 @@ class PagedLayer:
         self._lines = pair.view(-1, pair.shape[4])
         self._pages = pair.view(-1, pair.shape[3] * pair.shape[4])
 
-    def attend(self, query: Tensor, key_value: Tensor, shape: AttentionShape, layout: StepLayout) -> Tensor:
-        self._lines.index_copy_(0, layout.targets(shape.num_kv_heads), key_value.reshape(-1, shape.head_dim))
+    def attend(
+        self, query: Tensor, key_value: Tensor, shape: AttentionShape, layout: StepLayout
+    ) -> Tensor:
+        self._lines.index_copy_(
+            0, layout.targets(shape.num_kv_heads), key_value.reshape(-1, shape.head_dim)
+        )
         step = layout.step
         if not step.segments and len(layout.groups) == 1:
-            return self._attend_group(query, layout.group_reach(layout.groups[0], shape, query.dtype), shape)
+            return self._attend_group(
+                query, layout.group_reach(layout.groups[0], shape, query.dtype), shape
+            )
         out = query.new_empty((query.shape[0], shape.num_heads * shape.head_dim))
         for group in layout.groups:
             reach = layout.group_reach(group, shape, query.dtype)
@@ -51,7 +58,9 @@ class PagedLayer:
         key, value = self._gather(reach, shape)
         if shape.softcap:
             scores = _soft_capped(torch.bmm(grouped, key.transpose(1, 2)), shape) + reach.mask
-            mixed = torch.bmm(torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype), value)
+            mixed = torch.bmm(
+                torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype), value
+            )
         elif query.dtype == torch.float32:
             scores = torch.baddbmm(reach.mask, grouped, key.transpose(1, 2), alpha=shape.scale)
             mixed = torch.bmm(torch.softmax(scores, dim=-1), value)
@@ -63,12 +72,19 @@ class PagedLayer:
 
     def _gather(self, reach: Reach, shape: AttentionShape) -> tuple[Tensor, Tensor]:
         """[rows * KV heads, places, head_dim] each."""
-        key, value = self._pages.index_select(0, reach.pages).view(2, -1, reach.mask.shape[-1], shape.head_dim).unbind(0)
+        key, value = (
+            self._pages.index_select(0, reach.pages)
+            .view(2, -1, reach.mask.shape[-1], shape.head_dim)
+            .unbind(0)
+        )
         return key, value
 
 
-def _attend_prompt(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, shape: AttentionShape) -> Tensor:
-    """key and value [KV heads, places, head_dim]; without a mask the places are the tokens themselves."""
+def _attend_prompt(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, shape: AttentionShape
+) -> Tensor:
+    """key and value [KV heads, places, head_dim]; without a mask the places are the tokens
+    themselves."""
     heads = query.transpose(0, 1)
     if shape.softcap:
         mixed = _attend_capped(heads, key, value, mask, shape)
@@ -85,7 +101,9 @@ def _attend_prompt(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
     return mixed.transpose(0, 1).flatten(1)
 
 
-def _attend_capped(heads: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, shape: AttentionShape) -> Tensor:
+def _attend_capped(
+    heads: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, shape: AttentionShape
+) -> Tensor:
     group, count = shape.num_heads // shape.num_kv_heads, heads.shape[1]
     if mask is None:
         mask = torch.full((count, count), float("-inf"), dtype=heads.dtype).triu_(1)

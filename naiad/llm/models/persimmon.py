@@ -1,4 +1,5 @@
-"""Persimmon: layer norms, biases everywhere, squared ReLU, layer-normed queries and keys, half of each head rotated."""
+"""Persimmon: layer norms, biases everywhere, squared ReLU, layer-normed queries and keys, half of
+each head rotated."""
 
 from __future__ import annotations
 
@@ -55,6 +56,10 @@ FAMILY = Family(
         "q_norm": ["self_attn.q_layernorm"],
         "k_norm": ["self_attn.k_layernorm"],
     },
-    outer_names={"embedding": "model.embed_tokens", "final_norm": "model.final_layernorm", "head": "lm_head"},
+    outer_names={
+        "embedding": "model.embed_tokens",
+        "final_norm": "model.final_layernorm",
+        "head": "lm_head",
+    },
     arrange={"qkv": arrange_qkv},
 )

@@ -1,4 +1,5 @@
-"""Phi-3: Llama's layer with the matrices already merged in the checkpoint, part of each head rotated, long-context rope factors."""
+"""Phi-3: Llama's layer with the matrices already merged in the checkpoint, part of each head
+rotated, long-context rope factors."""
 
 from __future__ import annotations
 

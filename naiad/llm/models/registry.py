@@ -1,4 +1,5 @@
-"""model_type of config.json -> the family with a fast path; None sends the checkpoint through transformers' own code."""
+"""model_type of config.json -> the family with a fast path; None sends the checkpoint through
+transformers' own code."""
 
 from __future__ import annotations
 

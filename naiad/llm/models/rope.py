@@ -1,7 +1,10 @@
-"""Rotary position embedding: a checkpoint's rope settings -> tables of cosines and sines, one row per position.
+"""Rotary position embedding: a checkpoint's rope settings -> tables of cosines and sines, one row
+per position.
 
-In:  `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before) of config.json. Out: float32 tables.
-Rule: frequencies are computed in float32 in transformers' order of operations, so that its logits are matched to the last bits.
+In:  `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before) of config.json.
+     Out: float32 tables.
+Rule: frequencies are computed in float32 in transformers' order of operations, so that its logits
+      are matched to the last bits.
 """
 
 from __future__ import annotations
@@ -25,20 +28,38 @@ class RopeConfig(msgspec.Struct, frozen=True):
     max_position_embeddings: int = 2048
 
 
-def read_rope(raw: dict[str, Any], head_dim: int, partial_default: float = 1.0, theta_default: float = 10000.0) -> RopeConfig:
+def read_rope(
+    raw: dict[str, Any], head_dim: int, partial_default: float = 1.0, theta_default: float = 10000.0
+) -> RopeConfig:
     settings = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
     kind = settings.pop("rope_type", None) or settings.pop("type", None) or "default"
     theta = settings.pop("rope_theta", None) or raw.get("rope_theta") or theta_default
-    partial = settings.pop("partial_rotary_factor", None) or raw.get("partial_rotary_factor") or partial_default
+    partial = (
+        settings.pop("partial_rotary_factor", None)
+        or raw.get("partial_rotary_factor")
+        or partial_default
+    )
     if kind in ("su", "longrope"):  # Phi-3's early checkpoints say "su"
         kind = "longrope"
-        settings.setdefault("original_max_position_embeddings", raw.get("original_max_position_embeddings"))
+        settings.setdefault(
+            "original_max_position_embeddings", raw.get("original_max_position_embeddings")
+        )
     if kind not in _FREQUENCIES:
-        raise unsupported(f"rope type '{kind}' of the checkpoint is not known, expected one of {', '.join(_FREQUENCIES)}")
-    return RopeConfig(int(head_dim * partial), float(theta), kind, settings, raw.get("max_position_embeddings", 2048))
+        raise unsupported(
+            f"rope type '{kind}' of the checkpoint is not known, expected one of {', '.join(_FREQUENCIES)}"
+        )
+    return RopeConfig(
+        int(head_dim * partial),
+        float(theta),
+        kind,
+        settings,
+        raw.get("max_position_embeddings", 2048),
+    )
 
 
-def rope_tables(rope: RopeConfig, max_model_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def rope_tables(
+    rope: RopeConfig, max_model_len: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines, each [max_model_len, rotary_dim / 2]."""
     frequencies, scale = _FREQUENCIES[rope.kind](rope, max_model_len)
     angles = torch.arange(max_model_len, dtype=torch.float32)[:, None] * frequencies[None, :]
@@ -59,11 +80,14 @@ def _linear(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
 
 def _factors(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
     """GGUF's way: each frequency divided by its own factor."""
-    return _plain(rope, max_model_len)[0] / torch.tensor(rope.settings["factors"], dtype=torch.float32), 1.0
+    return _plain(rope, max_model_len)[0] / torch.tensor(
+        rope.settings["factors"], dtype=torch.float32
+    ), 1.0
 
 
 def _dynamic(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
-    """The base grows with the longest sequence that the engine admits, so that cached keys stay valid."""
+    """The base grows with the longest sequence that the engine admits, so that cached keys stay
+    valid."""
     factor, trained, dim = rope.settings["factor"], rope.max_position_embeddings, rope.rotary_dim
     longest = max(max_model_len, trained)
     base = rope.theta * ((factor * longest / trained) - (factor - 1)) ** (dim / (dim - 2))
@@ -94,28 +118,41 @@ def _yarn(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
     scale = settings.get("attention_factor")
     if scale is None:
         all_dim, weight = settings.get("mscale_all_dim"), settings.get("mscale")
-        scale = magnitude(factor, weight) / magnitude(factor, all_dim) if weight and all_dim else magnitude(factor)
+        scale = (
+            magnitude(factor, weight) / magnitude(factor, all_dim)
+            if weight and all_dim
+            else magnitude(factor)
+        )
 
     def turning_dim(rotations: float) -> float:
         return (dim * math.log(trained / (rotations * 2 * math.pi))) / (2 * math.log(base))
 
-    low, high = turning_dim(settings.get("beta_fast") or 32), turning_dim(settings.get("beta_slow") or 1)
+    low, high = (
+        turning_dim(settings.get("beta_fast") or 32),
+        turning_dim(settings.get("beta_slow") or 1),
+    )
     if settings.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    ramp = torch.clamp((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low or 0.001), 0, 1)
+    ramp = torch.clamp(
+        (torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low or 0.001), 0, 1
+    )
     steps = base ** _exponents(rope)
     return 1.0 / (factor * steps) * ramp + 1.0 / steps * (1 - ramp), float(scale)
 
 
 def _longrope(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
-    """One set of factors for the engine's life, chosen by the longest sequence it admits, so that cached keys stay valid."""
+    """One set of factors for the engine's life, chosen by the longest sequence it admits, so that
+    cached keys stay valid."""
     trained = rope.settings["original_max_position_embeddings"] or rope.max_position_embeddings
     factor = rope.settings.get("factor") or rope.max_position_embeddings / trained
     scale = rope.settings.get("attention_factor")
     if scale is None:
         scale = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(trained))
-    factors = torch.tensor(rope.settings["long_factor" if max_model_len > trained else "short_factor"], dtype=torch.float32)
+    factors = torch.tensor(
+        rope.settings["long_factor" if max_model_len > trained else "short_factor"],
+        dtype=torch.float32,
+    )
     return 1.0 / (factors * rope.theta ** _exponents(rope)), float(scale)
 
 

@@ -1,8 +1,11 @@
-"""Where one step's tokens lie in the paged cache, and what each may see: worked out once, read by every layer.
+"""Where one step's tokens lie in the paged cache, and what each may see: worked out once, read by
+every layer.
 
-In:  a StepInput and the cache's block tables. Out: places to store at, pages to gather, additive masks.
-One-token rows go in groups of similar length, so that a whole group is one product however long its longest row is.
-Rule: all numbers on the host are read here, once a step; nothing a layer does depends on the number of requests.
+In:  a StepInput and the cache's block tables. Out: places to store at, pages to gather, additive
+     masks. One-token rows go in groups of similar length, so that a whole group is one product
+     however long its longest row is.
+Rule: all numbers on the host are read here, once a step; nothing a layer does depends on the number
+      of requests.
 """
 
 from __future__ import annotations
@@ -38,9 +41,11 @@ class Reach:
     """What rows read: pages of the cache, and which of the places in these each row sees."""
 
     pages: Tensor
-    """int64, in rows of a layer's cache seen as [2 * blocks * KV heads, block_size * head_dim]: all pages of keys, then of values."""
+    """int64, in rows of a layer's cache seen as [2 * blocks * KV heads, block_size * head_dim]: all
+    pages of keys, then of values."""
     mask: Tensor
-    """Added to scores: 0 or -inf. Groups: [rows * KV heads, 1, places]; prompts: [tokens, places]."""
+    """Added to scores: 0 or -inf. Groups: [rows * KV heads, 1, places]; prompts: [tokens,
+    places]."""
 
 
 class StepLayout:
@@ -56,12 +61,17 @@ class StepLayout:
         self._reaches: dict[tuple[object, ...], Reach] = {}
 
     def targets(self, num_kv_heads: int) -> Tensor:
-        """Rows of a layer's cache seen as [2 * blocks * KV heads * block_size, head_dim], for each token's keys and values."""
+        """Rows of a layer's cache seen as [2 * blocks * KV heads * block_size, head_dim], for each
+        token's keys and values."""
         found = self._targets.get(num_kv_heads)
         if found is None:
             blocks = self._tables[self.slots, self.positions // self.block_size].long()
-            pages = self._with_values(blocks[:, None] * num_kv_heads + torch.arange(num_kv_heads), num_kv_heads, 1)
-            found = self._targets[num_kv_heads] = (pages * self.block_size + self.positions[:, None] % self.block_size).flatten()
+            pages = self._with_values(
+                blocks[:, None] * num_kv_heads + torch.arange(num_kv_heads), num_kv_heads, 1
+            )
+            found = self._targets[num_kv_heads] = (
+                pages * self.block_size + self.positions[:, None] % self.block_size
+            ).flatten()
         return found
 
     def group_reach(self, group: SingleGroup, shape: AttentionShape, dtype: torch.dtype) -> Reach:
@@ -71,29 +81,45 @@ class StepLayout:
             first = max(0, group.shortest - shape.window) // self.block_size if shape.window else 0
             blocks = self._tables[group.slots, first : -(-group.longest // self.block_size)].long()
             mask = self._mask(group.positions, first, blocks.shape[1], shape.window, dtype)
-            pages = blocks[:, None, :] * shape.num_kv_heads + torch.arange(shape.num_kv_heads)[:, None]
+            pages = (
+                blocks[:, None, :] * shape.num_kv_heads + torch.arange(shape.num_kv_heads)[:, None]
+            )
             pages = self._with_values(pages.flatten(), shape.num_kv_heads, 0)
-            found = self._reaches[key] = Reach(pages, mask.repeat_interleave(shape.num_kv_heads, 0)[:, None])
+            found = self._reaches[key] = Reach(
+                pages, mask.repeat_interleave(shape.num_kv_heads, 0)[:, None]
+            )
         return found
 
-    def prompt_reach(self, segment: PromptSegment, shape: AttentionShape, dtype: torch.dtype) -> Reach:
+    def prompt_reach(
+        self, segment: PromptSegment, shape: AttentionShape, dtype: torch.dtype
+    ) -> Reach:
         key = (id(segment), shape.num_kv_heads, shape.window)
         found = self._reaches.get(key)
         if found is None:
-            first = max(0, segment.start + 1 - shape.window) // self.block_size if shape.window else 0
-            blocks = self._tables[segment.slot, first : -(-(segment.start + segment.count) // self.block_size)].long()
+            first = (
+                max(0, segment.start + 1 - shape.window) // self.block_size if shape.window else 0
+            )
+            blocks = self._tables[
+                segment.slot, first : -(-(segment.start + segment.count) // self.block_size)
+            ].long()
             positions = self.positions[segment.first_row : segment.first_row + segment.count]
             pages = blocks * shape.num_kv_heads + torch.arange(shape.num_kv_heads)[:, None]
             mask = self._mask(positions, first, blocks.shape[0], shape.window, dtype)
-            found = self._reaches[key] = Reach(self._with_values(pages.flatten(), shape.num_kv_heads, 0), mask)
+            found = self._reaches[key] = Reach(
+                self._with_values(pages.flatten(), shape.num_kv_heads, 0), mask
+            )
         return found
 
     def _with_values(self, pages: Tensor, num_kv_heads: int, dim: int) -> Tensor:
         return torch.cat((pages, pages + self._num_blocks * num_kv_heads), dim)
 
-    def _mask(self, positions: Tensor, first_block: int, num_blocks: int, window: int, dtype: torch.dtype) -> Tensor:
+    def _mask(
+        self, positions: Tensor, first_block: int, num_blocks: int, window: int, dtype: torch.dtype
+    ) -> Tensor:
         """[positions, places]."""
-        places = torch.arange(first_block * self.block_size, (first_block + num_blocks) * self.block_size)
+        places = torch.arange(
+            first_block * self.block_size, (first_block + num_blocks) * self.block_size
+        )
         distance = positions[:, None] - places
         hidden = (distance < 0) | (distance >= window) if window else distance < 0
         return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
@@ -103,14 +129,28 @@ class StepLayout:
             return []
         parts: list[list[int]] = []
         for row in sorted(range(len(positions)), key=positions.__getitem__, reverse=True):
-            if parts and max(MAX_PADDING * (positions[row] + 1), ALWAYS_PADDED) > positions[parts[-1][0]]:
+            if (
+                parts
+                and max(MAX_PADDING * (positions[row] + 1), ALWAYS_PADDED) > positions[parts[-1][0]]
+            ):
                 parts[-1].append(row)
             else:
                 parts.append([row])
         if len(parts) == 1:
             count = len(positions)
-            return [SingleGroup(None, self.slots[:count], self.positions[:count], min(positions) + 1, max(positions) + 1)]
-        return [self._part(torch.tensor(part), positions[part[-1]] + 1, positions[part[0]] + 1) for part in parts]
+            return [
+                SingleGroup(
+                    None,
+                    self.slots[:count],
+                    self.positions[:count],
+                    min(positions) + 1,
+                    max(positions) + 1,
+                )
+            ]
+        return [
+            self._part(torch.tensor(part), positions[part[-1]] + 1, positions[part[0]] + 1)
+            for part in parts
+        ]
 
     def _part(self, rows: Tensor, shortest: int, longest: int) -> SingleGroup:
         return SingleGroup(rows, self.slots[rows], self.positions[rows], shortest, longest)

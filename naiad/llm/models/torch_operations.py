@@ -1,4 +1,5 @@
-"""The operations in plain PyTorch: the CPU path, and the reference that the CUDA kernels are checked against."""
+"""The operations in plain PyTorch: the CPU path, and the reference that the CUDA kernels are
+checked against."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def apply_activation(x: Tensor, activation: Activation, is_gated: bool) -> Tenso
 
 
 class Rotation:
-    """The angles of a step's tokens, laid out so that the halves of a head turn in three operations."""
+    """The angles of a step's tokens, laid out so that the halves of a head turn in three
+    operations."""
 
     def __init__(self, cos: Tensor, sin: Tensor, positions: Tensor, dtype: torch.dtype) -> None:
         self._half = cos.shape[1]
@@ -50,7 +52,8 @@ class Rotation:
         self._sin = torch.stack((-sin, sin), dim=1)[:, None].to(dtype)
 
     def turn(self, x: Tensor) -> None:
-        """x [tokens, heads, head_dim]; the first 2 * half values of each head turn, in two halves, where they are."""
+        """x [tokens, heads, head_dim]; the first 2 * half values of each head turn, in two halves,
+        where they are."""
         width = 2 * self._half
         halves = x[..., :width].view(x.shape[0], x.shape[1], 2, self._half)
         crossed = halves.flip(2)
@@ -67,9 +70,13 @@ class TorchOperations:
         self._pages: list[PagedLayer] = []
 
     def embed(self, step: StepInput, table: Tensor, scale: float, cache: KvCache) -> Stream:
-        tokens = torch.where(step.token_ids < 0, self.next_tokens[step.slots.long()], step.token_ids)
+        tokens = torch.where(
+            step.token_ids < 0, self.next_tokens[step.slots.long()], step.token_ids
+        )
         embedded = F.embedding(tokens.long(), table)
-        return Stream(embedded if scale == 1.0 else embedded * torch.tensor(scale, dtype=embedded.dtype))
+        return Stream(
+            embedded if scale == 1.0 else embedded * torch.tensor(scale, dtype=embedded.dtype)
+        )
 
     def norm(self, stream: Stream, norm: Norm) -> Tensor:
         return self.norm_tensor(stream.value, norm)
@@ -97,10 +104,20 @@ class TorchOperations:
     def activate(self, x: Tensor, activation: Activation, is_gated: bool) -> Tensor:
         return apply_activation(x, activation, is_gated)
 
-    def norm_activate(self, stream: Stream, norm: Norm, up: Linear, activation: Activation, is_gated: bool) -> Tensor:
+    def norm_activate(
+        self, stream: Stream, norm: Norm, up: Linear, activation: Activation, is_gated: bool
+    ) -> Tensor:
         return apply_activation(self.norm_linear(stream, norm, up), activation, is_gated)
 
-    def attend(self, qkv: Tensor, layer: LayerWeights, index: int, shape: AttentionShape, step: StepInput, cache: KvCache) -> Tensor:
+    def attend(
+        self,
+        qkv: Tensor,
+        layer: LayerWeights,
+        index: int,
+        shape: AttentionShape,
+        step: StepInput,
+        cache: KvCache,
+    ) -> Tensor:
         """`qkv` is the step's own: queries and keys are turned where they are."""
         heads = qkv.view(qkv.shape[0], -1, shape.head_dim)
         num_turned = shape.num_heads + shape.num_kv_heads
@@ -112,16 +129,27 @@ class TorchOperations:
         if self._rotation is None:
             self._rotation = Rotation(self.cos, self.sin, layout.positions, qkv.dtype)
         self._rotation.turn(heads[:, :num_turned])
-        return self._pages[index].attend(heads[:, : shape.num_heads], heads[:, shape.num_heads :], shape, layout)
+        return self._pages[index].attend(
+            heads[:, : shape.num_heads], heads[:, shape.num_heads :], shape, layout
+        )
 
     def store_and_attend(
-        self, query: Tensor, key: Tensor, value: Tensor, index: int, shape: AttentionShape, step: StepInput, cache: KvCache
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        index: int,
+        shape: AttentionShape,
+        step: StepInput,
+        cache: KvCache,
     ) -> Tensor:
         """For models that rotate on their own: [tokens, heads, head_dim] each."""
         layout = self._lay_out(step, cache)
         return self._pages[index].attend(query, torch.cat((key, value), dim=1), shape, layout)
 
-    def logits(self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float) -> Tensor:
+    def logits(
+        self, stream: Stream, norm: Norm, head: Linear, step: StepInput, softcap: float
+    ) -> Tensor:
         rows = stream.value if step.sample_rows is None else stream.value[step.sample_rows.long()]
         logits = apply_linear(self.norm_tensor(rows, norm), head)
         return torch.tanh(logits / softcap) * softcap if softcap else logits

@@ -1,8 +1,10 @@
-"""Any causal model that transformers knows, run by its own modelling code with our paged attention as its attention function.
+"""Any causal model that transformers knows, run by its own modelling code with our paged attention
+as its attention function.
 
-In:  a checkpoint whose architecture has no fast path. Out: the same interface as Decoder, slower: no merged matrices, no captured graphs.
-A trial run on two tokens finds out what each layer's attention looks like; models that mix tokens elsewhere (state spaces, alibi, encoders)
-are refused there, since a flat batch of many sequences would let them see each other.
+In:  a checkpoint whose architecture has no fast path. Out: the same interface as Decoder, slower:
+     no merged matrices, no captured graphs. A trial run on two tokens finds out what each layer's
+     attention looks like; models that mix tokens elsewhere (state spaces, alibi, encoders) are
+     refused there, since a flat batch of many sequences would let them see each other.
 """
 
 from __future__ import annotations
@@ -29,7 +31,14 @@ ATTENTION_NAME = "naiad_paged"
 
 class PagedAttention(Protocol):
     def store_and_attend(
-        self, query: Tensor, key: Tensor, value: Tensor, index: int, shape: AttentionShape, step: StepInput, cache: KvCache
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        index: int,
+        shape: AttentionShape,
+        step: StepInput,
+        cache: KvCache,
     ) -> Tensor: ...
 
 
@@ -46,11 +55,19 @@ class _Trial:
     def __init__(self) -> None:
         self.layers: dict[int, LayerAttention] = {}
 
-    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]) -> Tensor:
-        self.layers[module.layer_idx] = LayerAttention(query.shape[1], key.shape[1], key.shape[3], value.shape[3])
+    def attend(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]
+    ) -> Tensor:
+        self.layers[module.layer_idx] = LayerAttention(
+            query.shape[1], key.shape[1], key.shape[3], value.shape[3]
+        )
         if not getattr(module, "is_causal", True):
             raise unsupported("the checkpoint's attention is not causal")
-        return torch.zeros((1, query.shape[2], query.shape[1], value.shape[3]), dtype=query.dtype, device=query.device)
+        return torch.zeros(
+            (1, query.shape[2], query.shape[1], value.shape[3]),
+            dtype=query.dtype,
+            device=query.device,
+        )
 
 
 class _Step:
@@ -59,7 +76,9 @@ class _Step:
         self.cache = cache
         self.attention = attention
 
-    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]) -> Tensor:
+    def attend(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]
+    ) -> Tensor:
         index, value_dim = module.layer_idx, value.shape[3]
         width = self.cache.keys[index].shape[3]
         shape = AttentionShape(
@@ -72,14 +91,18 @@ class _Step:
             window=kwargs.get("sliding_window") or 0,
         )
         query, key, value = (_flatten(one, width) for one in (query, key, value))
-        out = self.attention.store_and_attend(query, key, value, index, shape, self.step, self.cache)
+        out = self.attention.store_and_attend(
+            query, key, value, index, shape, self.step, self.cache
+        )
         return out.view(1, -1, shape.num_heads, width)[..., :value_dim]
 
 
 _CURRENT: ContextVar[_Trial | _Step] = ContextVar("current")
 
 
-def _paged_attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any) -> tuple[Tensor, None]:
+def _paged_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
+) -> tuple[Tensor, None]:
     return _CURRENT.get().attend(module, query, key, value, kwargs), None
 
 
@@ -97,7 +120,9 @@ class TransformersModel:
         self._can_pick_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def forward(self, step: StepInput, cache: KvCache) -> Tensor:
-        tokens = torch.where(step.token_ids < 0, self.next_tokens[step.slots.long()], step.token_ids).long()
+        tokens = torch.where(
+            step.token_ids < 0, self.next_tokens[step.slots.long()], step.token_ids
+        ).long()
         rows = None if step.sample_rows is None else step.sample_rows.long()
         token = _CURRENT.set(_Step(step, cache, self.attention))
         try:
@@ -107,11 +132,15 @@ class TransformersModel:
 
     def _logits(self, tokens: Tensor, positions: Tensor, rows: Tensor | None) -> Tensor:
         extra = {"logits_to_keep": rows} if self._can_pick_rows and rows is not None else {}
-        logits: Tensor = self.model(input_ids=tokens[None], position_ids=positions[None], use_cache=False, **extra).logits[0]
+        logits: Tensor = self.model(
+            input_ids=tokens[None], position_ids=positions[None], use_cache=False, **extra
+        ).logits[0]
         return logits if extra or rows is None else logits[rows]
 
 
-def load_transformers_model(path: Path, device: torch.device, dtype: torch.dtype, trust_remote_code: bool) -> tuple[Any, ModelDescription]:
+def load_transformers_model(
+    path: Path, device: torch.device, dtype: torch.dtype, trust_remote_code: bool
+) -> tuple[Any, ModelDescription]:
     transformers.AttentionInterface.register(ATTENTION_NAME, _paged_attention)
     try:
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -123,15 +152,20 @@ def load_transformers_model(path: Path, device: torch.device, dtype: torch.dtype
             local_files_only=True,
         )
     except (ValueError, ImportError, OSError) as error:
-        raise unsupported(f"transformers cannot run checkpoint '{path.name}' with paged attention: {error}") from error
+        raise unsupported(
+            f"transformers cannot run checkpoint '{path.name}' with paged attention: {error}"
+        ) from error
     model = model.to(device).eval()
     layers = _try_out(model, device)
     config = model.config.get_text_config()
     description = ModelDescription(
         vocab_size=model.get_output_embeddings().weight.shape[0],
         max_position_embeddings=getattr(config, "max_position_embeddings", None) or 2048,
-        kv_shapes=[KvShape(layer.num_kv_heads, max(layer.key_dim, layer.value_dim)) for layer in layers],
-        activation_width=12 * config.hidden_size + 4 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size),
+        kv_shapes=[
+            KvShape(layer.num_kv_heads, max(layer.key_dim, layer.value_dim)) for layer in layers
+        ],
+        activation_width=12 * config.hidden_size
+        + 4 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size),
     )
     return model, description
 
@@ -148,5 +182,7 @@ def _try_out(model: Any, device: torch.device) -> list[LayerAttention]:
     num_layers = model.config.get_text_config().num_hidden_layers
     if sorted(trial.layers) != list(range(num_layers)):
         kind = model.config.model_type
-        raise unsupported(f"model_type '{kind}': {len(trial.layers)} of {num_layers} layers attend by transformers' attention interface")
+        raise unsupported(
+            f"model_type '{kind}': {len(trial.layers)} of {num_layers} layers attend by transformers' attention interface"
+        )
     return [trial.layers[index] for index in range(num_layers)]

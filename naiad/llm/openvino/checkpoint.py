@@ -1,4 +1,5 @@
-"""What the OpenVINO engine must know of a checkpoint beforehand: tokenizer, context, how much memory a token takes in its KV cache."""
+"""What the OpenVINO engine must know of a checkpoint beforehand: tokenizer, context, how much
+memory a token takes in its KV cache."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def _read_gguf(path: Path) -> OpenvinoCheckpoint:
     metadata = GgufFile(path).metadata
     architecture = metadata.get("general.architecture")
     if architecture not in GGUF_ARCHITECTURES:
-        raise unsupported(f"'{path.name}' is of architecture '{architecture}', OpenVINO reads {', '.join(GGUF_ARCHITECTURES)}")
+        raise unsupported(
+            f"'{path.name}' is of architecture '{architecture}', OpenVINO reads {', '.join(GGUF_ARCHITECTURES)}"
+        )
 
     def number(key: str, default: int | None = None) -> int:
         value = metadata.get(f"{architecture}.{key}", default)
@@ -55,7 +58,9 @@ def _read_folder(path: Path) -> OpenvinoCheckpoint:
     config: dict[str, Any] = folder.config
     heads = int(config["num_attention_heads"])
     head_dim = int(config.get("head_dim") or config["hidden_size"] // heads)
-    kv_bytes = _kv_bytes(int(config["num_hidden_layers"]), int(config.get("num_key_value_heads") or heads), head_dim)
+    kv_bytes = _kv_bytes(
+        int(config["num_hidden_layers"]), int(config.get("num_key_value_heads") or heads), head_dim
+    )
     return OpenvinoCheckpoint(tokenizer, int(config.get("max_position_embeddings", 4096)), kv_bytes)
 
 

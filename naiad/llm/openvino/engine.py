@@ -1,8 +1,10 @@
-"""OpenVINO GenAI's continuous batching behind the engine's interface: the default without a GPU for GGUF files and OpenVINO IR.
+"""OpenVINO GenAI's continuous batching behind the engine's interface: the default without a GPU for
+GGUF files and OpenVINO IR.
 
-In:  submit(GenerationRequest), cancel(id). Out: step() returns what every completion gained, as naiad.llm.engine does.
-Rule: a parameter that this engine lacks is the request's INVALID_ARG, by its name. Text is made by our own detokenizer and stop strings.
-Import it in a worker only: openvino starts threads.
+In:  submit(GenerationRequest), cancel(id). Out: step() returns what every completion gained, as
+     naiad.llm.engine does.
+Rule: a parameter that this engine lacks is the request's INVALID_ARG, by its name. Text is made by
+      our own detokenizer and stop strings. Import it in a worker only: openvino starts threads.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class OpenvinoEngine:
         """Grammars that broke a step."""
 
     def submit(self, request: GenerationRequest) -> None:
-        """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too many wait already."""
+        """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too
+        many wait already."""
         if request.id in self._sequences:
             raise invalid_arg(f"a request with id '{request.id}' is under way already")
         num_open = sum(map(len, self._sequences.values()))
@@ -93,7 +96,9 @@ class OpenvinoEngine:
             if not sequence.is_finished:
                 if sequence.handle is not None:
                     sequence.handle.cancel()
-                self._finish(sequence, TokenOutput(request_id, sequence.index, []), FinishReason.CANCELLED)
+                self._finish(
+                    sequence, TokenOutput(request_id, sequence.index, []), FinishReason.CANCELLED
+                )
 
     @property
     def has_work(self) -> bool:
@@ -104,7 +109,8 @@ class OpenvinoEngine:
         return False
 
     def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
-        """Computes here, so there is no launch to tell of. Raises what a step without new grammars in it failed with."""
+        """Computes here, so there is no launch to tell of. Raises what a step without new grammars
+        in it failed with."""
         if self._pipeline.has_non_finished_requests():
             try:
                 self._pipeline.step()
@@ -120,27 +126,43 @@ class OpenvinoEngine:
         return outputs
 
     def _come_back(self, error: RuntimeError) -> None:
-        """A pipeline whose step failed fails for ever. The one after it takes up all but those that may have been the cause.
+        """A pipeline whose step failed fails for ever. The one after it takes up all but those that
+        may have been the cause.
 
-        OpenVINO reads a grammar when its request is to get the first token, so the new ones are the suspects. What has tokens goes on
-        after them, with its random stream and its penalties begun anew; a grammar cannot be taken up in its middle.
+        OpenVINO reads a grammar when its request is to get the first token, so the new ones are the
+        suspects. What has tokens goes on after them, with its random stream and its penalties begun
+        anew; a grammar cannot be taken up in its middle.
         """
-        alive = [sequence for sequences in self._sequences.values() for sequence in sequences if not sequence.is_finished]
-        suspects = [sequence for sequence in alive if sequence.grammar is not None and not sequence.tokens]
+        alive = [
+            sequence
+            for sequences in self._sequences.values()
+            for sequence in sequences
+            if not sequence.is_finished
+        ]
+        suspects = [
+            sequence for sequence in alive if sequence.grammar is not None and not sequence.tokens
+        ]
         for sequence in alive:
             sequence.handle = None
         self._pipeline = None  # before there are two in memory
         self._pipeline = self._reopen()
         if not suspects:
             raise error
-        self._harmful.update(sequence.grammar for sequence in suspects if sequence.grammar is not None)
+        self._harmful.update(
+            sequence.grammar for sequence in suspects if sequence.grammar is not None
+        )
         for sequence in alive:
             output = TokenOutput(sequence.request.id, sequence.index, [])
             if sequence in suspects:
-                output.error = internal(f"OpenVINO could not use the grammar of the request: {_last_line(error)}")
+                output.error = internal(
+                    f"OpenVINO could not use the grammar of the request: {_last_line(error)}"
+                )
                 self._finish(sequence, output, FinishReason.ERROR)
             elif sequence.grammar is not None:
-                output.error = unavailable("the engine had to be opened again, and a grammar cannot be taken up in its middle", 1)
+                output.error = unavailable(
+                    "the engine had to be opened again, and a grammar cannot be taken up in its middle",
+                    1,
+                )
                 self._finish(sequence, output, FinishReason.ERROR)
             else:
                 self._add(sequence, sequence.go_on())
@@ -149,7 +171,8 @@ class OpenvinoEngine:
         metrics = self._pipeline.get_metrics()
         num_open = sum(map(len, self._sequences.values()))
         num_running = min(num_open, self.settings.max_num_seqs)
-        usage = metrics.cache_usage / 100 if num_open else 0.0  # its last reading stays when nothing runs
+        # its last reading stays when nothing runs
+        usage = metrics.cache_usage / 100 if num_open else 0.0
         return EngineLoad(num_running, num_open - num_running, usage, 0, 0, 0)
 
     def _read(self, sequence: OpenvinoSequence, now_ns: int) -> None:
@@ -162,33 +185,50 @@ class OpenvinoEngine:
             self._end_unread(sequence)
 
     def _end_unread(self, sequence: OpenvinoSequence) -> None:
-        """Finished without a last token: a prompt that fits no free memory is ignored by the pipeline."""
+        """Finished without a last token: a prompt that fits no free memory is ignored by the
+        pipeline."""
         output = TokenOutput(sequence.request.id, sequence.index, [])
         if sequence.num_tokens:
             self._finish(sequence, output, FinishReason.LENGTH)
             return
-        output.error = internal("OpenVINO ended the request without an answer: the KV cache is too small for it")
+        output.error = internal(
+            "OpenVINO ended the request without an answer: the KV cache is too small for it"
+        )
         self._finish(sequence, output, FinishReason.ERROR)
 
     def _append(self, sequence: OpenvinoSequence, gained: Any, now_ns: int) -> None:
         tokens, reason = list(gained.generated_ids), gained.finish_reason
-        output = TokenOutput(sequence.request.id, sequence.index, tokens, num_prompt_tokens=len(sequence.prompt))
+        output = TokenOutput(
+            sequence.request.id, sequence.index, tokens, num_prompt_tokens=len(sequence.prompt)
+        )
         if sequence.request.parameters.logprobs is not None:
             count = sequence.request.parameters.logprobs
             pairs = zip(tokens, gained.generated_log_probs, strict=True)
-            output.logprobs = [TokenLogprobs(token, value, [(token, value)][:count]) for token, value in pairs]
+            output.logprobs = [
+                TokenLogprobs(token, value, [(token, value)][:count]) for token, value in pairs
+            ]
         for token in tokens:
             self._count_token(sequence, token, now_ns)
-            is_end = token in sequence.end_token_ids and sequence.num_tokens > sequence.request.parameters.min_tokens
+            is_end = (
+                token in sequence.end_token_ids
+                and sequence.num_tokens > sequence.request.parameters.min_tokens
+            )
             if not is_end and sequence.text is not None:
-                output.text += sequence.text.append(token, sequence.num_tokens >= sequence.request.parameters.min_tokens)
+                output.text += sequence.text.append(
+                    token, sequence.num_tokens >= sequence.request.parameters.min_tokens
+                )
                 if sequence.text.matched_stop is not None:
                     sequence.handle.stop()
                     self._finish(sequence, output, FinishReason.STOP, sequence.text.matched_stop)
                     return
         if reason == openvino_genai.GenerationFinishReason.STOP:
             last = tokens[-1] if tokens else None
-            self._finish(sequence, output, FinishReason.STOP, last if last in sequence.request.parameters.stop_token_ids else None)
+            self._finish(
+                sequence,
+                output,
+                FinishReason.STOP,
+                last if last in sequence.request.parameters.stop_token_ids else None,
+            )
         elif reason == openvino_genai.GenerationFinishReason.LENGTH:
             self._finish(sequence, output, FinishReason.LENGTH)
         elif tokens:
@@ -204,8 +244,18 @@ class OpenvinoEngine:
             self.statistics.inter_token_s.observe((now_ns - sequence.last_token_ns) / 1e9)
         sequence.last_token_ns = now_ns
 
-    def _finish(self, sequence: OpenvinoSequence, output: TokenOutput, reason: FinishReason, stop: int | str | None = None) -> None:
-        if sequence.text is not None and sequence.text.matched_stop is None and reason in (FinishReason.STOP, FinishReason.LENGTH):
+    def _finish(
+        self,
+        sequence: OpenvinoSequence,
+        output: TokenOutput,
+        reason: FinishReason,
+        stop: int | str | None = None,
+    ) -> None:
+        if (
+            sequence.text is not None
+            and sequence.text.matched_stop is None
+            and reason in (FinishReason.STOP, FinishReason.LENGTH)
+        ):
             output.text += sequence.text.finish()
             if sequence.text.matched_stop is not None:
                 reason, stop = FinishReason.STOP, sequence.text.matched_stop
@@ -232,7 +282,9 @@ def open_openvino(path: Path, settings: EngineSettings, num_threads: int) -> Ope
     """`path`: a GGUF file, or a folder with openvino_model.xml. Raises NaiadError."""
     settings.check()
     checkpoint = read_checkpoint(path)
-    num_kv_blocks = settings.num_kv_blocks or _num_blocks(checkpoint, settings.kv_cache_bytes or DEFAULT_KV_BYTES)
+    num_kv_blocks = settings.num_kv_blocks or _num_blocks(
+        checkpoint, settings.kv_cache_bytes or DEFAULT_KV_BYTES
+    )
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = 0
     scheduler.num_kv_blocks = num_kv_blocks
@@ -243,15 +295,22 @@ def open_openvino(path: Path, settings: EngineSettings, num_threads: int) -> Ope
 
     def open_pipeline() -> Any:
         try:
-            pipeline = openvino_genai.ContinuousBatchingPipeline(str(path), scheduler, "CPU", {"INFERENCE_NUM_THREADS": num_threads})
+            pipeline = openvino_genai.ContinuousBatchingPipeline(
+                str(path), scheduler, "CPU", {"INFERENCE_NUM_THREADS": num_threads}
+            )
         except Exception as error:  # its reader of GGUF raises whatever it stumbles over
             raise invalid_arg(f"OpenVINO cannot open '{path.name}': {_last_line(error)}") from None
         _warm_up(pipeline)
         return pipeline
 
-    wanted = min(settings.max_model_len or checkpoint.max_position_embeddings, checkpoint.max_position_embeddings)
+    wanted = min(
+        settings.max_model_len or checkpoint.max_position_embeddings,
+        checkpoint.max_position_embeddings,
+    )
     max_model_len = min(wanted, (num_kv_blocks - 1) * BLOCK_SIZE)
-    return OpenvinoEngine(open_pipeline(), checkpoint.tokenizer, max_model_len, num_kv_blocks, settings, open_pipeline)
+    return OpenvinoEngine(
+        open_pipeline(), checkpoint.tokenizer, max_model_len, num_kv_blocks, settings, open_pipeline
+    )
 
 
 def _warm_up(pipeline: Any) -> None:
@@ -265,6 +324,7 @@ def _warm_up(pipeline: Any) -> None:
 
 
 def _num_blocks(checkpoint: OpenvinoCheckpoint, num_bytes: int) -> int:
-    """Never more than 256 whole contexts: small models would reserve memory that nothing can fill."""
+    """Never more than 256 whole contexts: small models would reserve memory that nothing can
+    fill."""
     most = 256 * checkpoint.max_position_embeddings // BLOCK_SIZE
     return max(16, min(most, num_bytes // (checkpoint.kv_bytes_per_token * BLOCK_SIZE)))

@@ -1,6 +1,7 @@
 """One completion on the OpenVINO engine: its prompt, OpenVINO's configuration of it, its text.
 
-In:  a GenerationRequest. Out: OpenvinoSequence, one per completion; what OpenVINO's continuous batching lacks is refused here, by name.
+In:  a GenerationRequest. Out: OpenvinoSequence, one per completion; what OpenVINO's continuous
+     batching lacks is refused here, by name.
 """
 
 from __future__ import annotations
@@ -58,13 +59,18 @@ class OpenvinoSequence:
         return self.request.grammar.text if isinstance(self.request.grammar, EbnfGrammar) else None
 
     def go_on(self) -> list[int]:
-        """The prompt with which it can be taken up again by a pipeline that knows nothing of it: everything up to now."""
+        """The prompt with which it can be taken up again by a pipeline that knows nothing of it:
+        everything up to now."""
         self.config.max_new_tokens = self.max_tokens - len(self.tokens)
-        self.config.min_new_tokens = max(0, min(self.request.parameters.min_tokens, self.max_tokens) - len(self.tokens))
+        self.config.min_new_tokens = max(
+            0, min(self.request.parameters.min_tokens, self.max_tokens) - len(self.tokens)
+        )
         return [*self.prompt, *self.tokens]
 
 
-def build_sequences(request: GenerationRequest, tokenizer: Tokenizer, max_model_len: int, source: random.Random) -> list[OpenvinoSequence]:
+def build_sequences(
+    request: GenerationRequest, tokenizer: Tokenizer, max_model_len: int, source: random.Random
+) -> list[OpenvinoSequence]:
     """Raises NaiadError."""
     parameters = request.parameters
     parameters.check(tokenizer.vocab_size)
@@ -73,16 +79,25 @@ def build_sequences(request: GenerationRequest, tokenizer: Tokenizer, max_model_
     _check_prompt(prompt, tokenizer.vocab_size, max_model_len)
     room = max_model_len - len(prompt)
     max_tokens = room if parameters.max_tokens is None else min(room, parameters.max_tokens)
-    is_free = parameters.ignore_eos and request.grammar is None  # a grammar that is at its end allows nothing else
-    ends = frozenset(parameters.stop_token_ids) | frozenset(() if is_free else tokenizer.eos_token_ids)
+    # a grammar that is at its end allows nothing else
+    is_free = parameters.ignore_eos and request.grammar is None
+    ends = frozenset(parameters.stop_token_ids) | frozenset(
+        () if is_free else tokenizer.eos_token_ids
+    )
     _check_grammar(request, ends)
     seed = source.getrandbits(62) if parameters.seed is None else parameters.seed
     sequences = []
     for index in range(parameters.n):
         config = _config(parameters, max_tokens, ends, (seed + index) & MAX_SEED)
         if isinstance(request.grammar, EbnfGrammar):
-            config.structured_output_config = openvino_genai.StructuredOutputConfig(grammar=request.grammar.text)
-        sequences.append(OpenvinoSequence(request, index, prompt, config, ends, _text(request, tokenizer, prompt)))
+            config.structured_output_config = openvino_genai.StructuredOutputConfig(
+                grammar=request.grammar.text
+            )
+        sequences.append(
+            OpenvinoSequence(
+                request, index, prompt, config, ends, _text(request, tokenizer, prompt)
+            )
+        )
     return sequences
 
 
@@ -107,9 +122,13 @@ def _check_grammar(request: GenerationRequest, ends: frozenset[int]) -> None:
     if not isinstance(request.grammar, EbnfGrammar):
         raise invalid_arg("the openvino engine takes no compiled grammar, expected its text")
     if request.parameters.min_tokens:
-        raise invalid_arg("min_tokens cannot be kept beside a grammar, which ends the answer itself")
+        raise invalid_arg(
+            "min_tokens cannot be kept beside a grammar, which ends the answer itself"
+        )
     if not ends:
-        raise invalid_arg("the model has no end-of-sequence token, without which a grammar cannot end an answer on the openvino engine")
+        raise invalid_arg(
+            "the model has no end-of-sequence token, without which a grammar cannot end an answer on the openvino engine"
+        )
 
 
 def _check_prompt(prompt: list[int], vocab_size: int, max_model_len: int) -> None:
@@ -119,15 +138,20 @@ def _check_prompt(prompt: list[int], vocab_size: int, max_model_len: int) -> Non
     if wrong is not None:
         raise invalid_arg(f"the prompt holds token {wrong}, expected 0 to {vocab_size - 1}")
     if len(prompt) >= max_model_len:
-        raise invalid_arg(f"the prompt has {len(prompt)} tokens, the model's context is {max_model_len} for prompt and output together")
+        raise invalid_arg(
+            f"the prompt has {len(prompt)} tokens, the model's context is {max_model_len} for prompt and output together"
+        )
 
 
-def _config(parameters: SamplingParameters, max_tokens: int, ends: frozenset[int], seed: int) -> Any:
+def _config(
+    parameters: SamplingParameters, max_tokens: int, ends: frozenset[int], seed: int
+) -> Any:
     config = openvino_genai.GenerationConfig()
     config.apply_chat_template = False
     config.max_new_tokens = max_tokens
     config.min_new_tokens = min(parameters.min_tokens, max_tokens)
-    # OpenVINO's ignore_eos also ignores stop tokens, and an eos that is not set becomes the checkpoint's: so one of ours stands for it.
+    # OpenVINO's ignore_eos also ignores stop tokens, and an eos that is not set becomes the
+    # checkpoint's: so one of ours stands for it.
     config.ignore_eos = not ends
     if ends:
         config.set_eos_token_id(min(ends))
@@ -147,11 +171,15 @@ def _config(parameters: SamplingParameters, max_tokens: int, ends: frozenset[int
     return config
 
 
-def _text(request: GenerationRequest, tokenizer: Tokenizer, prompt: list[int]) -> CompletionText | None:
+def _text(
+    request: GenerationRequest, tokenizer: Tokenizer, prompt: list[int]
+) -> CompletionText | None:
     parameters = request.parameters
     if not request.should_detokenize:
         if parameters.stop:
             raise invalid_arg("stop strings need should_detokenize")
         return None
     detokenizer = build_detokenizer(tokenizer, prompt, parameters.skip_special_tokens)
-    return CompletionText(detokenizer, StopStrings(parameters.stop, parameters.include_stop_str_in_output))
+    return CompletionText(
+        detokenizer, StopStrings(parameters.stop, parameters.include_stop_str_in_output)
+    )

@@ -1,6 +1,8 @@
-"""An engine around a model whose weights are on the device: KV cache, tables, sampler, graphs. Everything is allocated before it returns.
+"""An engine around a model whose weights are on the device: KV cache, tables, sampler, graphs.
+Everything is allocated before it returns.
 
-Two ways in: `build_engine` for the decoder families, `build_transformers_engine` for all others. load.py gets the weights there.
+Two ways in: `build_engine` for the decoder families, `build_transformers_engine` for all others.
+load.py gets the weights there.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def build_engine(
     settings: EngineSettings,
     is_half_enough: bool = False,
 ) -> Engine:
-    """On a CPU the weights are packed where they are; `is_half_enough` lets their matrices be kept in float16."""
+    """On a CPU the weights are packed where they are; `is_half_enough` lets their matrices be kept
+    in float16."""
     device = weights.embedding.device
 
     def make_decoder(table: SlotTable, max_model_len: int, planner: ChunkPlanner | None) -> Decoder:
@@ -60,25 +63,52 @@ def build_engine(
 
         return Decoder(config, weights, cuda_parts.build_operations(cos, sin, table, planner))
 
-    return _assemble(describe(config), make_decoder, device, weights.embedding.dtype, tokenizer, eos_token_ids, settings)
+    return _assemble(
+        describe(config),
+        make_decoder,
+        device,
+        weights.embedding.dtype,
+        tokenizer,
+        eos_token_ids,
+        settings,
+    )
 
 
 def build_transformers_engine(
-    model: Any, description: ModelDescription, tokenizer: Tokenizer | None, eos_token_ids: list[int], settings: EngineSettings
+    model: Any,
+    description: ModelDescription,
+    tokenizer: Tokenizer | None,
+    eos_token_ids: list[int],
+    settings: EngineSettings,
 ) -> Engine:
-    from naiad.llm.models.transformers_model import TransformersModel  # transformers takes seconds to import
+    # transformers takes seconds to import
+    from naiad.llm.models.transformers_model import TransformersModel
 
     parameter = next(model.parameters())
 
-    def make_model(table: SlotTable, max_model_len: int, planner: ChunkPlanner | None) -> TransformersModel:
+    def make_model(
+        table: SlotTable, max_model_len: int, planner: ChunkPlanner | None
+    ) -> TransformersModel:
         if planner is None:
             none = torch.empty((max_model_len, 0))
-            return TransformersModel(model, TorchOperations(none, none, table.next_tokens), table.next_tokens)
+            return TransformersModel(
+                model, TorchOperations(none, none, table.next_tokens), table.next_tokens
+            )
         from naiad.llm.start import cuda_parts  # triton is there only with torch's CUDA builds
 
-        return TransformersModel(model, cuda_parts.build_attention(table, planner), table.next_tokens)
+        return TransformersModel(
+            model, cuda_parts.build_attention(table, planner), table.next_tokens
+        )
 
-    return _assemble(description, make_model, parameter.device, parameter.dtype, tokenizer, eos_token_ids, settings)
+    return _assemble(
+        description,
+        make_model,
+        parameter.device,
+        parameter.dtype,
+        tokenizer,
+        eos_token_ids,
+        settings,
+    )
 
 
 def _assemble(
@@ -91,31 +121,66 @@ def _assemble(
     settings: EngineSettings,
 ) -> Engine:
     is_gpu = device.type == "cuda"
-    num_tokens = settings.max_num_batched_tokens or (DEFAULT_GPU_TOKENS if is_gpu else DEFAULT_CPU_TOKENS)
+    num_tokens = settings.max_num_batched_tokens or (
+        DEFAULT_GPU_TOKENS if is_gpu else DEFAULT_CPU_TOKENS
+    )
     table = SlotTable(settings.max_num_seqs, description.vocab_size, device)
     num_blocks = num_kv_blocks(description, settings, num_tokens, device, dtype)
-    wanted_len = min(settings.max_model_len or description.max_position_embeddings, description.max_position_embeddings)
+    wanted_len = min(
+        settings.max_model_len or description.max_position_embeddings,
+        description.max_position_embeddings,
+    )
     # A sequence that may grow beyond the whole cache could never finish.
     max_model_len = min(wanted_len, (num_blocks - 1) * settings.block_size)
-    cache = allocate_kv_cache(description, num_blocks, settings.block_size, settings.max_num_seqs, max_model_len, device, dtype)
+    cache = allocate_kv_cache(
+        description,
+        num_blocks,
+        settings.block_size,
+        settings.max_num_seqs,
+        max_model_len,
+        device,
+        dtype,
+    )
     if is_gpu or settings.use_triton_interpreter:
         from naiad.llm.start import cuda_parts  # triton is there only with torch's CUDA builds
-        from naiad.llm.step import cuda_graphs, prompt_graphs  # triton is there only with torch's CUDA builds
+
+        # triton is there only with torch's CUDA builds
+        from naiad.llm.step import cuda_graphs, prompt_graphs
 
         planner = cuda_parts.build_planner(description.kv_shapes[0].num_kv_heads, device)
         model = make_model(table, max_model_len, planner)
-        captured = model if is_gpu and settings.use_cuda_graphs and isinstance(model, Decoder) else None
-        sizes = prompt_graphs.prompt_ladder(num_tokens, captured.weights.num_bytes() // dtype.itemsize) if captured is not None else ()
-        stager = StepStager(num_tokens, settings.max_num_seqs, planner, device, max(sizes, default=0))
+        captured = (
+            model if is_gpu and settings.use_cuda_graphs and isinstance(model, Decoder) else None
+        )
+        sizes = (
+            prompt_graphs.prompt_ladder(num_tokens, captured.weights.num_bytes() // dtype.itemsize)
+            if captured is not None
+            else ()
+        )
+        stager = StepStager(
+            num_tokens, settings.max_num_seqs, planner, device, max(sizes, default=0)
+        )
         runner = Runner(model, cache, table, cuda_parts.build_sampler(table), stager)
         if captured is not None:
-            single = cuda_graphs.GraphLadder(captured, runner.sampler, cache, stager, ladder(settings.max_num_seqs))
-            runner.graphs = [single, prompt_graphs.PromptGraphs(captured, runner.sampler, cache, stager, sizes, single.pool)]
+            single = cuda_graphs.GraphLadder(
+                captured, runner.sampler, cache, stager, ladder(settings.max_num_seqs)
+            )
+            runner.graphs = [
+                single,
+                prompt_graphs.PromptGraphs(
+                    captured, runner.sampler, cache, stager, sizes, single.pool
+                ),
+            ]
     else:
         stager = StepStager(num_tokens, settings.max_num_seqs, None, device)
-        runner = Runner(make_model(table, max_model_len, None), cache, table, TorchSampler(table), stager)
+        runner = Runner(
+            make_model(table, max_model_len, None), cache, table, TorchSampler(table), stager
+        )
     scheduler = TokenScheduler(
-        BlockPool(num_blocks, settings.block_size), settings.max_num_seqs, num_tokens, settings.enable_prefix_caching
+        BlockPool(num_blocks, settings.block_size),
+        settings.max_num_seqs,
+        num_tokens,
+        settings.enable_prefix_caching,
     )
     builder = SequenceBuilder(tokenizer, description.vocab_size, eos_token_ids, max_model_len)
     is_asynchronous = is_gpu if settings.is_asynchronous is None else settings.is_asynchronous

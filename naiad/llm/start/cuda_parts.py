@@ -1,6 +1,8 @@
-"""What an engine on a GPU is made of, instead of the PyTorch parts: operations, attention and sampler in Triton, chunk planner.
+"""What an engine on a GPU is made of, instead of the PyTorch parts: operations, attention and
+sampler in Triton, chunk planner.
 
-Imported only where it is used: it needs triton, which comes with torch's CUDA builds. Runs in Triton's interpreter too, for tests.
+Imported only where it is used: it needs triton, which comes with torch's CUDA builds. Runs in
+Triton's interpreter too, for tests.
 """
 
 from __future__ import annotations
@@ -27,8 +29,16 @@ def build_attention(table: SlotTable, planner: ChunkPlanner) -> TritonPagedAtten
     return TritonPagedAttention(max_rows, planner.max_chunks(max_rows), table.device)
 
 
-def build_operations(cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner) -> TritonOperations:
-    return TritonOperations(cos, sin, table.next_tokens, build_attention(table, planner), GemmPlan(_num_sms(table.device)))
+def build_operations(
+    cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner
+) -> TritonOperations:
+    return TritonOperations(
+        cos,
+        sin,
+        table.next_tokens,
+        build_attention(table, planner),
+        GemmPlan(_num_sms(table.device)),
+    )
 
 
 def build_sampler(table: SlotTable) -> TritonSampler:

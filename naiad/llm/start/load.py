@@ -1,6 +1,7 @@
 """From a checkpoint on disk to an engine that is ready.
 
-In:  a Hugging Face folder or a GGUF file, and EngineSettings. Out: an Engine. Weights go straight to the device.
+In:  a Hugging Face folder or a GGUF file, and EngineSettings. Out: an Engine. Weights go straight
+     to the device.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from naiad.llm.start.kernel_key import computed_meanwhile
 from naiad.llm.text.chat_template import ChatTemplate, read_chat_template
 
 
-def load_engine(path: Path, settings: EngineSettings | None = None, progress: Progress | None = None) -> Engine:
+def load_engine(
+    path: Path, settings: EngineSettings | None = None, progress: Progress | None = None
+) -> Engine:
     settings = settings or EngineSettings()
     settings.check()
     if not path.exists():
@@ -36,8 +39,14 @@ def load_engine(path: Path, settings: EngineSettings | None = None, progress: Pr
     template = read_chat_template(path)
     family = find_family(folder.config["model_type"])
     if family is None and settings.load_format == "dummy":
-        raise invalid_arg(f"load_format is 'dummy', which models of type '{folder.config['model_type']}' cannot have")
-    engine = _load_with_transformers(folder, settings) if family is None else _load_family(folder, family, settings, progress)
+        raise invalid_arg(
+            f"load_format is 'dummy', which models of type '{folder.config['model_type']}' cannot have"
+        )
+    engine = (
+        _load_with_transformers(folder, settings)
+        if family is None
+        else _load_family(folder, family, settings, progress)
+    )
     engine.chat_template = template
     return engine
 
@@ -53,14 +62,18 @@ def choose_device(settings: EngineSettings) -> torch.device:
         raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda":
         if (device.index or 0) >= torch.cuda.device_count():
-            raise invalid_arg(f"device is '{name}', but torch sees {torch.cuda.device_count()} GPUs")
+            raise invalid_arg(
+                f"device is '{name}', but torch sees {torch.cuda.device_count()} GPUs"
+            )
         torch.cuda.set_device(device.index or 0)
     elif device.type != "cpu":
         raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N")
     return device
 
 
-def choose_dtype(settings: EngineSettings, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
+def choose_dtype(
+    settings: EngineSettings, checkpoint_dtype: str, device: torch.device
+) -> torch.dtype:
     name = settings.dtype
     if name == "auto":
         name = "float32" if device.type == "cpu" else checkpoint_dtype
@@ -68,7 +81,9 @@ def choose_dtype(settings: EngineSettings, checkpoint_dtype: str, device: torch.
     return dtype
 
 
-def _load_family(folder: CheckpointFolder, family: Family, settings: EngineSettings, progress: Progress | None) -> Engine:
+def _load_family(
+    folder: CheckpointFolder, family: Family, settings: EngineSettings, progress: Progress | None
+) -> Engine:
     config = family.read_config(folder.config)
     device = choose_device(settings)
     dtype = choose_dtype(settings, config.dtype, device)
@@ -76,20 +91,34 @@ def _load_family(folder: CheckpointFolder, family: Family, settings: EngineSetti
         if settings.load_format == "dummy":
             weights = random_weights(config, device, dtype)
         else:
-            weights = load_weights(config, family, _open_tensors(folder.path, device, settings), device, dtype, progress)
+            weights = load_weights(
+                config,
+                family,
+                _open_tensors(folder.path, device, settings),
+                device,
+                dtype,
+                progress,
+            )
     is_half_enough = settings.dtype == "auto" and config.dtype != "float32"
-    return build_engine(config, weights, read_tokenizer(folder), folder.eos_token_ids, settings, is_half_enough)
+    return build_engine(
+        config, weights, read_tokenizer(folder), folder.eos_token_ids, settings, is_half_enough
+    )
 
 
 def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) -> Engine:
-    from naiad.llm.models.transformers_model import load_transformers_model  # transformers takes seconds to import
+    # transformers takes seconds to import
+    from naiad.llm.models.transformers_model import load_transformers_model
 
     device = choose_device(settings)
     checkpoint_dtype = folder.config.get("dtype") or folder.config.get("torch_dtype") or "float32"
     dtype = choose_dtype(settings, checkpoint_dtype, device)
     with computed_meanwhile(device):
-        model, description = load_transformers_model(folder.path, device, dtype, settings.trust_remote_code)
-    return build_transformers_engine(model, description, read_tokenizer(folder), folder.eos_token_ids, settings)
+        model, description = load_transformers_model(
+            folder.path, device, dtype, settings.trust_remote_code
+        )
+    return build_transformers_engine(
+        model, description, read_tokenizer(folder), folder.eos_token_ids, settings
+    )
 
 
 def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) -> Engine:
@@ -99,9 +128,16 @@ def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) 
     device = choose_device(settings)
     dtype = choose_dtype(settings, "bfloat16", device)
     with computed_meanwhile(device):
-        weights = load_weights(checkpoint.config, checkpoint.family, checkpoint.source, device, dtype, progress)
-    tokenizer, is_half_enough = checkpoint.tokenizer, settings.dtype == "auto" and not checkpoint.source.is_wide
-    engine = build_engine(checkpoint.config, weights, tokenizer, tokenizer.eos_token_ids, settings, is_half_enough)
+        weights = load_weights(
+            checkpoint.config, checkpoint.family, checkpoint.source, device, dtype, progress
+        )
+    tokenizer, is_half_enough = (
+        checkpoint.tokenizer,
+        settings.dtype == "auto" and not checkpoint.source.is_wide,
+    )
+    engine = build_engine(
+        checkpoint.config, weights, tokenizer, tokenizer.eos_token_ids, settings, is_half_enough
+    )
     if checkpoint.chat_template is not None:
         engine.chat_template = ChatTemplate(checkpoint.chat_template, checkpoint.special_tokens)
     return engine
@@ -112,5 +148,7 @@ def _open_tensors(folder: Path, device: torch.device, settings: EngineSettings) 
     if has_safetensors or not any(folder.glob("pytorch_model*.bin")):
         return SafetensorsSource(folder, device)
     if not settings.allow_pickle:
-        raise invalid_arg(f"checkpoint '{folder.name}' has pickled weights only; allow_pickle loads them, expected safetensors")
+        raise invalid_arg(
+            f"checkpoint '{folder.name}' has pickled weights only; allow_pickle loads them, expected safetensors"
+        )
     return PickleSource(folder)

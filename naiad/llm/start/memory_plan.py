@@ -1,6 +1,8 @@
-"""How many KV blocks an engine gets: counted, from an absolute size, or from what the device has left after a trial of the largest step.
+"""How many KV blocks an engine gets: counted, from an absolute size, or from what the device has
+left after a trial of the largest step.
 
-Rule: the trial runs before the cache exists, so what it leaves is what the cache may take; the settings say how much of that.
+Rule: the trial runs before the cache exists, so what it leaves is what the cache may take; the
+      settings say how much of that.
 """
 
 from __future__ import annotations
@@ -18,13 +20,20 @@ GRAPH_BYTES = 1 << 30
 """Left for what captured graphs use in turn, library workspaces and fragmentation."""
 
 
-def activation_bytes(description: ModelDescription, num_tokens: int, max_num_seqs: int, dtype: torch.dtype) -> int:
-    """The largest step: its widest projections are alive at once; logits of all sequences, once as they are and once widened."""
-    return num_tokens * description.activation_width * dtype.itemsize + max_num_seqs * description.vocab_size * (dtype.itemsize + 4)
+def activation_bytes(
+    description: ModelDescription, num_tokens: int, max_num_seqs: int, dtype: torch.dtype
+) -> int:
+    """The largest step: its widest projections are alive at once; logits of all sequences, once as
+    they are and once widened."""
+    return (
+        num_tokens * description.activation_width * dtype.itemsize
+        + max_num_seqs * description.vocab_size * (dtype.itemsize + 4)
+    )
 
 
 def graph_bytes(description: ModelDescription, settings: EngineSettings, dtype: torch.dtype) -> int:
-    """What is captured keeps its logits, a size beside the other: gigabytes where vocabulary and batch are large."""
+    """What is captured keeps its logits, a size beside the other: gigabytes where vocabulary and
+    batch are large."""
     if not description.is_captured or not settings.use_cuda_graphs:
         return GRAPH_BYTES
     logit_bytes = 4 if description.has_wide_logits else dtype.itemsize
@@ -32,25 +41,45 @@ def graph_bytes(description: ModelDescription, settings: EngineSettings, dtype: 
 
 
 def num_kv_blocks(
-    description: ModelDescription, settings: EngineSettings, num_tokens: int, device: torch.device, dtype: torch.dtype
+    description: ModelDescription,
+    settings: EngineSettings,
+    num_tokens: int,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> int:
     """With the one that padding uses. Called after the weights are on the device."""
     if settings.num_kv_blocks is not None:
         return settings.num_kv_blocks + 1
     num_bytes = settings.kv_cache_bytes
     if num_bytes is None:
-        num_bytes = DEFAULT_CPU_BYTES if device.type == "cpu" else _free_bytes(description, settings, num_tokens, device, dtype)
-    wanted = settings.max_num_seqs * -(-(settings.max_model_len or description.max_position_embeddings) // settings.block_size)
+        num_bytes = (
+            DEFAULT_CPU_BYTES
+            if device.type == "cpu"
+            else _free_bytes(description, settings, num_tokens, device, dtype)
+        )
+    wanted = settings.max_num_seqs * -(
+        -(settings.max_model_len or description.max_position_embeddings) // settings.block_size
+    )
     count = min(num_bytes // block_bytes(description, settings.block_size, dtype), wanted + 1)
     if count < 2:
-        raise unavailable(f"{max(0, num_bytes)} bytes are left for the KV cache, which is not enough for one block")
+        raise unavailable(
+            f"{max(0, num_bytes)} bytes are left for the KV cache, which is not enough for one block"
+        )
     return count
 
 
-def _free_bytes(description: ModelDescription, settings: EngineSettings, num_tokens: int, device: torch.device, dtype: torch.dtype) -> int:
+def _free_bytes(
+    description: ModelDescription,
+    settings: EngineSettings,
+    num_tokens: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> int:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    reserve = graph_bytes(description, settings, dtype) + activation_bytes(description, num_tokens, settings.max_num_seqs, dtype)
+    reserve = graph_bytes(description, settings, dtype) + activation_bytes(
+        description, num_tokens, settings.max_num_seqs, dtype
+    )
     if settings.kv_cache_free_gpu_mem_fraction is not None:
         return int((free - reserve) * settings.kv_cache_free_gpu_mem_fraction)
     return int(free - total * (1.0 - settings.gpu_memory_utilization)) - reserve

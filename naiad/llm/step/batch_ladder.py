@@ -1,4 +1,5 @@
-"""Batch sizes of which steps of one-token rows are captured (cuda_graphs.py), and what the graphs keep of the device's memory.
+"""Batch sizes of which steps of one-token rows are captured (cuda_graphs.py), and what the graphs
+keep of the device's memory.
 
 Free of CUDA: the memory is planned (memory_plan.py) before there is a graph.
 """
@@ -6,7 +7,8 @@ Free of CUDA: the memory is planned (memory_plan.py) before there is a graph.
 from __future__ import annotations
 
 MAX_ROWS_ONE_WAY = 80
-"""With more rows, how long they are decides about the decode attention's tile, so there are two graphs."""
+"""With more rows, how long they are decides about the decode attention's tile, so there are two
+graphs."""
 
 
 def ladder(max_num_seqs: int) -> list[int]:

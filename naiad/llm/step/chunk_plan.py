@@ -1,7 +1,10 @@
-"""How the KV of one-token rows is cut into chunks, so that the attention kernel's programs are enough and alike.
+"""How the KV of one-token rows is cut into chunks, so that the attention kernel's programs are
+enough and alike.
 
-In:  the rows' slots and lengths. Out: one record per chunk, all that a program must know in one place.
-Rule: the number of chunks never exceeds num_rows + budget, so a captured graph's grid holds them at any length.
+In:  the rows' slots and lengths. Out: one record per chunk, all that a program must know in one
+     place.
+Rule: the number of chunks never exceeds num_rows + budget, so a captured graph's grid holds them at
+      any length.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from numpy.typing import NDArray
 
 RECORD_WIDTH = 8
 ROW, SLOT, BEGIN, END, LENGTH, FIRST_CHUNK, NUM_CHUNKS = range(7)
-"""Columns of a record: row, slot, first and last + 1 token, the row's whole length, and its chunks among all chunks."""
+"""Columns of a record: row, slot, first and last + 1 token, the row's whole length, and its chunks
+among all chunks."""
 
 PROGRAMS_PER_SM = 4
 GRAIN = 64
@@ -21,7 +25,8 @@ MIN_CHUNK_OF_FEW = 128
 
 
 SHORT_LENGTH = 320
-"""On average; measured on an H200: with small tiles 192 tokens are attended to a tenth faster, 500 a hundredth slower, 1000 three."""
+"""On average; measured on an H200: with small tiles 192 tokens are attended to a tenth faster, 500
+a hundredth slower, 1000 three."""
 
 
 def is_short(lengths: NDArray[np.int32]) -> bool:
@@ -37,8 +42,11 @@ class ChunkPlanner:
     def max_chunks(self, num_rows: int) -> int:
         return num_rows + self.budget
 
-    def plan(self, slots: NDArray[np.int32], lengths: NDArray[np.int32], records: NDArray[np.int32]) -> int:
-        """Fills `records` (flat; a row of -1 beyond the last chunk) and returns the number of chunks."""
+    def plan(
+        self, slots: NDArray[np.int32], lengths: NDArray[np.int32], records: NDArray[np.int32]
+    ) -> int:
+        """Fills `records` (flat; a row of -1 beyond the last chunk) and returns the number of
+        chunks."""
         num_rows = lengths.shape[0]
         chunk = self._chunk_size(num_rows, int(lengths.sum()))
         counts = -(-lengths // chunk)

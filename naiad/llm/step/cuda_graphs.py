@@ -1,8 +1,10 @@
-"""Captured decode steps: one graph per batch size of a ladder (two where the attention's tile depends on the sequences' lengths), forward
-pass and sampler together, all in one memory pool.
+"""Captured decode steps: one graph per batch size of a ladder (two where the attention's tile
+depends on the sequences' lengths), forward pass and sampler together, all in one memory pool.
 
-In:  a StepPlan of one-token rows. Out: logits and sampled tokens, or None when the plan does not fit and must be launched kernel by kernel.
-Rule: a graph reads its inputs at fixed places only (StepStager.stage_single) and is captured with padding rows alone.
+In:  a StepPlan of one-token rows. Out: logits and sampled tokens, or None when the plan does not
+     fit and must be launched kernel by kernel.
+Rule: a graph reads its inputs at fixed places only (StepStager.stage_single) and is captured with
+      padding rows alone.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ Result = TypeVar("Result")
 
 class GraphLadder:
     @torch.inference_mode()
-    def __init__(self, model: Model, sampler: Sampler, cache: KvCache, stager: StepStager, sizes: list[int]) -> None:
+    def __init__(
+        self, model: Model, sampler: Sampler, cache: KvCache, stager: StepStager, sizes: list[int]
+    ) -> None:
         self._stager = stager
         self._sizes = sizes
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
@@ -37,14 +41,20 @@ class GraphLadder:
             for is_short in kinds(size):
                 step = stager.single_step(size)
                 step.is_short = is_short
-                graph, (logits, sampled) = capture(partial(_forward, model, sampler, cache, step), self.pool)
+                graph, (logits, sampled) = capture(
+                    partial(_forward, model, sampler, cache, step), self.pool
+                )
                 self.pool = self.pool or graph.pool()
                 self._graphs[size, is_short] = (graph, logits, sampled)
         torch.cuda.synchronize()
 
     def run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor] | None:
         count = len(plan.rows)
-        if count != plan.num_single or count > self._sizes[-1] or not all(row.is_sampled for row in plan.rows):
+        if (
+            count != plan.num_single
+            or count > self._sizes[-1]
+            or not all(row.is_sampled for row in plan.rows)
+        ):
             return None
         size = self._sizes[bisect_left(self._sizes, count)]
         step = self._stager.stage_single(plan, size, mask_rows)
@@ -54,7 +64,8 @@ class GraphLadder:
 
 
 def capture(run: Callable[[], Result], pool: Any) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """Run once uncaptured first: libraries make their handles and kernels are compiled outside of the graph."""
+    """Run once uncaptured first: libraries make their handles and kernels are compiled outside of
+    the graph."""
     run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
@@ -62,6 +73,8 @@ def capture(run: Callable[[], Result], pool: Any) -> tuple[torch.cuda.CUDAGraph,
     return graph, result
 
 
-def _forward(model: Model, sampler: Sampler, cache: KvCache, step: StepInput) -> tuple[Tensor, Tensor]:
+def _forward(
+    model: Model, sampler: Sampler, cache: KvCache, step: StepInput
+) -> tuple[Tensor, Tensor]:
     logits = model.forward(step, cache)
     return logits, sample_step(sampler, logits, step)

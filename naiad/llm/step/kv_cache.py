@@ -1,7 +1,8 @@
 """The keys and values of all sequences, in blocks, and which blocks each slot holds.
 
-In:  sized by memory_plan.py, written by the operations. Out: per layer [blocks, KV heads, block_size, head_dim], keys and values.
-The tables have one row more than there are slots: padded rows of a graph use it, and write to block 0.
+In:  sized by memory_plan.py, written by the operations. Out: per layer [blocks, KV heads,
+     block_size, head_dim], keys and values. The tables have one row more than there are slots:
+     padded rows of a graph use it, and write to block 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class KvCache:
     """int32 [slots + 1, blocks per sequence]."""
     block_size: int
     pairs: list[Tensor] = field(default_factory=list)
-    """On a CPU: per layer, keys and values in one tensor, which `keys` and `values` are halves of."""
+    """On a CPU: per layer, keys and values in one tensor, which `keys` and `values` are halves
+    of."""
 
     @property
     def num_blocks(self) -> int:
@@ -39,11 +41,17 @@ def allocate_kv_cache(
     dtype: torch.dtype,
 ) -> KvCache:
     """Zeroed: a masked score times a stray NaN would still be NaN."""
-    shapes = [(num_blocks, kv.num_kv_heads, block_size, kv.head_dim) for kv in description.kv_shapes]
-    tables = torch.zeros((num_slots + 1, -(-max_model_len // block_size)), device=device, dtype=torch.int32)
+    shapes = [
+        (num_blocks, kv.num_kv_heads, block_size, kv.head_dim) for kv in description.kv_shapes
+    ]
+    tables = torch.zeros(
+        (num_slots + 1, -(-max_model_len // block_size)), device=device, dtype=torch.int32
+    )
     if device.type == "cpu":
         pairs = [torch.zeros((2, *shape), dtype=dtype) for shape in shapes]
-        return KvCache([pair[0] for pair in pairs], [pair[1] for pair in pairs], tables, block_size, pairs)
+        return KvCache(
+            [pair[0] for pair in pairs], [pair[1] for pair in pairs], tables, block_size, pairs
+        )
     return KvCache(
         keys=[torch.zeros(shape, device=device, dtype=dtype) for shape in shapes],
         values=[torch.zeros(shape, device=device, dtype=dtype) for shape in shapes],

@@ -1,4 +1,5 @@
-"""Log-probabilities of the model's own distribution for the rows that asked for them; queued behind the step, read back with its tokens."""
+"""Log-probabilities of the model's own distribution for the rows that asked for them; queued behind
+the step, read back with its tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from naiad.llm.generation import TokenLogprobs
 
 @dataclass(slots=True)
 class LogprobRows:
-    """`rows` are indices into the step's sampled rows. The three tensors lie in pinned memory on a GPU."""
+    """`rows` are indices into the step's sampled rows. The three tensors lie in pinned memory on a
+    GPU."""
 
     rows: list[int]
     counts: list[int]
@@ -23,12 +25,16 @@ class LogprobRows:
     def take(self, tokens: list[int]) -> dict[int, TokenLogprobs]:
         chosen, values, ids = self.chosen.tolist(), self.top_values.tolist(), self.top_ids.tolist()
         return {
-            row: TokenLogprobs(tokens[row], chosen[i], list(zip(ids[i][:count], values[i][:count], strict=True)))
+            row: TokenLogprobs(
+                tokens[row], chosen[i], list(zip(ids[i][:count], values[i][:count], strict=True))
+            )
             for i, (row, count) in enumerate(zip(self.rows, self.counts, strict=True))
         }
 
 
-def compute_logprobs(logits: Tensor, tokens: Tensor, rows: list[int], counts: list[int]) -> LogprobRows:
+def compute_logprobs(
+    logits: Tensor, tokens: Tensor, rows: list[int], counts: list[int]
+) -> LogprobRows:
     picked = torch.tensor(rows, device=logits.device)
     logprobs = torch.log_softmax(logits[picked].float(), dim=-1)
     chosen = logprobs.gather(1, tokens[picked].long()[:, None])[:, 0]

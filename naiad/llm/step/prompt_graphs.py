@@ -1,8 +1,11 @@
-"""Captured steps with prompts in them: one graph per number of tokens, all layers in it; the head and the sampler are launched after it.
+"""Captured steps with prompts in them: one graph per number of tokens, all layers in it; the head
+and the sampler are launched after it.
 
-In:  any StepPlan. Out: logits and sampled tokens, or None when the plan is too long or its prompts are too many for every graph.
-Launched kernel by kernel such a step takes the host some 10 ms, in which the device has long been done with a few hundred tokens.
-Rule: a graph reads its inputs at fixed places only (StepStager.stage_padded); what is in those places says which rows are prompts.
+In:  any StepPlan. Out: logits and sampled tokens, or None when the plan is too long or its prompts
+     are too many for every graph. Launched kernel by kernel such a step takes the host some 10 ms,
+     in which the device has long been done with a few hundred tokens.
+Rule: a graph reads its inputs at fixed places only (StepStager.stage_padded); what is in those
+      places says which rows are prompts.
 """
 
 from __future__ import annotations
@@ -22,13 +25,23 @@ from naiad.llm.step.runner import Sampler, sample_step
 from naiad.llm.step.step_stager import StepStager, padded_size
 from naiad.llm.token_scheduler import StepPlan
 
-SIZES = (16, 32, 48, *range(64, 256, 32), *range(256, 512, 64), *range(512, 1024, 128), *range(1024, 2049, 256))
+SIZES = (
+    16,
+    32,
+    48,
+    *range(64, 256, 32),
+    *range(256, 512, 64),
+    *range(512, 1024, 128),
+    *range(1024, 2049, 256),
+)
 WORTH_CAPTURING = 4.2e12
-"""Tokens times parameters: above, the device computes longer than the host launches (measured on an H200: 12 ms, 680 TFLOP/s)."""
+"""Tokens times parameters: above, the device computes longer than the host launches (measured on an
+H200: 12 ms, 680 TFLOP/s)."""
 
 
 def prompt_ladder(max_tokens: int, num_parameters: int) -> tuple[int, ...]:
-    """Sizes of the graphs. The last one may be above what a step may have, so that the fullest step fits too (padded_size)."""
+    """Sizes of the graphs. The last one may be above what a step may have, so that the fullest step
+    fits too (padded_size)."""
     fullest = max_tokens + 1
     limit = min(fullest, max(SIZES[0], int(WORTH_CAPTURING / num_parameters)))
     below = [size for size in SIZES if size < limit]
@@ -37,14 +50,24 @@ def prompt_ladder(max_tokens: int, num_parameters: int) -> tuple[int, ...]:
 
 class PromptGraphs:
     @torch.inference_mode()
-    def __init__(self, model: Decoder, sampler: Sampler, cache: KvCache, stager: StepStager, sizes: tuple[int, ...], pool: Any) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        sampler: Sampler,
+        cache: KvCache,
+        stager: StepStager,
+        sizes: tuple[int, ...],
+        pool: Any,
+    ) -> None:
         self._model = model
         self._sampler = sampler
         self._stager = stager
         self._sizes = sizes
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Stream]] = {}
         for size in reversed(sizes):
-            self._graphs[size] = capture(partial(model.run_layers, stager.padded_step(size), cache), pool)
+            self._graphs[size] = capture(
+                partial(model.run_layers, stager.padded_step(size), cache), pool
+            )
         torch.cuda.synchronize()
 
     def run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor] | None:

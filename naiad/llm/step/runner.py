@@ -1,6 +1,7 @@
 """Runs a StepPlan on the device: stage, forward, sample, and the way back of the tokens.
 
-In:  a StepPlan. Out: a LaunchedStep, whose `wait` gives the sampled tokens; until then nothing here waits for the device.
+In:  a StepPlan. Out: a LaunchedStep, whose `wait` gives the sampled tokens; until then nothing here
+     waits for the device.
 Rule: the order of launches on the one stream is what makes reused slots and blocks safe.
 """
 
@@ -34,7 +35,9 @@ class Model(Protocol):
 
 
 class Sampler(Protocol):
-    def sample(self, logits: Tensor, slots: Tensor, positions: Tensor, mask_rows: Tensor) -> Tensor: ...
+    def sample(
+        self, logits: Tensor, slots: Tensor, positions: Tensor, mask_rows: Tensor
+    ) -> Tensor: ...
 
 
 class Graphs(Protocol):
@@ -62,7 +65,13 @@ class LaunchedStep(msgspec.Struct, eq=False):
 
 class Runner:
     def __init__(
-        self, model: Model, cache: KvCache, table: SlotTable, sampler: Sampler, stager: StepStager, graphs: Iterable[Graphs] = ()
+        self,
+        model: Model,
+        cache: KvCache,
+        table: SlotTable,
+        sampler: Sampler,
+        stager: StepStager,
+        graphs: Iterable[Graphs] = (),
     ) -> None:
         self.model = model
         self.cache = cache
@@ -86,7 +95,8 @@ class Runner:
         return self._read_back(plan, logits, sampled, failures)
 
     def _follow_thread(self) -> None:
-        """Which GPU is the current one is each thread's own matter; an engine may be made on one thread and stepped on another."""
+        """Which GPU is the current one is each thread's own matter; an engine may be made on one
+        thread and stepped on another."""
         self._thread = threading.get_ident()
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device.index or 0)
@@ -100,24 +110,38 @@ class Runner:
         logits = self.model.forward(step, self.cache)
         return logits, sample_step(self.sampler, logits, step)
 
-    def _read_back(self, plan: StepPlan, logits: Tensor, sampled: Tensor, failures: list[tuple[Sequence, NaiadError]]) -> LaunchedStep:
+    def _read_back(
+        self,
+        plan: StepPlan,
+        logits: Tensor,
+        sampled: Tensor,
+        failures: list[tuple[Sequence, NaiadError]],
+    ) -> LaunchedStep:
         sampled_rows = [row for row in plan.rows if row.is_sampled]
-        wanted = [(i, row.sequence.request.parameters.logprobs) for i, row in enumerate(sampled_rows)]
+        wanted = [
+            (i, row.sequence.request.parameters.logprobs) for i, row in enumerate(sampled_rows)
+        ]
         asked = [(i, count) for i, count in wanted if count is not None]
-        logprobs = compute_logprobs(logits, sampled, [i for i, _ in asked], [c for _, c in asked]) if asked else None
+        logprobs = (
+            compute_logprobs(logits, sampled, [i for i, _ in asked], [c for _, c in asked])
+            if asked
+            else None
+        )
         if self.device.type == "cpu":
             return LaunchedStep(plan, sampled, None, logprobs, failures)
         host = sampled
         if sampled_rows:
             host = torch.empty(len(sampled_rows), dtype=torch.int32, pin_memory=True)
             host.copy_(sampled[: len(sampled_rows)], non_blocking=True)
-        # Waited for even when nothing was sampled: the staging buffers of a step are free when it is over (packed_staging.py).
+        # Waited for even when nothing was sampled: the staging buffers of a step are free when it
+        # is over (packed_staging.py).
         event = torch.cuda.Event()
         event.record()
         return LaunchedStep(plan, host, event, logprobs, failures)
 
     def _update_tables(self, plan: StepPlan) -> None:
-        """New blocks of running sequences, and everything about sequences that just got their slot."""
+        """New blocks of running sequences, and everything about sequences that just got their
+        slot."""
         width = self.cache.block_tables.shape[1]
         places: list[int] = []
         blocks: list[int] = []
@@ -134,7 +158,9 @@ class Runner:
             return
         self._send_updates(places, blocks, [sequence.slot for sequence in plan.admitted], rows)
 
-    def _send_updates(self, places: list[int], blocks: list[int], slots: list[int], rows: list[NDArray[np.int32]]) -> None:
+    def _send_updates(
+        self, places: list[int], blocks: list[int], slots: list[int], rows: list[NDArray[np.int32]]
+    ) -> None:
         updates = self._updates
         updates.begin(2 * words_for(len(places)) + 2 * words_for(len(rows) * ROW_WIDTH))
         at, device_at = updates.section(len(places))
@@ -143,16 +169,24 @@ class Runner:
         row_at, device_row_at = updates.section(len(rows) * ROW_WIDTH)
         row_values, device_row_values = updates.section(len(rows) * ROW_WIDTH)
         if rows:
-            row_at[:] = (np.array(slots, np.int32)[:, None] * ROW_WIDTH + np.arange(ROW_WIDTH, dtype=np.int32)[None, :]).ravel()
+            row_at[:] = (
+                np.array(slots, np.int32)[:, None] * ROW_WIDTH
+                + np.arange(ROW_WIDTH, dtype=np.int32)[None, :]
+            ).ravel()
             row_values[:] = np.concatenate(rows)
         updates.send()
         _scatter(self.cache.block_tables, device_at, device_values)
         _scatter(self.table.rows, device_row_at, device_row_values)
 
-    def _stage_masks(self, plan: StepPlan, failures: list[tuple[Sequence, NaiadError]]) -> dict[int, int]:
-        """Sampled row -> row of the mask table. A grammar that raises fails its own request only."""
+    def _stage_masks(
+        self, plan: StepPlan, failures: list[tuple[Sequence, NaiadError]]
+    ) -> dict[int, int]:
+        """Sampled row -> row of the mask table. A grammar that raises fails its own request
+        only."""
         sampled = [row for row in plan.rows if row.is_sampled]
-        bound = [(index, row.sequence) for index, row in enumerate(sampled) if row.sequence.is_host_bound]
+        bound = [
+            (index, row.sequence) for index, row in enumerate(sampled) if row.sequence.is_host_bound
+        ]
         if not bound:
             return {}
         width = self.table.masks.shape[1]

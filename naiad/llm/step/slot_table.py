@@ -1,8 +1,10 @@
-"""Per-slot sampling state on the device: written when a sequence gets its slot, read by every step after.
+"""Per-slot sampling state on the device: written when a sequence gets its slot, read by every step
+after.
 
-In:  a Sequence, when it is admitted. Out: tensors indexed by slot, for the sampler and for the decoder's first layer.
-Rule: one int32 row per slot holds everything that each step reads; lists (bias, stops, counts) are separate and rarely touched.
-The last slot belongs to padded rows and stays greedy.
+In:  a Sequence, when it is admitted. Out: tensors indexed by slot, for the sampler and for the
+     decoder's first layer.
+Rule: one int32 row per slot holds everything that each step reads; lists (bias, stops, counts) are
+      separate and rarely touched. The last slot belongs to padded rows and stays greedy.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ class SlotTable:
             self._put(self.bias_values, sequence.slot, list(sequence.logit_bias.values()))
         if sequence.min_length > sequence.num_prompt_tokens and sequence.stop_token_ids:
             flags |= HAS_MIN_LENGTH
-            row[NUM_STOP] = self._put(self.stop_ids, sequence.slot, sorted(sequence.stop_token_ids)[:STOP_WIDTH])
+            row[NUM_STOP] = self._put(
+                self.stop_ids, sequence.slot, sorted(sequence.stop_token_ids)[:STOP_WIDTH]
+            )
         if has_penalties(sequence):
             flags |= HAS_PENALTIES
             self._write_counts(sequence)
@@ -80,7 +84,9 @@ class SlotTable:
         return len(values)
 
     def _write_counts(self, sequence: Sequence) -> None:
-        counts = np.bincount(sequence.tokens[sequence.num_prompt_tokens :], minlength=self.vocab_size).astype(np.int16)
+        counts = np.bincount(
+            sequence.tokens[sequence.num_prompt_tokens :], minlength=self.vocab_size
+        ).astype(np.int16)
         counts = np.minimum(counts, SEEN_IN_PROMPT - 1)
         counts[np.unique(sequence.tokens[: sequence.num_prompt_tokens])] |= SEEN_IN_PROMPT
         self.counts[sequence.slot].copy_(self._pinned(torch.from_numpy(counts)), non_blocking=True)
@@ -91,7 +97,11 @@ class SlotTable:
 
 def has_penalties(sequence: Sequence) -> bool:
     parameters = sequence.request.parameters
-    return parameters.repetition_penalty != 1.0 or parameters.presence_penalty != 0.0 or parameters.frequency_penalty != 0.0
+    return (
+        parameters.repetition_penalty != 1.0
+        or parameters.presence_penalty != 0.0
+        or parameters.frequency_penalty != 0.0
+    )
 
 
 def mask_width(vocab_size: int) -> int:

@@ -1,7 +1,9 @@
-"""What one step reads on the device: views into the packed staging buffer, and the few numbers that launches need on the host.
+"""What one step reads on the device: views into the packed staging buffer, and the few numbers that
+launches need on the host.
 
-In:  filled by step_stager.py from a StepPlan. Out: read by the decoder's operations and by the sampler.
-Rows 0..num_single-1 are one-token rows, each its own sequence; the other tokens belong to prompt segments.
+In:  filled by step_stager.py from a StepPlan. Out: read by the decoder's operations and by the
+     sampler. Rows 0..num_single-1 are one-token rows, each its own sequence; the other tokens
+     belong to prompt segments.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class StepInput:
     chunks: Tensor | None = None
     """int32 [chunks, 8]: the records of chunk_plan.py, for the decode attention."""
     is_short: bool = False
-    """The one-token rows' sequences are short on average (chunk_plan.is_short): the decode attention then takes smaller tiles."""
+    """The one-token rows' sequences are short on average (chunk_plan.is_short): the decode
+    attention then takes smaller tiles."""
     tiles: Tensor | None = None
     """int32 [tiles, 4]: first row, first position, tokens, slot, for the prompt attention."""
     sample_rows: Tensor | None = None

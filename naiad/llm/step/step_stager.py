@@ -1,7 +1,9 @@
-"""A StepPlan -> a StepInput: numbers out of Python objects into the packed buffer, and from there to the device in one copy.
+"""A StepPlan -> a StepInput: numbers out of Python objects into the packed buffer, and from there
+to the device in one copy.
 
-Three ways: `stage` takes any plan; `stage_single` and `stage_padded` fill the fixed places that a captured graph reads, padded to the
-graph's size: the one for steps of one-token rows alone, the other for steps with prompts.
+Three ways: `stage` takes any plan; `stage_single` and `stage_padded` fill the fixed places that a
+captured graph reads, padded to the graph's size: the one for steps of one-token rows alone, the
+other for steps with prompts.
 Rule: nothing here waits for the device.
 """
 
@@ -19,20 +21,28 @@ from naiad.llm.token_scheduler import ScheduledRow, StepPlan
 TILE_TOKENS = 64
 """Query tokens per program of the prompt attention."""
 TOKENS_PER_TILE = 16
-"""A captured step has room for a tile per so many tokens: prompts that are shorter on average do not fit it."""
+"""A captured step has room for a tile per so many tokens: prompts that are shorter on average do
+not fit it."""
 UNKNOWN_TOKEN = -1
 
 
 class StepStager:
     def __init__(
-        self, max_tokens: int, num_slots: int, planner: ChunkPlanner | None, device: torch.device, max_padded_tokens: int = 0
+        self,
+        max_tokens: int,
+        num_slots: int,
+        planner: ChunkPlanner | None,
+        device: torch.device,
+        max_padded_tokens: int = 0,
     ) -> None:
         """`max_padded_tokens`: the largest size that `stage_padded` will be asked for."""
         self._num_slots = num_slots
         self._planner = planner
         self._packed = PackedStaging(8 * max_tokens + 64 * num_slots, device)
         num_chunks = planner.max_chunks(num_slots) if planner is not None else 0
-        self._single = PackedStaging(5 * words_for(num_slots) + words_for(num_chunks * RECORD_WIDTH), device)
+        self._single = PackedStaging(
+            5 * words_for(num_slots) + words_for(num_chunks * RECORD_WIDTH), device
+        )
         self._padded = PackedStaging(self._num_padded_words(max_padded_tokens), device)
 
     def stage(self, plan: StepPlan, mask_rows: dict[int, int]) -> StepInput:
@@ -42,7 +52,9 @@ class StepStager:
         positions, device_positions = packed.section(plan.num_tokens)
         slots, device_slots = packed.section(plan.num_tokens)
         segments = _fill_tokens(plan, token_ids, positions, slots)
-        step = StepInput(device_ids, device_positions, device_slots, plan.num_single, segments=segments)
+        step = StepInput(
+            device_ids, device_positions, device_slots, plan.num_single, segments=segments
+        )
         _stage_sampled(packed, step, plan, mask_rows)
         if self._planner is not None:
             self._stage_chunks(step, slots[: plan.num_single], positions[: plan.num_single])
@@ -54,16 +66,20 @@ class StepStager:
         return step
 
     def stage_padded(self, plan: StepPlan, size: int, mask_rows: dict[int, int]) -> StepInput:
-        """`size` is `padded_size` of the plan or more. Padding is one-token rows of the spare slot, between the plan's own and its prompts.
+        """`size` is `padded_size` of the plan or more. Padding is one-token rows of the spare slot,
+        between the plan's own and its prompts.
 
-        A graph of `size` reads what comes before the sampled rows; those are staged for whoever runs after it.
+        A graph of `size` reads what comes before the sampled rows; those are staged for whoever
+        runs after it.
         """
         assert self._planner is not None
         num_padding = size - plan.num_tokens
         num_single = plan.num_single + num_padding
         packed = self._padded
         packed.begin()
-        (token_ids, device_ids), (positions, device_positions), (slots, device_slots) = (packed.section(size) for _ in range(3))
+        (token_ids, device_ids), (positions, device_positions), (slots, device_slots) = (
+            packed.section(size) for _ in range(3)
+        )
         segments = _fill_tokens(plan, token_ids, positions, slots, num_padding)
         padding = slice(plan.num_single, num_single)
         token_ids[padding], positions[padding], slots[padding] = 0, 0, self._num_slots
@@ -78,7 +94,8 @@ class StepStager:
         return step
 
     def padded_step(self, size: int) -> StepInput:
-        """For capture: padding only. It says that there are prompts, so that their kernels are captured.
+        """For capture: padding only. It says that there are prompts, so that their kernels are
+        captured.
 
         `is_short`, since smaller tiles lose less where they are wrong.
         """
@@ -88,7 +105,8 @@ class StepStager:
         return step
 
     def stage_single(self, plan: StepPlan, size: int, mask_rows: dict[int, int]) -> StepInput:
-        """Rows beyond the plan's are padding: the spare slot, position 0. Always the same places, whatever the plan."""
+        """Rows beyond the plan's are padding: the spare slot, position 0. Always the same places,
+        whatever the plan."""
         host, step = self._single_sections(size)
         token_ids, positions, slots, sample_positions, masks, records = host
         count = len(plan.rows)
@@ -109,11 +127,14 @@ class StepStager:
         return self.stage_single(StepPlan(), size, {})
 
     def _single_sections(self, size: int) -> tuple[list[NDArray[np.int32]], StepInput]:
-        """Each section is as long as the largest graph's, so that all graphs read the same places."""
+        """Each section is as long as the largest graph's, so that all graphs read the same
+        places."""
         self._single.begin()
         pairs = [self._single.section(self._num_slots) for _ in range(5)]
         assert self._planner is not None
-        records, device_records = self._single.section(self._planner.max_chunks(self._num_slots) * RECORD_WIDTH)
+        records, device_records = self._single.section(
+            self._planner.max_chunks(self._num_slots) * RECORD_WIDTH
+        )
         num_words = self._planner.max_chunks(size) * RECORD_WIDTH
         ids, positions, slots, sample_positions, masks = (tensor[:size] for _, tensor in pairs)
         step = StepInput(
@@ -140,9 +161,13 @@ class StepStager:
     def _num_record_words(self, num_single: int) -> int:
         return 0 if self._planner is None else self._planner.max_chunks(num_single) * RECORD_WIDTH
 
-    def _stage_chunks(self, step: StepInput, slots: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
+    def _stage_chunks(
+        self, step: StepInput, slots: NDArray[np.int32], positions: NDArray[np.int32]
+    ) -> None:
         assert self._planner is not None
-        records, device_records = self._packed.section(self._planner.max_chunks(step.num_single) * RECORD_WIDTH)
+        records, device_records = self._packed.section(
+            self._planner.max_chunks(step.num_single) * RECORD_WIDTH
+        )
         lengths = positions + 1
         count = self._planner.plan(slots, lengths, records)
         step.chunks = device_records.view(-1, RECORD_WIDTH)[:count]
@@ -160,20 +185,31 @@ class StepStager:
 
 
 def padded_size(plan: StepPlan) -> int:
-    """The least size that has room for the plan's tokens and tiles, and for one row of padding when it has prompts only.
+    """The least size that has room for the plan's tokens and tiles, and for one row of padding when
+    it has prompts only.
 
-    A captured step launches the attention of one-token rows in any case. If it had none, no program of that kernel would wait for the
-    kernel before (kernels/launch.py), and the prompts' attention after it could begin before their keys are stored.
+    A captured step launches the attention of one-token rows in any case. If it had none, no program
+    of that kernel would wait for the kernel before (kernels/launch.py), and the prompts' attention
+    after it could begin before their keys are stored.
     """
     num_tiles = sum(-(-row.count // TILE_TOKENS) for row in plan.rows[plan.num_single :])
     return max(plan.num_tokens + (plan.num_single == 0), num_tiles * TOKENS_PER_TILE)
 
 
-def _stage_sampled(packed: PackedStaging, step: StepInput, plan: StepPlan, mask_rows: dict[int, int], num_padding: int = 0) -> None:
+def _stage_sampled(
+    packed: PackedStaging,
+    step: StepInput,
+    plan: StepPlan,
+    mask_rows: dict[int, int],
+    num_padding: int = 0,
+) -> None:
     count = sum(row.is_sampled for row in plan.rows)
-    (rows, step.sample_rows), (slots, step.sample_slots), (positions, step.sample_positions), (masks, step.mask_rows) = (
-        packed.section(count) for _ in range(4)
-    )
+    (
+        (rows, step.sample_rows),
+        (slots, step.sample_slots),
+        (positions, step.sample_positions),
+        (masks, step.mask_rows),
+    ) = (packed.section(count) for _ in range(4))
     index, end = 0, 0
     for number, row in enumerate(plan.rows):
         end += row.count
@@ -187,7 +223,12 @@ def _stage_sampled(packed: PackedStaging, step: StepInput, plan: StepPlan, mask_
 def _tiles(segments: list[PromptSegment]) -> list[tuple[int, int, int, int]]:
     """The tiles with the most keys come first, so that the last ones to run are short."""
     tiles = [
-        (segment.first_row + at, segment.start + at, min(TILE_TOKENS, segment.count - at), segment.slot)
+        (
+            segment.first_row + at,
+            segment.start + at,
+            min(TILE_TOKENS, segment.count - at),
+            segment.slot,
+        )
         for segment in segments
         for at in range(0, segment.count, TILE_TOKENS)
     ]
@@ -203,14 +244,19 @@ def _fill_tiles(host: NDArray[np.int32], tiles: list[tuple[int, int, int, int]])
 
 
 def _fill_tokens(
-    plan: StepPlan, token_ids: NDArray[np.int32], positions: NDArray[np.int32], slots: NDArray[np.int32], num_padding: int = 0
+    plan: StepPlan,
+    token_ids: NDArray[np.int32],
+    positions: NDArray[np.int32],
+    slots: NDArray[np.int32],
+    num_padding: int = 0,
 ) -> list[PromptSegment]:
     _fill_singles(plan.rows[: plan.num_single], token_ids, positions, slots)
     segments: list[PromptSegment] = []
     at = plan.num_single + num_padding
     for row in plan.rows[plan.num_single :]:
         sequence, end = row.sequence, at + row.count
-        # A prompt row's tokens are all known: only a sequence's last token can be on the device, and that makes a one-token row.
+        # A prompt row's tokens are all known: only a sequence's last token can be on the device,
+        # and that makes a one-token row.
         token_ids[at:end] = sequence.tokens[row.start : row.start + row.count]
         positions[at:end] = np.arange(row.start, row.start + row.count, dtype=np.int32)
         slots[at:end] = sequence.slot
@@ -219,7 +265,12 @@ def _fill_tokens(
     return segments
 
 
-def _fill_singles(rows: list[ScheduledRow], token_ids: NDArray[np.int32], positions: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
+def _fill_singles(
+    rows: list[ScheduledRow],
+    token_ids: NDArray[np.int32],
+    positions: NDArray[np.int32],
+    slots: NDArray[np.int32],
+) -> None:
     count = len(rows)
     if count == 0:
         return

@@ -1,4 +1,5 @@
-"""Which tokens may follow, for sequences whose host state says so: a grammar, and bad words of several tokens.
+"""Which tokens may follow, for sequences whose host state says so: a grammar, and bad words of
+several tokens.
 
 In:  a host-bound Sequence with all of its tokens known. Out: a row of bits, 1 for allowed.
 """

@@ -1,7 +1,8 @@
 """Logits -> next tokens in plain PyTorch: the CPU path, and the reference for the CUDA sampler.
 
-In:  logits of the sampled rows, their slots, the position each new token will have. Out: token ids; next_tokens and counts are updated.
-A row's randomness is one uniform number, a function of its seed and position alone: batches and preemptions do not move it.
+In:  logits of the sampled rows, their slots, the position each new token will have. Out: token ids;
+     next_tokens and counts are updated. A row's randomness is one uniform number, a function of its
+     seed and position alone: batches and preemptions do not move it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class TorchSampler:
         logits = logits.float()
         rows = self.table.rows[slots.long()]
         if bool(rows[:, columns.FLAGS].any()):
-            logits = self._adjust(logits.clone(), rows, slots.tolist(), positions.tolist(), mask_rows.tolist())
+            logits = self._adjust(
+                logits.clone(), rows, slots.tolist(), positions.tolist(), mask_rows.tolist()
+            )
         tokens = logits.argmax(dim=-1)
         random = torch.nonzero(rows[:, columns.TEMPERATURE].view(torch.float32) > 0.0).flatten()
         if random.numel():
@@ -36,7 +39,14 @@ class TorchSampler:
         counted = (rows[:, columns.FLAGS] & columns.HAS_PENALTIES) != 0
         self.table.counts[slots[counted], tokens[counted]] += 1
 
-    def _adjust(self, logits: Tensor, rows: Tensor, slots: list[int], positions: list[int], mask_rows: list[int]) -> Tensor:
+    def _adjust(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        slots: list[int],
+        positions: list[int],
+        mask_rows: list[int],
+    ) -> Tensor:
         table = self.table
         for index, flags in enumerate(rows[:, columns.FLAGS].tolist()):
             row, slot, line = rows[index], slots[index], logits[index]
@@ -48,16 +58,22 @@ class TorchSampler:
             if flags & columns.HAS_MIN_LENGTH and positions[index] < int(row[columns.MIN_POSITION]):
                 line[table.stop_ids[slot, : int(row[columns.NUM_STOP])].long()] = float("-inf")
             if flags & columns.HAS_MASK and mask_rows[index] >= 0:
-                line.masked_fill_(~unpack_bits(table.masks[mask_rows[index]], line.shape[0]), float("-inf"))
+                line.masked_fill_(
+                    ~unpack_bits(table.masks[mask_rows[index]], line.shape[0]), float("-inf")
+                )
         return logits
 
 
 def penalize(logits: Tensor, counts: Tensor, floats: Tensor) -> None:
     """`floats` is the float half of a slot row."""
-    repetition, presence, frequency = (floats[c - 8] for c in (columns.REPETITION, columns.PRESENCE, columns.FREQUENCY))
+    repetition, presence, frequency = (
+        floats[c - 8] for c in (columns.REPETITION, columns.PRESENCE, columns.FREQUENCY)
+    )
     seen = counts != 0
     output = (counts & (columns.SEEN_IN_PROMPT - 1)).float()
-    logits.copy_(torch.where(seen, torch.where(logits > 0, logits / repetition, logits * repetition), logits))
+    logits.copy_(
+        torch.where(seen, torch.where(logits > 0, logits / repetition, logits * repetition), logits)
+    )
     logits.sub_(output * frequency + (output > 0).float() * presence)
 
 
@@ -67,9 +83,12 @@ def unpack_bits(words: Tensor, size: int) -> Tensor:
 
 
 def draw(logits: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
-    """Sorted once; top-k, then top-p on what is left, then min-p, as transformers orders them; then inversion of the distribution."""
+    """Sorted once; top-k, then top-p on what is left, then min-p, as transformers orders them; then
+    inversion of the distribution."""
     floats = rows[:, 8:].view(torch.float32)
-    temperature, top_p, min_p = (floats[:, c - 8, None] for c in (columns.TEMPERATURE, columns.TOP_P, columns.MIN_P))
+    temperature, top_p, min_p = (
+        floats[:, c - 8, None] for c in (columns.TEMPERATURE, columns.TOP_P, columns.MIN_P)
+    )
     # Sorting before dividing keeps ties in the order of the token ids at any temperature.
     ordered, ids = logits.sort(dim=-1, descending=True, stable=True)
     ordered = ordered / temperature
@@ -82,8 +101,13 @@ def draw(logits: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
     weights = weights.masked_fill(weights < min_p * weights[:, :1], 0.0)
     sums = weights.double().cumsum(dim=-1)
     seeds = rows[:, columns.SEED_LOW : columns.SEED_HIGH + 1].contiguous().view(torch.int64)[:, 0]
-    uniform = torch.tensor([uniform_number(s, p) for s, p in zip(seeds.tolist(), positions.tolist(), strict=True)], dtype=torch.float64)
-    picked = torch.searchsorted(sums, (uniform * sums[:, -1])[:, None], right=True).clamp_(max=logits.shape[1] - 1)
+    uniform = torch.tensor(
+        [uniform_number(s, p) for s, p in zip(seeds.tolist(), positions.tolist(), strict=True)],
+        dtype=torch.float64,
+    )
+    picked = torch.searchsorted(sums, (uniform * sums[:, -1])[:, None], right=True).clamp_(
+        max=logits.shape[1] - 1
+    )
     return ids.gather(1, picked)[:, 0]
 
 

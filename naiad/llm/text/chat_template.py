@@ -1,8 +1,10 @@
-"""Messages of a chat -> the prompt that the model was trained on, by the checkpoint's own Jinja template.
+"""Messages of a chat -> the prompt that the model was trained on, by the checkpoint's own Jinja
+template.
 
 In:  messages (and tools) as plain dictionaries, in OpenAI's form.
 Out: text that holds the special tokens already, so it is tokenized without adding any.
-Rule: templates come with checkpoints and are run in Jinja's sandbox; what they raise is the request's error.
+Rule: templates come with checkpoints and are run in Jinja's sandbox; what they raise is the
+      request's error.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class _Generation(Extension):
 
 class ChatTemplate:
     def __init__(self, source: str, special_tokens: dict[str, str] | None = None) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
@@ -44,27 +48,49 @@ class ChatTemplate:
             raise invalid_arg(f"the checkpoint's chat template cannot be read: {error}") from error
 
     def render(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, add_generation_prompt: bool = True, **values: Any
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **values: Any,
     ) -> str:
         """`values` are what some templates take beside, as `enable_thinking`."""
         try:
             text = self._template.render(
-                messages=messages, tools=tools, add_generation_prompt=add_generation_prompt, **{**self._special_tokens, **values}
+                messages=messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                **{**self._special_tokens, **values},
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise invalid_arg(f"the messages do not fit the model's chat template: {error}") from error
+        except (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            raise invalid_arg(
+                f"the messages do not fit the model's chat template: {error}"
+            ) from error
         if len(text) > MAX_PROMPT_CHARACTERS:
-            raise invalid_arg(f"the chat has {len(text)} characters, expected at most {MAX_PROMPT_CHARACTERS}")
+            raise invalid_arg(
+                f"the chat has {len(text)} characters, expected at most {MAX_PROMPT_CHARACTERS}"
+            )
         return text
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:
-    """From chat_template.jinja, or from tokenizer_config.json, where the one called "default" counts if there are several."""
+    """From chat_template.jinja, or from tokenizer_config.json, where the one called "default"
+    counts if there are several."""
     config = _read_config(folder / "tokenizer_config.json")
     path = folder / "chat_template.jinja"
     source = path.read_text() if path.exists() else config.get("chat_template")
     if isinstance(source, list):
-        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+        named = {
+            entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)
+        }
         source = named.get("default")
     if not isinstance(source, str):
         return None
@@ -88,11 +114,15 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
     except ValueError as error:
-        raise invalid_arg(f"{path.name} of checkpoint '{path.parent.name}' is not JSON: {error}") from error
+        raise invalid_arg(
+            f"{path.name} of checkpoint '{path.parent.name}' is not JSON: {error}"
+        ) from error
     return value if isinstance(value, dict) else {}
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any
+) -> str:
     """Jinja's own filter escapes for HTML, which models were not trained on."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 

@@ -1,7 +1,9 @@
 """Tokens of one completion -> text, piece by piece, never half a character.
 
-In:  token ids as they are chosen. Out: the text that is certain so far; `finish` gives what is left.
-Rule: the pieces together are what decoding all tokens at once gives; tests/unit/llm/text/test_detokenizer.py draws tokens to check it.
+In:  token ids as they are chosen. Out: the text that is certain so far; `finish` gives what is
+     left.
+Rule: the pieces together are what decoding all tokens at once gives;
+      tests/unit/llm/text/test_detokenizer.py draws tokens to check it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Detokenizer(Protocol):
 
 
 class ByteLevelDetokenizer:
-    """For tokenizers whose every token is a fixed run of bytes: one table look-up and an incremental UTF-8 decoder."""
+    """For tokenizers whose every token is a fixed run of bytes: one table look-up and an
+    incremental UTF-8 decoder."""
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
@@ -38,10 +41,12 @@ class ByteLevelDetokenizer:
 
 
 class WindowDetokenizer:
-    """For all others: decodes a small window twice, without and with the new tokens, and gives the difference.
+    """For all others: decodes a small window twice, without and with the new tokens, and gives the
+    difference.
 
-    The window begins with the tokens of the last piece, so it never begins inside a character; before the first piece, with the end
-    of the prompt, so that a leading space is kept when the text goes on.
+    The window begins with the tokens of the last piece, so it never begins inside a character;
+    before the first piece, with the end of the prompt, so that a leading space is kept when the
+    text goes on.
     """
 
     def __init__(self, decode: Callable[[list[int]], str], prompt: list[int]) -> None:
@@ -75,7 +80,11 @@ def _clean_ending(decode: Callable[[list[int]], str], prompt: list[int]) -> list
     return []
 
 
-def build_detokenizer(tokenizer: Tokenizer, prompt: list[int], skip_special_tokens: bool) -> Detokenizer:
+def build_detokenizer(
+    tokenizer: Tokenizer, prompt: list[int], skip_special_tokens: bool
+) -> Detokenizer:
     if tokenizer.is_byte_level:
-        return ByteLevelDetokenizer(tokenizer.text_token_bytes if skip_special_tokens else tokenizer.token_bytes)
+        return ByteLevelDetokenizer(
+            tokenizer.text_token_bytes if skip_special_tokens else tokenizer.token_bytes
+        )
     return WindowDetokenizer(lambda tokens: tokenizer.decode(tokens, skip_special_tokens), prompt)

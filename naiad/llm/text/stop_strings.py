@@ -1,7 +1,8 @@
 """Finds stop strings in text that arrives in pieces, and holds back what may yet become one.
 
 In:  pieces of text. Out: text that is safe to show; after a match, nothing more.
-Invariant: shown text never holds any part of a stop string that ends it, unless `include_stop` was asked for.
+Invariant: shown text never holds any part of a stop string that ends it, unless `include_stop` was
+           asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ class StopStrings:
         if not self._stops:
             return piece
         text = self._held + piece
-        start, stop = min(((at, stop) for stop in self._stops if (at := text.find(stop)) >= 0), default=(-1, ""))
+        start, stop = min(
+            ((at, stop) for stop in self._stops if (at := text.find(stop)) >= 0), default=(-1, "")
+        )
         if start >= 0:
             self.matched = stop
             self._held = ""

@@ -14,7 +14,8 @@ import tokenizers
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte-level alphabet: printable bytes stand for themselves, the others for characters from U+0100 on."""
+    """The byte-level alphabet: printable bytes stand for themselves, the others for characters from
+    U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))
@@ -26,7 +27,12 @@ _BYTE_OF = _byte_of_character()
 
 
 class Tokenizer:
-    def __init__(self, backend: tokenizers.Tokenizer, eos_token_ids: list[int], bos_token_id: int | None = None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        eos_token_ids: list[int],
+        bos_token_id: int | None = None,
+    ) -> None:
         self.backend = backend
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
@@ -45,7 +51,8 @@ class Tokenizer:
         return text
 
     def token_bytes(self, token: int) -> bytes:
-        """Of a byte-level tokenizer. Ids beyond the vocabulary (padded embeddings) are empty, as in `decode`."""
+        """Of a byte-level tokenizer. Ids beyond the vocabulary (padded embeddings) are empty, as in
+        `decode`."""
         found = self._bytes.get(token)
         if found is None:
             found = self._bytes[token] = self._look_up(token)

@@ -1,6 +1,7 @@
 """`-u`: host, port, scheme and path of a service, and the TLS context that its flags ask for.
 
-In:  `localhost:8000`, `https://host/v1`, `[::1]:8001`. Out: Address. Raises OptionError for what is none of these.
+In:  `localhost:8000`, `https://host/v1`, `[::1]:8001`. Out: Address. Raises OptionError for what is
+     none of these.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""One request on its way: what the load knows of it while it is out, and who is told when answers come.
+"""One request on its way: what the load knows of it while it is out, and who is told when answers
+come.
 
-Times are time.monotonic_ns. Rule: a channel tells its listener of each call's end exactly once, with an error or without.
+Times are time.monotonic_ns. Rule: a channel tells its listener of each call's end exactly once,
+with an error or without.
 """
 
 from __future__ import annotations
@@ -9,14 +11,26 @@ from typing import Any, Protocol
 
 
 class Call:
-    __slots__ = ("first_byte_ns", "intended_ns", "is_lost", "item", "response_ns", "responses", "sent_ns", "sequence", "slot", "written_ns")
+    __slots__ = (
+        "first_byte_ns",
+        "intended_ns",
+        "is_lost",
+        "item",
+        "response_ns",
+        "responses",
+        "sent_ns",
+        "sequence",
+        "slot",
+        "written_ns",
+    )
 
     def __init__(self, slot: int, item: int, intended_ns: int, sequence: int = -1) -> None:
         self.slot = slot
         self.item = item
         """Which prepared request it was: an index into the data set."""
         self.intended_ns = intended_ns
-        """When the schedule wanted it sent; latency counts from here. In a closed loop that is when it was sent."""
+        """When the schedule wanted it sent; latency counts from here. In a closed loop that is when
+        it was sent."""
         self.sequence = sequence
         self.sent_ns = 0
         self.written_ns = 0
@@ -33,7 +47,8 @@ class Listener(Protocol):
         """One of several responses to a streaming request."""
 
     def on_end(self, call: Call, error: str | None, payload: Any, now_ns: int) -> None:
-        """The whole answer is there; `payload` is the body or message of a request with a single answer, where it was kept."""
+        """The whole answer is there; `payload` is the body or message of a request with a single
+        answer, where it was kept."""
 
 
 class Channel(Protocol):

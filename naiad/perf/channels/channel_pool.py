@@ -1,4 +1,5 @@
-"""Channels for an open loop: the one used last is taken first, new ones are made while all are busy, up to a limit."""
+"""Channels for an open loop: the one used last is taken first, new ones are made while all are
+busy, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ MAX_CHANNELS = 1024
 
 
 class ChannelPool:
-    def __init__(self, make_channel: Callable[[], Channel], max_channels: int = MAX_CHANNELS) -> None:
+    def __init__(
+        self, make_channel: Callable[[], Channel], max_channels: int = MAX_CHANNELS
+    ) -> None:
         self._make_channel = make_channel
         self._max_channels = max_channels
         self._idle: list[Channel] = []
@@ -19,7 +22,9 @@ class ChannelPool:
 
     async def warm(self, count: int) -> None:
         """Opens that many beforehand, so that connecting is not measured. Raises ConnectError."""
-        added = [self._make_channel() for _ in range(min(count, self._max_channels) - len(self._all))]
+        added = [
+            self._make_channel() for _ in range(min(count, self._max_channels) - len(self._all))
+        ]
         await asyncio.gather(*(channel.open() for channel in added))
         self._all += added
         self._idle += added

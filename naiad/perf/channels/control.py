@@ -1,6 +1,8 @@
-"""Questions to a server that are no load: its metadata, a model's facts and statistics, shared memory, loading.
+"""Questions to a server that are no load: its metadata, a model's facts and statistics, shared
+memory, loading.
 
-Rule: one interface over both protocols, so that whatever measures does not care which one carries the load.
+Rule: one interface over both protocols, so that whatever measures does not care which one carries
+      the load.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class ComposingModels(msgspec.Struct, frozen=True):
     has_decoupled: bool = False
 
 
-async def read_model_facts(control: Control, model: str, version: str, bls_composing: list[tuple[str, str]]) -> ModelFacts:
+async def read_model_facts(
+    control: Control, model: str, version: str, bls_composing: list[tuple[str, str]]
+) -> ModelFacts:
     server = await control.server_metadata()
     metadata = await control.model_metadata(model, version)
     config = await control.model_config(model, version)

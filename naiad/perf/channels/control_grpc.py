@@ -22,16 +22,37 @@ from naiad.repository.config.config_json import config_to_dict
 
 M = TypeVar("M", bound=Message)
 
-_DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+_DURATIONS = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
 
 
 class GrpcControl:
-    def __init__(self, address: Address, tls: ssl.SSLContext | None = None, metadata: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self._address = address
         self._metadata = metadata
         self._connection = SharedConnection(address, tls)
 
-    async def call(self, method: str, request: Message, answer_type: type[M], *, limit_s: float = ANSWER_LIMIT_S) -> M:
+    async def call(
+        self,
+        method: str,
+        request: Message,
+        answer_type: type[M],
+        *,
+        limit_s: float = ANSWER_LIMIT_S,
+    ) -> M:
         """Raises ControlError."""
         listener = _Answer(asyncio.get_running_loop().create_future())
         block = request_block(self._address, method, metadata=self._metadata)
@@ -42,36 +63,71 @@ class GrpcControl:
                 return answer_type.FromString(await listener.answer)
         except TimeoutError:
             channel.close()
-            raise ControlError(f"{self._address.authority} did not answer {method} within {limit_s:g} s") from None
+            raise ControlError(
+                f"{self._address.authority} did not answer {method} within {limit_s:g} s"
+            ) from None
         except DecodeError:
-            raise ControlError(f"{self._address.authority} answered {method} with a message that cannot be read") from None
+            raise ControlError(
+                f"{self._address.authority} answered {method} with a message that cannot be read"
+            ) from None
 
     async def close(self) -> None:
         self._connection.close()
 
     async def server_metadata(self) -> dict[str, Any]:
-        answer = await self.call("ServerMetadata", pb.ServerMetadataRequest(), pb.ServerMetadataResponse)
-        return {"name": answer.name, "version": answer.version, "extensions": list(answer.extensions)}
+        answer = await self.call(
+            "ServerMetadata", pb.ServerMetadataRequest(), pb.ServerMetadataResponse
+        )
+        return {
+            "name": answer.name,
+            "version": answer.version,
+            "extensions": list(answer.extensions),
+        }
 
     async def model_metadata(self, model: str, version: str) -> dict[str, Any]:
-        answer = await self.call("ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), pb.ModelMetadataResponse)
+        answer = await self.call(
+            "ModelMetadata",
+            pb.ModelMetadataRequest(name=model, version=version),
+            pb.ModelMetadataResponse,
+        )
         inputs, outputs = (
-            [{"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)} for tensor in tensors]
+            [
+                {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+                for tensor in tensors
+            ]
             for tensors in (answer.inputs, answer.outputs)
         )
-        return {"name": answer.name, "versions": list(answer.versions), "platform": answer.platform, "inputs": inputs, "outputs": outputs}
+        return {
+            "name": answer.name,
+            "versions": list(answer.versions),
+            "platform": answer.platform,
+            "inputs": inputs,
+            "outputs": outputs,
+        }
 
     async def model_config(self, model: str, version: str) -> dict[str, Any]:
-        answer = await self.call("ModelConfig", pb.ModelConfigRequest(name=model, version=version), pb.ModelConfigResponse)
+        answer = await self.call(
+            "ModelConfig",
+            pb.ModelConfigRequest(name=model, version=version),
+            pb.ModelConfigResponse,
+        )
         return config_to_dict(answer.config)
 
     async def model_statistics(self, model: str, version: str) -> list[dict[str, Any]]:
-        answer = await self.call("ModelStatistics", pb.ModelStatisticsRequest(name=model, version=version), pb.ModelStatisticsResponse)
+        answer = await self.call(
+            "ModelStatistics",
+            pb.ModelStatisticsRequest(name=model, version=version),
+            pb.ModelStatisticsResponse,
+        )
         return [_statistics(entry) for entry in answer.model_stats]
 
     async def is_model_ready(self, model: str, version: str = "") -> bool:
         try:
-            answer = await self.call("ModelReady", pb.ModelReadyRequest(name=model, version=version), pb.ModelReadyResponse)
+            answer = await self.call(
+                "ModelReady",
+                pb.ModelReadyRequest(name=model, version=version),
+                pb.ModelReadyResponse,
+            )
         except ControlError:
             return False
         return answer.ready
@@ -80,11 +136,15 @@ class GrpcControl:
         request = pb.RepositoryModelLoadRequest(model_name=model)
         if config:
             request.parameters["config"].string_param = config
-        await self.call("RepositoryModelLoad", request, pb.RepositoryModelLoadResponse, limit_s=LOAD_LIMIT_S)
+        await self.call(
+            "RepositoryModelLoad", request, pb.RepositoryModelLoadResponse, limit_s=LOAD_LIMIT_S
+        )
 
     async def unload_model(self, model: str) -> None:
         request = pb.RepositoryModelUnloadRequest(model_name=model)
-        await self.call("RepositoryModelUnload", request, pb.RepositoryModelUnloadResponse, limit_s=LOAD_LIMIT_S)
+        await self.call(
+            "RepositoryModelUnload", request, pb.RepositoryModelUnloadResponse, limit_s=LOAD_LIMIT_S
+        )
 
     async def set_trace(self, model: str, settings: dict[str, list[str]]) -> None:
         request = pb.TraceSettingRequest(model_name=model)
@@ -95,21 +155,32 @@ class GrpcControl:
     async def register_memory(self, kind: str, name: str, document: dict[str, Any]) -> None:
         if kind == "system":
             system = pb.SystemSharedMemoryRegisterRequest(name=name, **document)
-            await self.call("SystemSharedMemoryRegister", system, pb.SystemSharedMemoryRegisterResponse)
+            await self.call(
+                "SystemSharedMemoryRegister", system, pb.SystemSharedMemoryRegisterResponse
+            )
             return
         handle = base64.b64decode(document["raw_handle"]["b64"])
         cuda = pb.CudaSharedMemoryRegisterRequest(
-            name=name, raw_handle=handle, device_id=document["device_id"], byte_size=document["byte_size"]
+            name=name,
+            raw_handle=handle,
+            device_id=document["device_id"],
+            byte_size=document["byte_size"],
         )
         await self.call("CudaSharedMemoryRegister", cuda, pb.CudaSharedMemoryRegisterResponse)
 
     async def unregister_memory(self, kind: str) -> None:
         if kind == "system":
             await self.call(
-                "SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(), pb.SystemSharedMemoryUnregisterResponse
+                "SystemSharedMemoryUnregister",
+                pb.SystemSharedMemoryUnregisterRequest(),
+                pb.SystemSharedMemoryUnregisterResponse,
             )
         else:
-            await self.call("CudaSharedMemoryUnregister", pb.CudaSharedMemoryUnregisterRequest(), pb.CudaSharedMemoryUnregisterResponse)
+            await self.call(
+                "CudaSharedMemoryUnregister",
+                pb.CudaSharedMemoryUnregisterRequest(),
+                pb.CudaSharedMemoryUnregisterResponse,
+            )
 
 
 class _Answer:
@@ -132,7 +203,10 @@ class _Answer:
 
 def _statistics(entry: pb.ModelStatistics) -> dict[str, Any]:
     stats = entry.inference_stats
-    durations = {name: {"count": getattr(stats, name).count, "ns": getattr(stats, name).ns} for name in _DURATIONS}
+    durations = {
+        name: {"count": getattr(stats, name).count, "ns": getattr(stats, name).ns}
+        for name in _DURATIONS
+    }
     return {
         "name": entry.name,
         "version": entry.version,

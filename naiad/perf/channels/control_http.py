@@ -20,7 +20,12 @@ LOAD_LIMIT_S = 1800.0
 
 
 class HttpControl:
-    def __init__(self, address: Address, tls: ssl.SSLContext | None = None, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self._address = address
         self._headers = headers
         self._channel = HttpChannel(address, self, tls=tls, should_keep_body=True)
@@ -41,7 +46,9 @@ class HttpControl:
         else:
             answer.set_exception(ControlError(error))
 
-    async def ask(self, method: str, path: str, body: bytes = b"", *, limit_s: float = ANSWER_LIMIT_S) -> bytes:
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", *, limit_s: float = ANSWER_LIMIT_S
+    ) -> bytes:
         """Raises ControlError for an answer other than 200."""
         async with self._lock:
             data = request_bytes(self._address, method, path, body, headers=self._headers)
@@ -51,14 +58,18 @@ class HttpControl:
                 async with asyncio.timeout(limit_s):
                     return await self._answer
             except TimeoutError:
-                raise ControlError(f"{self._address.authority} did not answer {path} within {limit_s:g} s") from None
+                raise ControlError(
+                    f"{self._address.authority} did not answer {path} within {limit_s:g} s"
+                ) from None
 
     async def get_json(self, path: str) -> Any:
         body = await self.ask("GET", path)
         try:
             return json.loads(body)
         except ValueError:
-            raise ControlError(f"{self._address.authority}{path} did not answer with JSON") from None
+            raise ControlError(
+                f"{self._address.authority}{path} did not answer with JSON"
+            ) from None
 
     async def close(self) -> None:
         self._channel.close()
@@ -86,17 +97,33 @@ class HttpControl:
 
     async def load_model(self, model: str, config: str = "") -> None:
         document = {"parameters": {"config": config}} if config else {}
-        await self.ask("POST", f"/v2/repository/models/{_quote(model)}/load", json.dumps(document).encode(), limit_s=LOAD_LIMIT_S)
+        await self.ask(
+            "POST",
+            f"/v2/repository/models/{_quote(model)}/load",
+            json.dumps(document).encode(),
+            limit_s=LOAD_LIMIT_S,
+        )
 
     async def unload_model(self, model: str) -> None:
-        await self.ask("POST", f"/v2/repository/models/{_quote(model)}/unload", b"{}", limit_s=LOAD_LIMIT_S)
+        await self.ask(
+            "POST", f"/v2/repository/models/{_quote(model)}/unload", b"{}", limit_s=LOAD_LIMIT_S
+        )
 
     async def set_trace(self, model: str, settings: dict[str, list[str]]) -> None:
-        document = {name: values if name == "trace_level" else values[0] for name, values in settings.items()}
-        await self.ask("POST", f"/v2/models/{_quote(model)}/trace/setting", json.dumps(document).encode())
+        document = {
+            name: values if name == "trace_level" else values[0]
+            for name, values in settings.items()
+        }
+        await self.ask(
+            "POST", f"/v2/models/{_quote(model)}/trace/setting", json.dumps(document).encode()
+        )
 
     async def register_memory(self, kind: str, name: str, document: dict[str, Any]) -> None:
-        await self.ask("POST", f"/v2/{kind}sharedmemory/region/{_quote(name)}/register", json.dumps(document).encode())
+        await self.ask(
+            "POST",
+            f"/v2/{kind}sharedmemory/region/{_quote(name)}/register",
+            json.dumps(document).encode(),
+        )
 
     async def unregister_memory(self, kind: str) -> None:
         await self.ask("POST", f"/v2/{kind}sharedmemory/unregister")

@@ -1,6 +1,7 @@
 """Unary gRPC calls, one at a time, over a connection that other channels share.
 
-In:  `send(framed message, call)`. Out: Listener.on_end, with the answer's message where somebody will read it.
+In:  `send(framed message, call)`. Out: Listener.on_end, with the answer's message where somebody
+     will read it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class GrpcChannel:
         if connection is not None and connection.is_open:
             self._start(connection, data)
         else:
-            self._reopening = asyncio.get_running_loop().create_task(self._reopen_and_send(data, call))
+            self._reopening = asyncio.get_running_loop().create_task(
+                self._reopen_and_send(data, call)
+            )
 
     def close(self) -> None:
         if self._reopening is not None:

@@ -1,7 +1,10 @@
-"""One HTTP/2 connection to a gRPC server, used once: the asyncio protocol around Http2Connection in the client's role.
+"""One HTTP/2 connection to a gRPC server, used once: the asyncio protocol around Http2Connection in
+the client's role.
 
-In:  `start(block)` for a new call, `write(stream, message)` for its messages. Out: methods of the stream's StreamOwner.
-Rule: what is sent while bytes are being handled leaves in one write at their end; everything else leaves at once.
+In:  `start(block)` for a new call, `write(stream, message)` for its messages. Out: methods of the
+     stream's StreamOwner.
+Rule: what is sent while bytes are being handled leaves in one write at their end; everything else
+      leaves at once.
 """
 
 from __future__ import annotations
@@ -17,14 +20,26 @@ from naiad.perf.channels.call import ConnectError
 from naiad.perf.channels.grpc_head import AnswerHead, make_answer_head, status_words
 from naiad.perf.channels.http_channel import CONNECT_LIMIT_S, connect_reason
 from naiad.transport.http2.connection import Http2Connection
-from naiad.transport.http2.event import ConnectionFailed, DataReceived, GoAwayReceived, HeadersReceived, StreamEnded, TrailersReceived
+from naiad.transport.http2.event import (
+    ConnectionFailed,
+    DataReceived,
+    GoAwayReceived,
+    HeadersReceived,
+    StreamEnded,
+    TrailersReceived,
+)
 from naiad.transport.http2.frame import ErrorCode
 from naiad.transport.http2.limits import Http2Limits
 from naiad.transport.http2.stream import Stream
 
 _JOIN_BYTES = 1 << 16
 # The server is the one under test: it may talk as much as it likes.
-_LIMITS = Http2Limits(control_frame_burst=1 << 30, reset_burst=1 << 30, max_header_list_bytes=1 << 20, max_header_block_bytes=1 << 20)
+_LIMITS = Http2Limits(
+    control_frame_burst=1 << 30,
+    reset_burst=1 << 30,
+    max_header_list_bytes=1 << 20,
+    max_header_block_bytes=1 << 20,
+)
 
 
 class StreamOwner(Protocol):
@@ -35,7 +50,12 @@ class StreamOwner(Protocol):
 
 
 class GrpcConnection(asyncio.Protocol):
-    def __init__(self, address: Address, tls: ssl.SSLContext | None = None, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.num_streams = 0
         self.is_open = False
         self.ending = ""
@@ -53,10 +73,16 @@ class GrpcConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: self, address.host, address.port, ssl=self._tls, server_hostname=address.host if self._tls else None
+                    lambda: self,
+                    address.host,
+                    address.port,
+                    ssl=self._tls,
+                    server_hostname=address.host if self._tls else None,
                 )
         except (OSError, ssl.SSLError, TimeoutError) as error:
-            raise ConnectError(f"cannot connect to {address.authority}: {connect_reason(error)}") from None
+            raise ConnectError(
+                f"cannot connect to {address.authority}: {connect_reason(error)}"
+            ) from None
 
     def close(self) -> None:
         self.is_open = False
@@ -180,7 +206,8 @@ def _code_name(code: int) -> str:
 
 
 class SharedConnection:
-    """The connection that several channels use: opened by whoever needs it first, and again when it was lost."""
+    """The connection that several channels use: opened by whoever needs it first, and again when it
+    was lost."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
         self.current: GrpcConnection | None = None
@@ -200,8 +227,11 @@ class SharedConnection:
             if self._opening is not None and self._opening.done():
                 self._opening = None
         if not connection.is_open:
-            # A server that speaks something else answers our preface and closes before anybody could open a stream.
-            raise ConnectError(f"no gRPC server at {self._address.authority}: {connection.ending or 'it says goodbye at once'}")
+            # A server that speaks something else answers our preface and closes before anybody
+            # could open a stream.
+            raise ConnectError(
+                f"no gRPC server at {self._address.authority}: {connection.ending or 'it says goodbye at once'}"
+            )
         return connection
 
     async def _open(self) -> GrpcConnection:

@@ -1,4 +1,5 @@
-"""Header blocks of a gRPC client: what a request carries, and what an answer's headers or trailers mean."""
+"""Header blocks of a gRPC client: what a request carries, and what an answer's headers or trailers
+mean."""
 
 from __future__ import annotations
 
@@ -28,10 +29,14 @@ def make_answer_head(headers: HeaderList) -> AnswerHead:
     status = fields.get(b"grpc-status", b"-1")
     message = unquote_to_bytes(fields.get(b"grpc-message", b"")).decode("utf-8", "replace")
     number = int(status) if status.removeprefix(b"-").isdigit() else int(Status.UNKNOWN)
-    return AnswerHead(fields.get(b":status", b""), number, message, fields.get(b"grpc-encoding", b"identity"))
+    return AnswerHead(
+        fields.get(b":status", b""), number, message, fields.get(b"grpc-encoding", b"identity")
+    )
 
 
-def request_block(address: Address, method: str, *, encoding: str = "", metadata: Iterable[tuple[str, str]] = ()) -> bytes:
+def request_block(
+    address: Address, method: str, *, encoding: str = "", metadata: Iterable[tuple[str, str]] = ()
+) -> bytes:
     headers = [
         (b":method", b"POST"),
         (b":scheme", b"https" if address.is_tls else b"http"),
@@ -56,5 +61,7 @@ def status_words(head: AnswerHead) -> str | None:
         return None
     if head.grpc_status < 0:
         return f"no gRPC status in the answer (HTTP status {head.http_status.decode('ascii', 'replace') or 'missing'})"
-    name = Status(head.grpc_status).name if head.grpc_status in set(Status) else str(head.grpc_status)
+    name = (
+        Status(head.grpc_status).name if head.grpc_status in set(Status) else str(head.grpc_status)
+    )
     return f"{name}: {head.message}" if head.message else name

@@ -1,6 +1,8 @@
-"""InferRequest -> ModelInferRequest bytes, built once; what changes per request is put in where protobuf's own order has it.
+"""InferRequest -> ModelInferRequest bytes, built once; what changes per request is put in where
+protobuf's own order has it.
 
-A message begins with the model's name and version; id and sequence parameters follow them, at `head_bytes`.
+A message begins with the model's name and version; id and sequence parameters follow them, at
+`head_bytes`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from naiad.perf.channels.infer_request import InferRequest, MemorySpan
 
 
 class GrpcInferEncoder:
-    def __init__(self, model: str, version: str, *, encoding: str = "", is_stream: bool = False) -> None:
+    def __init__(
+        self, model: str, version: str, *, encoding: str = "", is_stream: bool = False
+    ) -> None:
         """`is_stream`: messages are framed by the stream channel, after it has added an id."""
         self._model = model
         self._version = version
@@ -22,7 +26,11 @@ class GrpcInferEncoder:
 
     @property
     def head_bytes(self) -> int:
-        return len(ModelInferRequest(model_name=self._model, model_version=self._version).SerializeToString())
+        return len(
+            ModelInferRequest(
+                model_name=self._model, model_version=self._version
+            ).SerializeToString()
+        )
 
     def encode(self, request: InferRequest) -> bytes:
         return self.finish(self.message(request))
@@ -30,7 +38,9 @@ class GrpcInferEncoder:
     def message(self, request: InferRequest) -> bytes:
         message = ModelInferRequest(model_name=self._model, model_version=self._version)
         for tensor in request.inputs:
-            entry = message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            entry = message.inputs.add(
+                name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
+            )
             if tensor.span is not None:
                 _set_span(entry.parameters, tensor.span)
             else:
@@ -49,7 +59,9 @@ class GrpcInferEncoder:
         return message if self._is_stream else frame(message, self._encoding)
 
 
-def sequence_message(message: bytes, head_bytes: int, sequence_id: int, is_start: bool, is_end: bool) -> bytes:
+def sequence_message(
+    message: bytes, head_bytes: int, sequence_id: int, is_start: bool, is_end: bool
+) -> bytes:
     added = ModelInferRequest()
     added.parameters["sequence_id"].int64_param = sequence_id
     added.parameters["sequence_start"].bool_param = is_start

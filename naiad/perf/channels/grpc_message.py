@@ -1,4 +1,5 @@
-"""gRPC's length-prefixed messages: one prebuilt for sending, and those of a stream's bytes put together again."""
+"""gRPC's length-prefixed messages: one prebuilt for sending, and those of a stream's bytes put
+together again."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def frame(message: bytes, encoding: str = "") -> bytes:
 
 
 class MessageAssembler:
-    """Bytes of one stream -> its messages. Answers are never compressed: we do not offer to accept that."""
+    """Bytes of one stream -> its messages. Answers are never compressed: we do not offer to accept
+    that."""
 
     __slots__ = ("_held", "_needed")
 
@@ -44,6 +46,10 @@ class MessageAssembler:
             at = stop
         if at < end:
             self._held = [bytes(data[at:])]
-            whole = PREFIX_BYTES if end - at < PREFIX_BYTES else PREFIX_BYTES + int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
+            whole = (
+                PREFIX_BYTES
+                if end - at < PREFIX_BYTES
+                else PREFIX_BYTES + int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
+            )
             self._needed = whole - (end - at)
         return messages

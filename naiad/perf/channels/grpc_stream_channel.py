@@ -1,8 +1,10 @@
-"""One ModelStreamInfer stream: requests out, any number of responses to each in, matched by request id.
+"""One ModelStreamInfer stream: requests out, any number of responses to each in, matched by request
+id.
 
 In:  `send(message, call)`; the id is put into the prebuilt message where protobuf's order has it.
 Out: Listener.on_response for each response, on_end with the one that carries the final flag.
-Rule: an error ends the request it names, or the oldest one when it names none; a broken stream ends all.
+Rule: an error ends the request it names, or the oldest one when it names none; a broken stream ends
+      all.
 """
 
 from __future__ import annotations
@@ -62,7 +64,15 @@ class GrpcStreamChannel:
         request_id = str(self._next_id)
         self._calls[request_id] = call
         head_bytes = self._head_bytes
-        message = b"".join((data[:head_bytes], _ID_FIELD, bytes((len(request_id),)), request_id.encode(), data[head_bytes:]))
+        message = b"".join(
+            (
+                data[:head_bytes],
+                _ID_FIELD,
+                bytes((len(request_id),)),
+                request_id.encode(),
+                data[head_bytes:],
+            )
+        )
         if self._stream is not None:
             connection, stream = self._stream
             connection.write(stream, frame(message, self._encoding), is_last=False)

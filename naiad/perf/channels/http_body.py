@@ -1,6 +1,7 @@
 """HTTP/1.1 responses out of a byte stream, without I/O: heads, and body pieces as they come.
 
-In:  `feed(data)`. Out: (head, piece, is_last) for each step; a body without content gives one empty last piece.
+In:  `feed(data)`. Out: (head, piece, is_last) for each step; a body without content gives one empty
+     last piece.
 Rule: this is the general way. HttpChannel takes a shorter one for a response that arrives whole.
 """
 
@@ -65,9 +66,12 @@ class ResponseReader:
                 yield head, piece, is_last
 
     def end_of_stream(self) -> ResponseHead | None:
-        """The connection ended: the head of a body that may end so, None when a response was cut off or none was there."""
+        """The connection ended: the head of a body that may end so, None when a response was cut
+        off or none was there."""
         head, self._head, self._held = self._head, None, b""
-        return head if head is not None and head.content_length < 0 and not head.is_chunked else None
+        return (
+            head if head is not None and head.content_length < 0 and not head.is_chunked else None
+        )
 
     def _take_head(self, data: bytes) -> bytes:
         end = data.find(b"\r\n\r\n")

@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection that carries one request at a time: prebuilt bytes out, a call's end in.
 
 In:  `send(bytes, call)`. Out: Listener calls, with the time at which the bytes arrived.
-Rule: no task and no future per request; those exist only while connecting. Bodies are kept only where somebody will read them.
+Rule: no task and no future per request; those exist only while connecting. Bodies are kept only
+      where somebody will read them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class HttpChannel(asyncio.Protocol):
         is_event_stream: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`is_event_stream`: a successful body is server-sent events, each of which is a response."""
+        """`is_event_stream`: a successful body is server-sent events, each of which is a
+        response."""
         self.num_in_flight = 0
         self._address = address
         self._listener = listener
@@ -56,10 +58,16 @@ class HttpChannel(asyncio.Protocol):
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
                 await loop.create_connection(
-                    lambda: self, address.host, address.port, ssl=self._tls, server_hostname=address.host if self._tls else None
+                    lambda: self,
+                    address.host,
+                    address.port,
+                    ssl=self._tls,
+                    server_hostname=address.host if self._tls else None,
                 )
         except (OSError, ssl.SSLError, TimeoutError) as error:
-            raise ConnectError(f"cannot connect to {address.authority}: {connect_reason(error)}") from None
+            raise ConnectError(
+                f"cannot connect to {address.authority}: {connect_reason(error)}"
+            ) from None
 
     def close(self) -> None:
         if self._connecting is not None:
@@ -72,7 +80,9 @@ class HttpChannel(asyncio.Protocol):
         self.num_in_flight = 1
         transport = self._transport
         if transport is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._reopen_and_send(data, call))
+            self._connecting = asyncio.get_running_loop().create_task(
+                self._reopen_and_send(data, call)
+            )
         else:
             transport.write(data)
 
@@ -121,12 +131,21 @@ class HttpChannel(asyncio.Protocol):
                 end = data.find(b"\r\n\r\n")
                 if end > 0:
                     head = self._heads.head(data[:end])
-                    if head.status == 200 and head.content_length == len(data) - end - 4 and self._events is None:
+                    if (
+                        head.status == 200
+                        and head.content_length == len(data) - end - 4
+                        and self._events is None
+                    ):
                         self.num_in_flight = 0
                         self._call = None
                         if head.is_closing:
                             self._detach()
-                        self._listener.on_end(call, None, (head, data[end + 4 :]) if self._should_keep_body else None, now_ns)
+                        self._listener.on_end(
+                            call,
+                            None,
+                            (head, data[end + 4 :]) if self._should_keep_body else None,
+                            now_ns,
+                        )
                         return
             for head, piece, is_last in self._reader.feed(data):
                 self._take(call, head, piece, now_ns)

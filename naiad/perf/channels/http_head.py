@@ -1,4 +1,5 @@
-"""The head of an HTTP/1.1 response, parsed once per distinct block of bytes: servers repeat themselves.
+"""The head of an HTTP/1.1 response, parsed once per distinct block of bytes: servers repeat
+themselves.
 
 Out: ResponseHead. Raises BadResponseError for bytes that are no HTTP/1.x response.
 """
@@ -38,11 +39,24 @@ def parse_head(block: bytes) -> ResponseHead:
     status = int(words[1])
     is_chunked = b"chunked" in fields.get(b"transfer-encoding", b"").lower()
     has_no_body = status < 200 or status in (204, 304)
-    length = 0 if has_no_body else -1 if is_chunked else _integer(fields.get(b"content-length", b"-1"))
+    length = (
+        0 if has_no_body else -1 if is_chunked else _integer(fields.get(b"content-length", b"-1"))
+    )
     connection = fields.get(b"connection", b"").lower()
-    is_closing = connection == b"close" or (words[0] == b"HTTP/1.0" and connection != b"keep-alive") or (length < 0 and not is_chunked)
+    is_closing = (
+        connection == b"close"
+        or (words[0] == b"HTTP/1.0" and connection != b"keep-alive")
+        or (length < 0 and not is_chunked)
+    )
     tensor_header_bytes = _integer(fields.get(b"inference-header-content-length", b"0"))
-    return ResponseHead(status, length, is_chunked, is_closing, tensor_header_bytes, fields.get(b"content-type", b""))
+    return ResponseHead(
+        status,
+        length,
+        is_chunked,
+        is_closing,
+        tensor_header_bytes,
+        fields.get(b"content-type", b""),
+    )
 
 
 def _integer(text: bytes) -> int:

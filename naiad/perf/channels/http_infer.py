@@ -1,7 +1,7 @@
 """InferRequest -> the bytes of POST /v2/models/M/infer or generate_stream.
 
-Rule: built once. Only a sequence's id and flags change from request to request; they have fixed widths in the JSON (white space is
-allowed there), so lengths in the headers stay true.
+Rule: built once. Only a sequence's id and flags change from request to request; they have fixed
+      widths in the JSON (white space is allowed there), so lengths in the headers stay true.
 """
 
 from __future__ import annotations
@@ -52,11 +52,17 @@ class HttpInferEncoder:
         head = self._head(len(before) + len(_filled(0, False, False)) + len(after), binary)
         return head + before, b"".join((after, *binary))
 
-    def _document(self, request: InferRequest, parameters: dict[str, Any]) -> tuple[bytes, list[bytes]]:
+    def _document(
+        self, request: InferRequest, parameters: dict[str, Any]
+    ) -> tuple[bytes, list[bytes]]:
         binary: list[bytes] = []
-        document: dict[str, Any] = {"inputs": [self._input(tensor, binary) for tensor in request.inputs]}
+        document: dict[str, Any] = {
+            "inputs": [self._input(tensor, binary) for tensor in request.inputs]
+        }
         if request.outputs:
-            document["outputs"] = [self._output(output.name, output.span) for output in request.outputs]
+            document["outputs"] = [
+                self._output(output.name, output.span) for output in request.outputs
+            ]
         if parameters:
             document["parameters"] = parameters
         return json.dumps(document, separators=(",", ":")).encode(), binary
@@ -72,7 +78,11 @@ class HttpInferEncoder:
         )
 
     def _input(self, tensor: InputTensor, binary: list[bytes]) -> dict[str, Any]:
-        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        entry: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+        }
         if tensor.span is not None:
             entry["parameters"] = _span(tensor.span)
         elif self._is_json_input:
@@ -83,13 +93,20 @@ class HttpInferEncoder:
         return entry
 
     def _output(self, name: str, span: MemorySpan | None) -> dict[str, Any]:
-        return {"name": name, "parameters": _span(span) if span is not None else {"binary_data": not self._is_json_output}}
+        return {
+            "name": name,
+            "parameters": _span(span)
+            if span is not None
+            else {"binary_data": not self._is_json_output},
+        }
 
 
 class GenerateEncoder:
     """For `-i http --streaming`: the model's inputs as one flat JSON object."""
 
-    def __init__(self, address: Address, model: str, version: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(
+        self, address: Address, model: str, version: str, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         self._address = address
         self._path = f"{address.path}{model_path(model, version)}/generate_stream"
         self._headers = headers
@@ -107,12 +124,17 @@ def _filled(sequence_id: int, is_start: bool, is_end: bool) -> bytes:
     return _SEQUENCE % (sequence_id, _FLAG[is_start], _FLAG[is_end])
 
 
-def sequence_bytes(parts: tuple[bytes, bytes], sequence_id: int, is_start: bool, is_end: bool) -> bytes:
+def sequence_bytes(
+    parts: tuple[bytes, bytes], sequence_id: int, is_start: bool, is_end: bool
+) -> bytes:
     return b"".join((parts[0], _filled(sequence_id, is_start, is_end), parts[1]))
 
 
 def _span(span: MemorySpan) -> dict[str, Any]:
-    found: dict[str, Any] = {"shared_memory_region": span.region, "shared_memory_byte_size": span.byte_size}
+    found: dict[str, Any] = {
+        "shared_memory_region": span.region,
+        "shared_memory_byte_size": span.byte_size,
+    }
     if span.offset:
         found["shared_memory_offset"] = span.offset
     return found

@@ -8,9 +8,16 @@ from naiad.perf.channels.address import Address
 
 
 def request_head(
-    address: Address, method: str, path: str, body_bytes: int, *, headers: Sequence[tuple[str, str]] = (), tensor_header_bytes: int = 0
+    address: Address,
+    method: str,
+    path: str,
+    body_bytes: int,
+    *,
+    headers: Sequence[tuple[str, str]] = (),
+    tensor_header_bytes: int = 0,
 ) -> bytes:
-    """`tensor_header_bytes`: length of the JSON when binary tensors follow it; 0 for a body without them."""
+    """`tensor_header_bytes`: length of the JSON when binary tensors follow it; 0 for a body without
+    them."""
     given = {name.lower() for name, _ in headers}
     lines = [f"{method} {path} HTTP/1.1", f"Host: {address.authority}"]
     if "user-agent" not in given:
@@ -19,11 +26,20 @@ def request_head(
     if method != "GET":
         lines.append(f"Content-Length: {body_bytes}")
         if "content-type" not in given:
-            lines.append(f"Content-Type: {'application/octet-stream' if tensor_header_bytes else 'application/json'}")
+            lines.append(
+                f"Content-Type: {'application/octet-stream' if tensor_header_bytes else 'application/json'}"
+            )
     if tensor_header_bytes:
         lines.append(f"Inference-Header-Content-Length: {tensor_header_bytes}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def request_bytes(address: Address, method: str, path: str, body: bytes, *, headers: Sequence[tuple[str, str]] = ()) -> bytes:
+def request_bytes(
+    address: Address,
+    method: str,
+    path: str,
+    body: bytes,
+    *,
+    headers: Sequence[tuple[str, str]] = (),
+) -> bytes:
     return request_head(address, method, path, len(body), headers=headers) + body

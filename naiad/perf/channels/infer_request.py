@@ -1,6 +1,8 @@
-"""One request's tensors, as every protocol needs them: batched values and the parameters that go with them.
+"""One request's tensors, as every protocol needs them: batched values and the parameters that go
+with them.
 
-In:  a Dataset and a batch size. Out: InferRequest, from which http_infer and grpc_infer build bytes.
+In:  a Dataset and a batch size. Out: InferRequest, from which http_infer and grpc_infer build
+     bytes.
 """
 
 from __future__ import annotations
@@ -42,16 +44,29 @@ class InferRequest(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] = {}
 
 
-def batched_requests(dataset: Dataset, facts: ModelFacts, batch_size: int, parameters: dict[str, Any]) -> list[InferRequest]:
+def batched_requests(
+    dataset: Dataset, facts: ModelFacts, batch_size: int, parameters: dict[str, Any]
+) -> list[InferRequest]:
     """Request n takes steps n*b to n*b+b-1, going round."""
     steps = dataset.steps
     count = max(1, len(steps) // batch_size)
-    return [request_of([steps[(n * batch_size + k) % len(steps)] for k in range(batch_size)], facts, parameters) for n in range(count)]
+    return [
+        request_of(
+            [steps[(n * batch_size + k) % len(steps)] for k in range(batch_size)], facts, parameters
+        )
+        for n in range(count)
+    ]
 
 
-def request_of(steps: Sequence[Step], facts: ModelFacts, parameters: dict[str, Any]) -> InferRequest:
-    inputs = tuple(_batched(tensor, steps, facts) for tensor in facts.inputs if tensor.name in steps[0])
-    return InferRequest(inputs, tuple(OutputTensor(output.name) for output in facts.outputs), parameters)
+def request_of(
+    steps: Sequence[Step], facts: ModelFacts, parameters: dict[str, Any]
+) -> InferRequest:
+    inputs = tuple(
+        _batched(tensor, steps, facts) for tensor in facts.inputs if tensor.name in steps[0]
+    )
+    return InferRequest(
+        inputs, tuple(OutputTensor(output.name) for output in facts.outputs), parameters
+    )
 
 
 def _batched(tensor: TensorFacts, steps: Sequence[Step], facts: ModelFacts) -> InputTensor:
@@ -61,5 +76,12 @@ def _batched(tensor: TensorFacts, steps: Sequence[Step], facts: ModelFacts) -> I
     values = [step.get(tensor.name, first) for step in steps]
     for value in values:
         if value.shape != first.shape:
-            raise OptionError(f"input '{tensor.name}': a batch cannot mix shapes {list(first.shape)} and {list(value.shape)}")
-    return InputTensor(tensor.name, tensor.datatype, (len(steps), *first.shape), b"".join(value.raw for value in values))
+            raise OptionError(
+                f"input '{tensor.name}': a batch cannot mix shapes {list(first.shape)} and {list(value.shape)}"
+            )
+    return InputTensor(
+        tensor.name,
+        tensor.datatype,
+        (len(steps), *first.shape),
+        b"".join(value.raw for value in values),
+    )

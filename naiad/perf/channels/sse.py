@@ -1,4 +1,5 @@
-"""Server-sent events out of body pieces: each event's data, in order. Comments and other fields are skipped."""
+"""Server-sent events out of body pieces: each event's data, in order. Comments and other fields are
+skipped."""
 
 from __future__ import annotations
 
@@ -27,5 +28,7 @@ class SseReader:
 def _data(block: bytes) -> bytes | None:
     if block.startswith(b"data: ") and b"\n" not in block:
         return block[6:]
-    lines = [line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")]
+    lines = [
+        line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")
+    ]
     return b"\n".join(lines) if lines else None

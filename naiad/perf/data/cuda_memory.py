@@ -1,4 +1,5 @@
-"""GPU memory that another process may map: the CUDA driver called directly, so that no CUDA package is needed.
+"""GPU memory that another process may map: the CUDA driver called directly, so that no CUDA package
+is needed.
 
 Rule: only this file talks to libcuda, and only when --shared-memory cuda was asked for.
 """
@@ -29,11 +30,21 @@ class CudaMemory:
         self._call("cuMemAlloc_v2", ctypes.byref(self._pointer), ctypes.c_size_t(byte_size))
 
     def write(self, offset: int, data: bytes) -> None:
-        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(self._pointer.value + offset), data, ctypes.c_size_t(len(data)))
+        self._call(
+            "cuMemcpyHtoD_v2",
+            ctypes.c_uint64(self._pointer.value + offset),
+            data,
+            ctypes.c_size_t(len(data)),
+        )
 
     def read(self, offset: int, byte_size: int) -> bytes:
         buffer = ctypes.create_string_buffer(byte_size)
-        self._call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(self._pointer.value + offset), ctypes.c_size_t(byte_size))
+        self._call(
+            "cuMemcpyDtoH_v2",
+            buffer,
+            ctypes.c_uint64(self._pointer.value + offset),
+            ctypes.c_size_t(byte_size),
+        )
         return buffer.raw
 
     def handle(self) -> bytes:

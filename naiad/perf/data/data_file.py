@@ -2,8 +2,9 @@
 
     {"data": [{"INPUT0": [1, 2], "TEXT": {"content": ["a"], "shape": [1]}, "IMAGE": {"b64": "..."}}, ...], "validation_data": [...]}
 
-`data` may also be a list of such lists: the streams of a sequence model. In a folder each input has a file of its name: raw bytes,
-or lines of text for strings. Rule: every mistake is named with its file, step and input.
+`data` may also be a list of such lists: the streams of a sequence model. In a folder each input has
+a file of its name: raw bytes, or lines of text for strings. Rule: every mistake is named with its
+file, step and input.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from naiad.perf.data.model_facts import ModelFacts, TensorFacts
 from naiad.settings.option import OptionError
 
 
-def read_json_files(paths: Sequence[Path], facts: ModelFacts, shapes: dict[str, tuple[int, ...]]) -> Dataset:
+def read_json_files(
+    paths: Sequence[Path], facts: ModelFacts, shapes: dict[str, tuple[int, ...]]
+) -> Dataset:
     """Streams of several files are appended."""
     streams: list[list[Step]] = []
     expected: list[list[Step]] = []
@@ -52,32 +55,54 @@ def load_json(path: Path) -> dict[str, Any]:
         raise OptionError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise OptionError(f"{path} is not JSON: {error}") from None
-    if not isinstance(document, dict) or not isinstance(document.get("data"), list) or not document["data"]:
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("data"), list)
+        or not document["data"]
+    ):
         raise OptionError(f"{path}: expected an object with a list 'data' that is not empty")
     return document
 
 
 def _streams(
-    path: Path, document: dict[str, Any], key: str, tensors: dict[str, TensorFacts], shapes: dict[str, tuple[int, ...]]
+    path: Path,
+    document: dict[str, Any],
+    key: str,
+    tensors: dict[str, TensorFacts],
+    shapes: dict[str, tuple[int, ...]],
 ) -> list[list[Step]]:
     entries = document[key]
-    streams = entries if entries and all(isinstance(entry, list) for entry in entries) else [entries]
+    streams = (
+        entries if entries and all(isinstance(entry, list) for entry in entries) else [entries]
+    )
     found: list[list[Step]] = []
     for number, stream in enumerate(streams):
         steps: list[Step] = []
         for step_number, step in enumerate(stream):
             where = f"{path}: {key}, stream {number}, step {step_number}"
             if not isinstance(step, dict):
-                raise OptionError(f"{where}: expected an object of tensors, found {type(step).__name__}")
-            steps.append({name: _tensor(where, name, value, tensors, shapes) for name, value in step.items()})
+                raise OptionError(
+                    f"{where}: expected an object of tensors, found {type(step).__name__}"
+                )
+            steps.append(
+                {name: _tensor(where, name, value, tensors, shapes) for name, value in step.items()}
+            )
         found.append(steps)
     return found
 
 
-def _tensor(where: str, name: str, value: Any, tensors: dict[str, TensorFacts], shapes: dict[str, tuple[int, ...]]) -> TensorValue:
+def _tensor(
+    where: str,
+    name: str,
+    value: Any,
+    tensors: dict[str, TensorFacts],
+    shapes: dict[str, tuple[int, ...]],
+) -> TensorValue:
     tensor = tensors.get(name)
     if tensor is None:
-        raise OptionError(f"{where}: the model has no tensor '{name}', its tensors are: {', '.join(tensors)}")
+        raise OptionError(
+            f"{where}: the model has no tensor '{name}', its tensors are: {', '.join(tensors)}"
+        )
     where = f"{where}, '{name}'"
     shape: tuple[int, ...] | None = None
     content = value
@@ -88,10 +113,16 @@ def _tensor(where: str, name: str, value: Any, tensors: dict[str, TensorFacts], 
     raw, count = _content(where, content, tensor)
     if shape is None:
         shape = _shape_for(where, tensor, shapes, count)
-    if tensor.datatype != "BYTES" and math.prod(shape) * DATATYPES[tensor.datatype].byte_size != len(raw):
-        raise OptionError(f"{where}: shape {list(shape)} of {tensor.datatype} does not fit {len(raw)} bytes of content")
+    if tensor.datatype != "BYTES" and math.prod(shape) * DATATYPES[
+        tensor.datatype
+    ].byte_size != len(raw):
+        raise OptionError(
+            f"{where}: shape {list(shape)} of {tensor.datatype} does not fit {len(raw)} bytes of content"
+        )
     if tensor.datatype == "BYTES" and count >= 0 and count != math.prod(shape):
-        raise OptionError(f"{where}: shape {list(shape)} needs {math.prod(shape)} strings, found {count}")
+        raise OptionError(
+            f"{where}: shape {list(shape)} needs {math.prod(shape)} strings, found {count}"
+        )
     return TensorValue(shape, raw)
 
 
@@ -123,18 +154,24 @@ def _flatten(content: Any) -> list[Any]:
     return [leaf for entry in content for leaf in _flatten(entry)]
 
 
-def _shape_for(where: str, tensor: TensorFacts, shapes: dict[str, tuple[int, ...]], count: int) -> tuple[int, ...]:
+def _shape_for(
+    where: str, tensor: TensorFacts, shapes: dict[str, tuple[int, ...]], count: int
+) -> tuple[int, ...]:
     """Where the model leaves exactly one dimension open, the content says how long it is."""
     if tensor.name in shapes or -1 not in tensor.shape:
         return fixed_shape(tensor, shapes)
     fixed = math.prod(dimension for dimension in tensor.shape if dimension > 0)
     if tensor.shape.count(-1) > 1 or count < 0 or fixed == 0 or count % fixed:
-        raise OptionError(f"{where}: the model's shape is {list(tensor.shape)}: give 'content' and 'shape', or --shape {tensor.name}:...")
+        raise OptionError(
+            f"{where}: the model's shape is {list(tensor.shape)}: give 'content' and 'shape', or --shape {tensor.name}:..."
+        )
     return tuple(count // fixed if dimension < 0 else dimension for dimension in tensor.shape)
 
 
 def _check_complete(where: str, step: Step, facts: ModelFacts) -> None:
-    missing = [tensor.name for tensor in facts.inputs if not tensor.is_optional and tensor.name not in step]
+    missing = [
+        tensor.name for tensor in facts.inputs if not tensor.is_optional and tensor.name not in step
+    ]
     if missing:
         raise OptionError(f"{where}: no value for input '{missing[0]}'")
 
@@ -152,11 +189,15 @@ def read_folder(folder: Path, facts: ModelFacts, shapes: dict[str, tuple[int, ..
         if tensor.datatype == "BYTES":
             lines = path.read_bytes().splitlines()
             if len(lines) != count:
-                raise OptionError(f"{path} has {len(lines)} lines, shape {list(shape)} needs {count} strings")
+                raise OptionError(
+                    f"{path} has {len(lines)} lines, shape {list(shape)} needs {count} strings"
+                )
             step[tensor.name] = TensorValue(shape, encode_byte_strings(lines))
             continue
         raw = path.read_bytes()
         if len(raw) != count * DATATYPES[tensor.datatype].byte_size:
-            raise OptionError(f"{path} has {len(raw)} bytes, shape {list(shape)} of {tensor.datatype} needs {count} elements")
+            raise OptionError(
+                f"{path} has {len(raw)} bytes, shape {list(shape)} of {tensor.datatype} needs {count} elements"
+            )
         step[tensor.name] = TensorValue(shape, raw)
     return Dataset([[step]], is_given=True)

@@ -1,6 +1,7 @@
 """What is sent: values for a model's inputs, as streams of steps.
 
-A step is one request's worth of tensors for batch size 1. A sequence walks through one stream; other models take all steps in turn.
+A step is one request's worth of tensors for batch size 1. A sequence walks through one stream;
+other models take all steps in turn.
 """
 
 from __future__ import annotations
@@ -47,8 +48,12 @@ def fixed_shape(tensor: TensorFacts, shapes: dict[str, tuple[int, ...]]) -> tupl
                 + ",".join(str(8 if dimension < 0 else dimension) for dimension in tensor.shape)
             )
         return tensor.shape
-    if len(given) != len(tensor.shape) or any(ours not in (-1, theirs) for ours, theirs in zip(tensor.shape, given, strict=True)):
-        raise OptionError(f"--shape {tensor.name}:{','.join(map(str, given))} does not fit the model's shape {list(tensor.shape)}")
+    if len(given) != len(tensor.shape) or any(
+        ours not in (-1, theirs) for ours, theirs in zip(tensor.shape, given, strict=True)
+    ):
+        raise OptionError(
+            f"--shape {tensor.name}:{','.join(map(str, given))} does not fit the model's shape {list(tensor.shape)}"
+        )
     return given
 
 
@@ -56,11 +61,17 @@ def check_shape_names(facts: ModelFacts, shapes: dict[str, tuple[int, ...]]) -> 
     for name in shapes:
         if facts.input(name) is None:
             known = ", ".join(tensor.name for tensor in facts.inputs)
-            raise OptionError(f"--shape names '{name}', but the inputs of model '{facts.name}' are: {known}")
+            raise OptionError(
+                f"--shape names '{name}', but the inputs of model '{facts.name}' are: {known}"
+            )
 
 
 def check_batch_size(facts: ModelFacts, batch_size: int) -> None:
     if batch_size > 1 and facts.max_batch_size == 0:
-        raise OptionError(f"can not specify -b {batch_size}: model '{facts.name}' does not support batching")
+        raise OptionError(
+            f"can not specify -b {batch_size}: model '{facts.name}' does not support batching"
+        )
     if facts.max_batch_size and batch_size > facts.max_batch_size:
-        raise OptionError(f"-b {batch_size} is larger than max_batch_size {facts.max_batch_size} of model '{facts.name}'")
+        raise OptionError(
+            f"-b {batch_size} is larger than max_batch_size {facts.max_batch_size} of model '{facts.name}'"
+        )

@@ -1,7 +1,8 @@
 """Input values that nobody gave: zeros, or random ones that a model can digest.
 
-perf_analyzer fills tensors with random bits, so floats come as NaN or 1e31 and counts as two billion. Ours are floats in [-1, 1),
-integers from 0 to 127 and printable text. The generator is seeded: two runs send the same.
+perf_analyzer fills tensors with random bits, so floats come as NaN or 1e31 and counts as two
+billion. Ours are floats in [-1, 1), integers from 0 to 127 and printable text. The generator is
+seeded: two runs send the same.
 """
 
 from __future__ import annotations
@@ -42,22 +43,38 @@ def generate(
                 continue
             shape = fixed_shape(tensor, shapes)
             if tensor.is_shape_tensor:
-                raise OptionError(f"input '{tensor.name}' is a shape tensor: its values must be given in an --input-data file")
-            step[tensor.name] = TensorValue(shape, _raw(tensor, shape, random, is_zero, string_data, string_length))
+                raise OptionError(
+                    f"input '{tensor.name}' is a shape tensor: its values must be given in an --input-data file"
+                )
+            step[tensor.name] = TensorValue(
+                shape, _raw(tensor, shape, random, is_zero, string_data, string_length)
+            )
         steps.append(step)
     return Dataset([steps])
 
 
 def _raw(
-    tensor: TensorFacts, shape: tuple[int, ...], random: np.random.Generator, is_zero: bool, string_data: str, string_length: int
+    tensor: TensorFacts,
+    shape: tuple[int, ...],
+    random: np.random.Generator,
+    is_zero: bool,
+    string_data: str,
+    string_length: int,
 ) -> bytes:
     count = math.prod(shape)
     if tensor.datatype == "BYTES":
         if string_data:
             return encode_byte_strings([string_data] * count)
-        return encode_byte_strings(["" if is_zero else "".join(random.choice(_LETTERS, string_length)) for _ in range(count)])
+        return encode_byte_strings(
+            [
+                "" if is_zero else "".join(random.choice(_LETTERS, string_length))
+                for _ in range(count)
+            ]
+        )
     if tensor.datatype not in DATATYPES:
-        raise OptionError(f"input '{tensor.name}' has datatype '{tensor.datatype}', which is not known")
+        raise OptionError(
+            f"input '{tensor.name}' has datatype '{tensor.datatype}', which is not known"
+        )
     datatype = DATATYPES[tensor.datatype]
     if is_zero:
         return bytes(count * datatype.byte_size)
@@ -68,7 +85,9 @@ def _raw(
     return _random_array(random, count, datatype.numpy).tobytes()
 
 
-def _random_array(random: np.random.Generator, count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _random_array(
+    random: np.random.Generator, count: int, dtype: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
     if dtype.kind == "f":
         return random.uniform(-1, 1, count).astype(dtype)
     return random.integers(0, 2 if dtype.kind == "b" else 128, count).astype(dtype)

@@ -1,4 +1,5 @@
-"""What a server says about a model before any load is sent: tensors, batching, and how its answers come.
+"""What a server says about a model before any load is sent: tensors, batching, and how its answers
+come.
 
 In:  metadata and configuration as JSON objects, from either protocol. Out: ModelFacts. No I/O.
 """
@@ -30,17 +31,23 @@ class ModelFacts(msgspec.Struct, frozen=True):
     is_ensemble: bool = False
     has_response_cache: bool = False
     composing: tuple[tuple[str, str], ...] = ()
-    """(model, version) of an ensemble's steps, all levels, or those named with --bls-composing-models."""
+    """(model, version) of an ensemble's steps, all levels, or those named with
+    --bls-composing-models."""
     has_statistics: bool = True
 
     def input(self, name: str) -> TensorFacts | None:
         return next((tensor for tensor in self.inputs if tensor.name == name), None)
 
 
-def model_facts(metadata: dict[str, Any], config: dict[str, Any], version: str, extensions: list[str]) -> ModelFacts:
+def model_facts(
+    metadata: dict[str, Any], config: dict[str, Any], version: str, extensions: list[str]
+) -> ModelFacts:
     max_batch_size = int(config.get("max_batch_size", 0))
     declared = {entry["name"]: entry for entry in config.get("input", [])}
-    inputs = tuple(_tensor(entry, max_batch_size, declared.get(entry["name"], {})) for entry in metadata.get("inputs", []))
+    inputs = tuple(
+        _tensor(entry, max_batch_size, declared.get(entry["name"], {}))
+        for entry in metadata.get("inputs", [])
+    )
     outputs = tuple(_tensor(entry, max_batch_size, {}) for entry in metadata.get("outputs", []))
     return ModelFacts(
         metadata["name"],
@@ -67,4 +74,10 @@ def _tensor(entry: dict[str, Any], max_batch_size: int, declared: dict[str, Any]
     shape = tuple(int(dimension) for dimension in entry.get("shape", []))
     if max_batch_size > 0 and not is_shape_tensor:
         shape = shape[1:]
-    return TensorFacts(entry["name"], entry["datatype"], shape, bool(declared.get("optional", False)), is_shape_tensor)
+    return TensorFacts(
+        entry["name"],
+        entry["datatype"],
+        shape,
+        bool(declared.get("optional", False)),
+        is_shape_tensor,
+    )

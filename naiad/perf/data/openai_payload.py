@@ -1,6 +1,7 @@
 """OpenAI-style requests and answers: prompts -> request bytes, stream events -> TokenChunk.
 
-Rule: nothing of a particular vendor. What a server wants beyond the common fields comes from --extra-inputs.
+Rule: nothing of a particular vendor. What a server wants beyond the common fields comes from
+      --extra-inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from naiad.perf.report.failure_text import one_line
 from naiad.settings.option import OptionError
 
 
-def payload(endpoint: str, model: str, prompt: Prompt, *, is_streaming: bool, extra: dict[str, Any]) -> dict[str, Any]:
+def payload(
+    endpoint: str, model: str, prompt: Prompt, *, is_streaming: bool, extra: dict[str, Any]
+) -> dict[str, Any]:
     document: dict[str, Any] = {"model": model}
     kind = endpoint.rstrip("/")
     if kind.endswith("embeddings"):
@@ -88,16 +91,28 @@ def make_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any], TokenCh
             decoded = _decode(event)
         except msgspec.DecodeError as error:
             raise ResponseFailureError(
-                one_line(f"an answer that cannot be read: {error}: {event[:80].decode('utf-8', 'replace')}")
+                one_line(
+                    f"an answer that cannot be read: {error}: {event[:80].decode('utf-8', 'replace')}"
+                )
             ) from None
         if decoded.error is not None:
-            words = decoded.error.get("message", decoded.error) if isinstance(decoded.error, dict) else decoded.error
+            words = (
+                decoded.error.get("message", decoded.error)
+                if isinstance(decoded.error, dict)
+                else decoded.error
+            )
             raise ResponseFailureError(one_line(str(words)))
         text = "".join(_text_of(choice) for choice in decoded.choices)
-        has_text = bool(text) or any((choice.delta or choice.message or _Text()).tool_calls for choice in decoded.choices)
+        has_text = bool(text) or any(
+            (choice.delta or choice.message or _Text()).tool_calls for choice in decoded.choices
+        )
         usage = decoded.usage or _Usage()
         return TokenChunk(
-            int(has_text), usage.prompt_tokens, usage.completion_tokens, text if keeps_text else "", event if keeps_raw else b""
+            int(has_text),
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            text if keeps_text else "",
+            event if keeps_raw else b"",
         )
 
     return digest

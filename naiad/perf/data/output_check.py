@@ -1,6 +1,7 @@
 """`validation_data`: does an answer hold the outputs that the file says it must?
 
-In:  the kept answer of a request. Out: None, or what differs. Compared byte for byte, as perf_analyzer does.
+In:  the kept answer of a request. Out: None, or what differs. Compared byte for byte, as
+     perf_analyzer does.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def grpc_outputs(message: Any) -> dict[str, tuple[str, list[int], bytes]]:
     return {output.name: (output.datatype, list(output.shape), raw) for output, raw in pairs}
 
 
-def make_check(expected: list[tuple[InputTensor, ...]], *, is_grpc: bool) -> Callable[[int, Any], str | None]:
+def make_check(
+    expected: list[tuple[InputTensor, ...]], *, is_grpc: bool
+) -> Callable[[int, Any], str | None]:
     """`expected` for each prepared request."""
 
     def check(item: int, payload: Any) -> str | None:

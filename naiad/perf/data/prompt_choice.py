@@ -1,4 +1,5 @@
-"""Which prompts a language-model run sends: synthetic, from a file, or a trace; with what is known about their tokens."""
+"""Which prompts a language-model run sends: synthetic, from a file, or a trace; with what is known
+about their tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from typing import Any
 import msgspec
 
 from naiad.perf.data.openai_payload import extra_fields
-from naiad.perf.data.prompts import DEFAULT_INPUT_TOKENS, Lengths, Prompt, read_prompts, read_trace, synthetic
+from naiad.perf.data.prompts import (
+    DEFAULT_INPUT_TOKENS,
+    Lengths,
+    Prompt,
+    read_prompts,
+    read_trace,
+    synthetic,
+)
 from naiad.perf.data.token_counter import token_counter
 from naiad.perf.measure.token_metrics import TokenCounting
 from naiad.perf.options import PerfOptions
@@ -37,6 +45,8 @@ def choose_prompts(options: PerfOptions) -> PromptChoice:
         prompts = read_prompts(Path(options.input_file), lengths, counter)
     else:
         prompts = synthetic(options.num_prompts, lengths, counter)
-    counting = TokenCounting([prompt.num_tokens for prompt in prompts], counter.count if counter.is_exact else None)
+    counting = TokenCounting(
+        [prompt.num_tokens for prompt in prompts], counter.count if counter.is_exact else None
+    )
     offsets_s = [prompt.at_s for prompt in prompts] if options.replay else []
     return PromptChoice(prompts, counting, extra_fields(options.extra_inputs), offsets_s)

@@ -1,6 +1,8 @@
-"""Prompts for language models: made up to a wanted length, read from a file, or as a recorded trace had them.
+"""Prompts for language models: made up to a wanted length, read from a file, or as a recorded trace
+had them.
 
-In:  options. Out: Prompt, each with its length in tokens and how many to generate. Seeded: two runs send the same.
+In:  options. Out: Prompt, each with its length in tokens and how many to generate. Seeded: two runs
+     send the same.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from naiad.settings.option import OptionError
 
 DEFAULT_INPUT_TOKENS = 550
 
-# Short everyday words: with the space before them each is one token in every byte-pair vocabulary we know of.
+# Short everyday words: with the space before them each is one token in every byte-pair vocabulary
+# we know of.
 _PROSE = (
     "the of and to in is you that it he was for on are as with his they at be this have from or one had by word but not what all "
     "were we when your can said there use an each which she do how their if will up other about out many then them these so some "
@@ -59,7 +62,13 @@ def synthetic(count: int, lengths: Lengths, counter: TokenCounter, seed: int = 0
         wanted = _length(random, lengths.input_mean, lengths.input_deviation)
         rest = _text(random, max(1, wanted - lengths.prefix_tokens), counter)
         text = f"{prefix} {rest}" if prefix else rest
-        prompts.append(Prompt(text, counter.count(text), _length(random, lengths.output_mean, lengths.output_deviation)))
+        prompts.append(
+            Prompt(
+                text,
+                counter.count(text),
+                _length(random, lengths.output_mean, lengths.output_deviation),
+            )
+        )
     return prompts
 
 
@@ -70,8 +79,11 @@ def _text(random: Random, num_tokens: int, counter: TokenCounter) -> str:
     return counter.cut(text, num_tokens)
 
 
-def read_prompts(path: Path, lengths: Lengths, counter: TokenCounter, seed: int = 0) -> list[Prompt]:
-    """One prompt a line, or JSON lines with 'text', 'text_input' or 'prompt' and perhaps 'max_tokens'."""
+def read_prompts(
+    path: Path, lengths: Lengths, counter: TokenCounter, seed: int = 0
+) -> list[Prompt]:
+    """One prompt a line, or JSON lines with 'text', 'text_input' or 'prompt' and perhaps
+    'max_tokens'."""
     random = Random(seed)
     prompts = []
     for number, line in enumerate(_lines(path), 1):
@@ -80,15 +92,22 @@ def read_prompts(path: Path, lengths: Lengths, counter: TokenCounter, seed: int 
         if text is None:
             raise OptionError(f"{path}, line {number}: no 'text' or 'prompt'")
         limit = int(entry.get("max_tokens") or entry.get("output_length") or 0)
-        prompts.append(Prompt(text, counter.count(text), limit or _length(random, lengths.output_mean, lengths.output_deviation)))
+        prompts.append(
+            Prompt(
+                text,
+                counter.count(text),
+                limit or _length(random, lengths.output_mean, lengths.output_deviation),
+            )
+        )
     if not prompts:
         raise OptionError(f"{path} has no prompts")
     return prompts
 
 
 def read_trace(path: Path, counter: TokenCounter, seed: int = 0) -> list[Prompt]:
-    """JSON lines with 'timestamp' (ms), and a prompt or 'input_length' (tokens); 'output_length' or 'max_tokens'; 'hash_ids' name
-    blocks of 512 tokens that prompts have in common, as in the Mooncake traces."""
+    """JSON lines with 'timestamp' (ms), and a prompt or 'input_length' (tokens); 'output_length' or
+    'max_tokens'; 'hash_ids' name blocks of 512 tokens that prompts have in common, as in the
+    Mooncake traces."""
     prompts: list[Prompt] = []
     for number, line in enumerate(_lines(path), 1):
         entry = _entry(path, number, line)
@@ -109,7 +128,9 @@ def read_trace(path: Path, counter: TokenCounter, seed: int = 0) -> list[Prompt]
 _BLOCK_TOKENS = 512
 
 
-def _trace_text(path: Path, number: int, entry: dict[str, Any], counter: TokenCounter, seed: int) -> str:
+def _trace_text(
+    path: Path, number: int, entry: dict[str, Any], counter: TokenCounter, seed: int
+) -> str:
     wanted = entry.get("input_length")
     if not isinstance(wanted, int) or wanted < 1:
         raise OptionError(f"{path}, line {number}: no prompt, and no 'input_length' to make one of")

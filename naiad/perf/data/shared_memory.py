@@ -1,7 +1,10 @@
-"""--shared-memory: inputs lie in registered regions, outputs are written to one; requests carry only names and offsets.
+"""--shared-memory: inputs lie in registered regions, outputs are written to one; requests carry
+only names and offsets.
 
-In:  the requests as they would be sent. Out: the same with spans instead of bytes, and the regions that must be registered.
-Rule: regions live as long as this object; `close` unregisters and removes them, also after a failure.
+In:  the requests as they would be sent. Out: the same with spans instead of bytes, and the regions
+     that must be registered.
+Rule: regions live as long as this object; `close` unregisters and removes them, also after a
+      failure.
 """
 
 from __future__ import annotations
@@ -40,9 +43,13 @@ class SystemRegion:
         self.name = name
         self._byte_size = byte_size
         try:
-            self._memory = SharedMemory(f"naiad_perf_{os.getpid()}_{name}", create=True, size=byte_size)
+            self._memory = SharedMemory(
+                f"naiad_perf_{os.getpid()}_{name}", create=True, size=byte_size
+            )
         except OSError as error:
-            raise OptionError(f"--shared-memory system: {byte_size} bytes cannot be had: {error.strerror}") from None
+            raise OptionError(
+                f"--shared-memory system: {byte_size} bytes cannot be had: {error.strerror}"
+            ) from None
 
     def write(self, offset: int, data: bytes) -> None:
         assert self._memory.buf is not None
@@ -68,7 +75,11 @@ class CudaRegion:
 
     def document(self) -> dict[str, Any]:
         handle = base64.b64encode(self._memory.handle()).decode()
-        return {"raw_handle": {"b64": handle}, "device_id": self._memory.device, "byte_size": self._byte_size}
+        return {
+            "raw_handle": {"b64": handle},
+            "device_id": self._memory.device,
+            "byte_size": self._byte_size,
+        }
 
     def close(self) -> None:
         self._memory.close()
@@ -80,11 +91,15 @@ class SharedRegions:
         self._regions: list[_Region] = []
 
     def _add(self, name: str, byte_size: int) -> _Region:
-        region: _Region = SystemRegion(name, byte_size) if self._kind == "system" else CudaRegion(name, byte_size)
+        region: _Region = (
+            SystemRegion(name, byte_size) if self._kind == "system" else CudaRegion(name, byte_size)
+        )
         self._regions.append(region)
         return region
 
-    def place(self, requests: list[InferRequest], facts: ModelFacts, batch_size: int, output_bytes: int) -> list[InferRequest]:
+    def place(
+        self, requests: list[InferRequest], facts: ModelFacts, batch_size: int, output_bytes: int
+    ) -> list[InferRequest]:
         inputs = [tensor for request in requests for tensor in request.inputs]
         region = self._add("inputs", max(1, sum(_aligned(len(tensor.raw)) for tensor in inputs)))
         outputs = self._outputs(facts, batch_size, output_bytes)
@@ -94,14 +109,23 @@ class SharedRegions:
             tensors: list[InputTensor] = []
             for tensor in request.inputs:
                 region.write(offset, tensor.raw)
-                tensors.append(msgspec.structs.replace(tensor, span=MemorySpan(region.name, len(tensor.raw), offset)))
+                tensors.append(
+                    msgspec.structs.replace(
+                        tensor, span=MemorySpan(region.name, len(tensor.raw), offset)
+                    )
+                )
                 offset += _aligned(len(tensor.raw))
             placed.append(msgspec.structs.replace(request, inputs=tuple(tensors), outputs=outputs))
         return placed
 
-    def _outputs(self, facts: ModelFacts, batch_size: int, output_bytes: int) -> tuple[OutputTensor, ...]:
+    def _outputs(
+        self, facts: ModelFacts, batch_size: int, output_bytes: int
+    ) -> tuple[OutputTensor, ...]:
         """One region for all requests: nobody reads the answers."""
-        sizes = [_output_bytes(output.datatype, output.shape, output_bytes) * batch_size for output in facts.outputs]
+        sizes = [
+            _output_bytes(output.datatype, output.shape, output_bytes) * batch_size
+            for output in facts.outputs
+        ]
         region = self._add("outputs", max(1, sum(map(_aligned, sizes))))
         found: list[OutputTensor] = []
         offset = 0
@@ -113,7 +137,8 @@ class SharedRegions:
     async def register(self, control: Control) -> None:
         """Raises ControlError."""
         for kind in ("system", "cuda"):
-            # perf_analyzer clears both at the start too: a run that was killed must not be in the way of the next.
+            # perf_analyzer clears both at the start too: a run that was killed must not be in the
+            # way of the next.
             await control.unregister_memory(kind)
         for region in self._regions:
             await control.register_memory(self._kind, region.name, region.document())

@@ -1,4 +1,5 @@
-"""Tokens of a text: exactly with a tokenizer.json, else estimated. `tokenizers` is imported only when a tokenizer is given."""
+"""Tokens of a text: exactly with a tokenizer.json, else estimated. `tokenizers` is imported only
+when a tokenizer is given."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class TokenCounter(Protocol):
 
 
 class WordCounter:
-    """A word of plain English prose is about one token in the vocabularies of today; each prompt says so in the report."""
+    """A word of plain English prose is about one token in the vocabularies of today; each prompt
+    says so in the report."""
 
     is_exact = False
 
@@ -39,7 +41,9 @@ class FileTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise OptionError("--tokenizer needs the package 'tokenizers': pip install tokenizers") from None
+            raise OptionError(
+                "--tokenizer needs the package 'tokenizers': pip install tokenizers"
+            ) from None
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(file))
         except Exception as error:

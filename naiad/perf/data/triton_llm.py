@@ -1,7 +1,9 @@
-"""Language models behind Triton's protocol: prompts -> tensors of the common backends, answers -> TokenChunk.
+"""Language models behind Triton's protocol: prompts -> tensors of the common backends, answers ->
+TokenChunk.
 
-Known inputs: text_input (or the only string input), max_tokens, request_output_len, stream or streaming, sampling_parameters (the
-vLLM backend's JSON), return_num_input_tokens and return_num_output_tokens. Others are left to --input-data.
+Known inputs: text_input (or the only string input), max_tokens, request_output_len, stream or
+streaming, sampling_parameters (the vLLM backend's JSON), return_num_input_tokens and
+return_num_output_tokens. Others are left to --input-data.
 """
 
 from __future__ import annotations
@@ -23,12 +25,21 @@ from naiad.perf.measure.token_metrics import TokenChunk
 from naiad.perf.report.failure_text import one_line
 from naiad.settings.option import OptionError
 
-_SWITCHES = ("stream", "streaming", "return_num_input_tokens", "return_num_output_tokens", "exclude_input_in_output")
+_SWITCHES = (
+    "stream",
+    "streaming",
+    "return_num_input_tokens",
+    "return_num_output_tokens",
+    "exclude_input_in_output",
+)
 _LIMITS = ("max_tokens", "request_output_len", "sampling_param_max_tokens")
 
 
-def prompt_dataset(facts: ModelFacts, prompts: list[Prompt], extra: dict[str, Any], *, is_streaming: bool) -> Dataset:
-    """`extra` (--extra-inputs) goes into tensors of that name, and into sampling_parameters otherwise."""
+def prompt_dataset(
+    facts: ModelFacts, prompts: list[Prompt], extra: dict[str, Any], *, is_streaming: bool
+) -> Dataset:
+    """`extra` (--extra-inputs) goes into tensors of that name, and into sampling_parameters
+    otherwise."""
     text_input = _text_input(facts)
     steps: list[Step] = []
     for prompt in prompts:
@@ -40,29 +51,43 @@ def prompt_dataset(facts: ModelFacts, prompts: list[Prompt], extra: dict[str, An
             elif tensor.name in _LIMITS and prompt.max_tokens:
                 step[tensor.name] = _value(tensor, prompt.max_tokens)
             elif tensor.name in _SWITCHES and tensor.datatype == "BOOL":
-                step[tensor.name] = _value(tensor, is_streaming if tensor.name.startswith("stream") else True)
+                step[tensor.name] = _value(
+                    tensor, is_streaming if tensor.name.startswith("stream") else True
+                )
             elif tensor.name == "sampling_parameters":
                 limit = {"max_tokens": prompt.max_tokens} if prompt.max_tokens else {}
                 step[tensor.name] = _value(tensor, json.dumps(limit | sampling))
-        missing = [tensor.name for tensor in facts.inputs if not tensor.is_optional and tensor.name not in step]
+        missing = [
+            tensor.name
+            for tensor in facts.inputs
+            if not tensor.is_optional and tensor.name not in step
+        ]
         if missing:
-            raise OptionError(f"input '{missing[0]}' of model '{facts.name}' is required: give it with --extra-inputs {missing[0]}:VALUE")
+            raise OptionError(
+                f"input '{missing[0]}' of model '{facts.name}' is required: give it with --extra-inputs {missing[0]}:VALUE"
+            )
         steps.append(step)
     return Dataset([steps], is_given=True)
 
 
 def _text_input(facts: ModelFacts) -> TensorFacts:
     named = facts.input("text_input")
-    strings = [tensor for tensor in facts.inputs if tensor.datatype == "BYTES" and not tensor.is_optional]
+    strings = [
+        tensor for tensor in facts.inputs if tensor.datatype == "BYTES" and not tensor.is_optional
+    ]
     if named is None and len(strings) != 1:
-        raise OptionError(f"model '{facts.name}' has no input 'text_input': a prompt cannot be sent to it, use --input-data")
+        raise OptionError(
+            f"model '{facts.name}' has no input 'text_input': a prompt cannot be sent to it, use --input-data"
+        )
     return named or strings[0]
 
 
 def _value(tensor: TensorFacts, value: Any) -> TensorValue:
     shape = tuple(1 if dimension < 0 else dimension for dimension in tensor.shape)
     if tensor.datatype == "BYTES":
-        return TensorValue(shape, encode_byte_strings([value if isinstance(value, str) else json.dumps(value)]))
+        return TensorValue(
+            shape, encode_byte_strings([value if isinstance(value, str) else json.dumps(value)])
+        )
     return TensorValue(shape, np.array([value], DATATYPES[tensor.datatype].numpy).tobytes())
 
 
@@ -78,7 +103,13 @@ def make_message_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any],
                 completion_tokens = int.from_bytes(raw[:4], "little")
             elif output.datatype == "BYTES" and not text:
                 text = b"".join(split_byte_strings(raw)).decode("utf-8", "replace")
-        return TokenChunk(int(bool(text)), prompt_tokens, completion_tokens, text if keeps_text else "", response if keeps_raw else b"")
+        return TokenChunk(
+            int(bool(text)),
+            prompt_tokens,
+            completion_tokens,
+            text if keeps_text else "",
+            response if keeps_raw else b"",
+        )
 
     return digest
 
@@ -101,13 +132,19 @@ def make_generate_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any]
         try:
             decoded = _decode(body)
         except msgspec.DecodeError as error:
-            raise ResponseFailureError(one_line(f"an answer that cannot be read: {error}")) from None
+            raise ResponseFailureError(
+                one_line(f"an answer that cannot be read: {error}")
+            ) from None
         if decoded.error is not None:
             raise ResponseFailureError(one_line(decoded.error))
         output = decoded.text_output
         text = "".join(map(str, output)) if isinstance(output, list) else str(output or "")
         return TokenChunk(
-            int(bool(text)), decoded.num_input_tokens, decoded.num_output_tokens, text if keeps_text else "", body if keeps_raw else b""
+            int(bool(text)),
+            decoded.num_input_tokens,
+            decoded.num_output_tokens,
+            text if keeps_text else "",
+            body if keeps_raw else b"",
         )
 
     return digest

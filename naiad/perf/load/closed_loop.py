@@ -18,7 +18,11 @@ from naiad.perf.measure.recorder import Recorder
 
 class ClosedLoop(Load):
     def __init__(
-        self, recorder: Recorder, make_channel: Callable[[Listener], Channel], make_source: Callable[[], Source], **options: Any
+        self,
+        recorder: Recorder,
+        make_channel: Callable[[Listener], Channel],
+        make_source: Callable[[], Source],
+        **options: Any,
     ) -> None:
         super().__init__(recorder, **options)
         self._make_channel = make_channel

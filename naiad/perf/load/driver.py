@@ -1,6 +1,8 @@
-"""A load that can be told to be so strong, and asked what happened: in this process, or spread over several.
+"""A load that can be told to be so strong, and asked what happened: in this process, or spread over
+several.
 
-In:  `set_level`. Out: `take()`, the Records since the last time. Rule: whoever measures knows only this interface.
+In:  `set_level`. Out: `take()`, the Records since the last time. Rule: whoever measures knows only
+     this interface.
 """
 
 from __future__ import annotations
@@ -65,7 +67,14 @@ class LocalDriver:
         self._maker = ChannelMaker(traffic)
         self._recorder = Recorder(has_details=options.has_details)
         self._share = share or Share()
-        self._load = _build_load(traffic, options, self._recorder, self._maker, self._share, {"digest": digest, "check": check})
+        self._load = _build_load(
+            traffic,
+            options,
+            self._recorder,
+            self._maker,
+            self._share,
+            {"digest": digest, "check": check},
+        )
         self.broken = self._load.broken
 
     async def set_level(self, level: Level, num_requests: int = -1) -> None:
@@ -80,7 +89,12 @@ class LocalDriver:
     async def status(self) -> DriverStatus:
         load = self._load
         return DriverStatus(
-            load.num_sent, load.num_in_flight, self._recorder.num_ended, load.num_in_line, load.is_exhausted, load.last_error
+            load.num_sent,
+            load.num_in_flight,
+            self._recorder.num_ended,
+            load.num_in_line,
+            load.is_exhausted,
+            load.last_error,
         )
 
     async def stop(self) -> None:
@@ -89,7 +103,12 @@ class LocalDriver:
 
 
 def _build_load(
-    traffic: Traffic, options: LoadOptions, recorder: Recorder, maker: ChannelMaker, share: Share, given: dict[str, Any]
+    traffic: Traffic,
+    options: LoadOptions,
+    recorder: Recorder,
+    maker: ChannelMaker,
+    share: Share,
+    given: dict[str, Any],
 ) -> Load:
     make_source = source_maker(traffic, share.number, share.num_shares)
     if options.periodic is not None:

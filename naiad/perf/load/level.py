@@ -1,4 +1,5 @@
-"""One point of a search: how the load is to be at a time, e.g. concurrency 4 or 200 requests per second."""
+"""One point of a search: how the load is to be at a time, e.g. concurrency 4 or 200 requests per
+second."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What all loads share: recording answers, and knowing when the server is gone.
 
-In:  Listener calls from channels. Out: the Recorder fills; `broken` is set when nothing but connection failures comes.
+In:  Listener calls from channels. Out: the Recorder fills; `broken` is set when nothing but
+     connection failures comes.
 Rule: a load sends from callbacks only; starting and stopping are the only things that wait.
 """
 
@@ -46,7 +47,8 @@ class Load:
         check: Callable[[int, Any], str | None] | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`digest` makes of each response what is kept of it; `check(item, payload)` says what is wrong with an answer."""
+        """`digest` makes of each response what is kept of it; `check(item, payload)` says what is
+        wrong with an answer."""
         self.recorder = recorder
         self.num_in_flight = 0
         self.num_sent = 0

@@ -1,6 +1,7 @@
 """Rates: requests leave when the schedule says so, whatever became of the earlier ones.
 
-Latency counts from the intended time: when we or the server fall behind, the wait is part of what a user would have seen.
+Latency counts from the intended time: when we or the server fall behind, the wait is part of what a
+user would have seen.
 Rule: a request that finds no free channel waits in line; it is never dropped and never moved.
 """
 
@@ -55,17 +56,25 @@ class OpenLoop(Load):
 
     async def apply(self, level: Level, share: Share) -> None:
         await self.open()
-        times = level.schedule(share.start_ns or self._clock_ns() + _LEAD_NS, share.number, share.num_shares)
-        self._schedule = times if share.num_requests < 0 else itertools.islice(times, share.num_requests)
+        times = level.schedule(
+            share.start_ns or self._clock_ns() + _LEAD_NS, share.number, share.num_shares
+        )
+        self._schedule = (
+            times if share.num_requests < 0 else itertools.islice(times, share.num_requests)
+        )
         if self._timer is None:
             self._timer = make_timer(self._fire)
         self._next_ns = next(self._schedule, _NEVER)
         self._set_timer(self._timer)
-        # Whoever measures begins when the schedule does: a window that is empty at first would show too low a rate.
-        await asyncio.sleep(max(0, (self._next_ns if self._next_ns != _NEVER else 0) - self._clock_ns()) / 1e9)
+        # Whoever measures begins when the schedule does: a window that is empty at first would show
+        # too low a rate.
+        await asyncio.sleep(
+            max(0, (self._next_ns if self._next_ns != _NEVER else 0) - self._clock_ns()) / 1e9
+        )
 
     def _set_timer(self, timer: Timer) -> None:
-        """A little early, by what waking up has taken lately: the rest of the wait is spent in `_fire`."""
+        """A little early, by what waking up has taken lately: the rest of the wait is spent in
+        `_fire`."""
         self._alarm_ns = self._next_ns - round(self._lead_ns)
         timer.set(self._alarm_ns)
 

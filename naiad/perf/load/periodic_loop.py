@@ -1,7 +1,9 @@
-"""--periodic-concurrency-range: a burst that grows while earlier requests are still being answered, for streaming models.
+"""--periodic-concurrency-range: a burst that grows while earlier requests are still being answered,
+for streaming models.
 
-`start` requests go out; whenever one of the newest has had `period` responses, or has ended, `step` more follow, until there were
-`end` in all. Each request is sent once. There are no windows: the profile export has every response's time.
+`start` requests go out; whenever one of the newest has had `period` responses, or has ended, `step`
+more follow, until there were `end` in all. Each request is sent once. There are no windows: the
+profile export has every response's time.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ class PeriodicSteps(msgspec.Struct, frozen=True):
 
 class PeriodicLoop(Load):
     def __init__(
-        self, recorder: Recorder, make_channel: Callable[[Listener], Channel], source: Source, steps: PeriodicSteps, **options: Any
+        self,
+        recorder: Recorder,
+        make_channel: Callable[[Listener], Channel],
+        source: Source,
+        steps: PeriodicSteps,
+        **options: Any,
     ) -> None:
         super().__init__(recorder, **options)
         self._make_channel = make_channel

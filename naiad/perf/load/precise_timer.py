@@ -1,6 +1,8 @@
-"""Wakes the event loop at a given monotonic time, to the tens of microseconds: uvloop's own timers count whole milliseconds.
+"""Wakes the event loop at a given monotonic time, to the tens of microseconds: uvloop's own timers
+count whole milliseconds.
 
-On Linux a timerfd, elsewhere the loop's timer. Rule: never early; how late is for the load to record.
+On Linux a timerfd, elsewhere the loop's timer. Rule: never early; how late is for the load to
+record.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ def make_timer(callback: Callable[[], None]) -> Timer:
 
 
 class _Itimerspec(ctypes.Structure):
-    _fields_ = [("interval_s", ctypes.c_long), ("interval_ns", ctypes.c_long), ("value_s", ctypes.c_long), ("value_ns", ctypes.c_long)]
+    _fields_ = [
+        ("interval_s", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("value_s", ctypes.c_long),
+        ("value_ns", ctypes.c_long),
+    ]
 
 
 class FdTimer:
@@ -74,7 +81,9 @@ class LoopTimer:
 
     def set(self, at_ns: int) -> None:
         self.close()
-        self._handle = self._loop.call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, self._callback)
+        self._handle = self._loop.call_later(
+            max(0, at_ns - time.monotonic_ns()) / 1e9, self._callback
+        )
 
     def close(self) -> None:
         if self._handle is not None:

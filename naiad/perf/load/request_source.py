@@ -1,6 +1,7 @@
 """Where a load takes its next request from: prepared bytes in turn, or the steps of sequences.
 
-Rule: nothing is encoded here for requests that are always the same; a sequence adds only its id and flags.
+Rule: nothing is encoded here for requests that are always the same; a sequence adds only its id and
+      flags.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Source(Protocol):
     def next(self) -> Outgoing: ...
 
     def finish(self) -> bool:
-        """No more is wanted. True when one more request must be sent, so that nothing is left open at the server."""
+        """No more is wanted. True when one more request must be sent, so that nothing is left open
+        at the server."""
 
 
 class PlainSource:
@@ -39,7 +41,8 @@ class PlainSource:
 
 
 class SequenceIds:
-    """Ids for new sequences: without bounds, or going round in a range, never one that is in use."""
+    """Ids for new sequences: without bounds, or going round in a range, never one that is in
+    use."""
 
     def __init__(self, start: int = 1, end: int = 0) -> None:
         """`end` is excluded; 0 for no end."""
@@ -50,7 +53,9 @@ class SequenceIds:
 
     def take(self) -> int:
         if self._end and len(self._used) >= self._end - self._start:
-            raise OptionError(f"--sequence-id-range {self._start}:{self._end} has too few ids for the sequences that run at once")
+            raise OptionError(
+                f"--sequence-id-range {self._start}:{self._end} has too few ids for the sequences that run at once"
+            )
         while True:
             found = self._next
             self._next += 1
@@ -65,7 +70,8 @@ class SequenceIds:
 
 
 class SequencePlan:
-    """What all sequences of a run share: the streams of steps, lengths and ids. `encode(stream, step, id, is_start, is_end)`."""
+    """What all sequences of a run share: the streams of steps, lengths and ids. `encode(stream,
+    step, id, is_start, is_end)`."""
 
     def __init__(
         self,
@@ -93,7 +99,10 @@ class SequencePlan:
         length = self._stream_lengths[stream]
         if self._base_length:
             spread = self._base_length * self._variation
-            length = max(1, round(self._random.uniform(self._base_length - spread, self._base_length + spread)))
+            length = max(
+                1,
+                round(self._random.uniform(self._base_length - spread, self._base_length + spread)),
+            )
         return stream, length, self.ids.take()
 
     def num_steps(self, stream: int) -> int:

@@ -1,4 +1,5 @@
-"""When an open loop sends: intended times, one after the other, that do not depend on how the server does."""
+"""When an open loop sends: intended times, one after the other, that do not depend on how the
+server does."""
 
 from __future__ import annotations
 
@@ -45,7 +46,11 @@ def read_intervals(path: Path) -> list[int]:
     try:
         found = [int(line) for line in lines]
     except ValueError:
-        raise OptionError(f"--request-intervals {path}: expected one number of microseconds on each line") from None
+        raise OptionError(
+            f"--request-intervals {path}: expected one number of microseconds on each line"
+        ) from None
     if not found or min(found) < 0 or sum(found) == 0:
-        raise OptionError(f"--request-intervals {path}: expected intervals of 0 or more microseconds, not all 0")
+        raise OptionError(
+            f"--request-intervals {path}: expected intervals of 0 or more microseconds, not all 0"
+        )
     return found

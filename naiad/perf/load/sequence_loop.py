@@ -1,7 +1,9 @@
-"""Rates for sequence models: requests of several sequences in turn, each sequence on a channel of its own.
+"""Rates for sequence models: requests of several sequences in turn, each sequence on a channel of
+its own.
 
-A sequence's requests must arrive in order, so they never overtake each other: on a channel that carries one request at a time, and
-everywhere with --serial-sequences, the next waits for the answer to the one before.
+A sequence's requests must arrive in order, so they never overtake each other: on a channel that
+carries one request at a time, and everywhere with --serial-sequences, the next waits for the answer
+to the one before.
 """
 
 from __future__ import annotations
@@ -68,7 +70,12 @@ class SequenceLoop(OpenLoop):
         slot = call.slot
         if self._lines[slot] and not call.is_lost:
             self._depart(*self._lines[slot].popleft())
-        elif self._is_stopping and not call.is_lost and not self._channels[slot].num_in_flight and self._turns.sources[slot].finish():
+        elif (
+            self._is_stopping
+            and not call.is_lost
+            and not self._channels[slot].num_in_flight
+            and self._turns.sources[slot].finish()
+        ):
             self._end_sequence(slot)
 
     def _end_sequence(self, slot: int) -> None:
@@ -78,7 +85,11 @@ class SequenceLoop(OpenLoop):
     async def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         self._is_stopping = True
         for slot, channel in enumerate(self._channels):
-            if not channel.num_in_flight and not self.broken.is_set() and self._turns.sources[slot].finish():
+            if (
+                not channel.num_in_flight
+                and not self.broken.is_set()
+                and self._turns.sources[slot].finish()
+            ):
                 self._end_sequence(slot)
         await super().stop(limit_s)
         for channel in self._channels:

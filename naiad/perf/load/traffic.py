@@ -1,6 +1,7 @@
 """Everything a process needs to send a run's requests: where to, over what, and the prepared bytes.
 
-In:  built once by prepare.py; travels to worker processes as it is. Out: channels and sources for a load.
+In:  built once by prepare.py; travels to worker processes as it is. Out: channels and sources for a
+     load.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from naiad.perf.channels.grpc_stream_channel import GrpcStreamChannel
 from naiad.perf.channels.http_channel import HttpChannel
 from naiad.perf.channels.http_head import HeadCache
 from naiad.perf.channels.http_infer import sequence_bytes
-from naiad.perf.load.request_source import PlainSource, SequenceIds, SequencePlan, SequenceSource, Source
+from naiad.perf.load.request_source import (
+    PlainSource,
+    SequenceIds,
+    SequencePlan,
+    SequenceSource,
+    Source,
+)
 
 CALLS_PER_CONNECTION = 6
 """gRPC calls that share a connection, as Triton's C++ client, and so perf_analyzer, does it."""
@@ -58,7 +65,11 @@ class Traffic(msgspec.Struct, frozen=True):
         return self.protocol in ("grpc", "stream")
 
     def context(self) -> ssl.SSLContext | None:
-        return None if self.tls is None else tls_context(self.tls, ["h2"] if self.is_grpc else ["http/1.1"])
+        return (
+            None
+            if self.tls is None
+            else tls_context(self.tls, ["h2"] if self.is_grpc else ["http/1.1"])
+        )
 
 
 class ChannelMaker:
@@ -85,7 +96,9 @@ class ChannelMaker:
         self._num_channels += 1
         connection = self._connections[-1]
         if traffic.protocol == "grpc":
-            return GrpcChannel(connection, traffic.block, listener, should_keep_body=traffic.should_keep_body)
+            return GrpcChannel(
+                connection, traffic.block, listener, should_keep_body=traffic.should_keep_body
+            )
         return GrpcStreamChannel(
             connection,
             traffic.block,
@@ -107,7 +120,9 @@ def source_maker(traffic: Traffic, share: int = 0, num_shares: int = 1) -> Calla
         first = share * len(traffic.prepared) // num_shares
         plain = PlainSource(traffic.prepared, first)
         return lambda: plain
-    first_items = [sum(sequence.stream_lengths[:number]) for number in range(len(sequence.stream_lengths))]
+    first_items = [
+        sum(sequence.stream_lengths[:number]) for number in range(len(sequence.stream_lengths))
+    ]
 
     def encode(stream: int, step: int, sequence_id: int, is_start: bool, is_end: bool) -> bytes:
         parts = sequence.parts[first_items[stream] + step]

@@ -1,7 +1,8 @@
 """--processes N: the load is made by several processes, for rates that one core cannot send.
 
-Each child runs a LocalDriver with its share of the concurrency or of the schedule; commands and records travel over pipes. Clocks are
-CLOCK_MONOTONIC, which is the same for all processes of a machine. Rule: a child that dies breaks the run with a clear word.
+Each child runs a LocalDriver with its share of the concurrency or of the schedule; commands and
+records travel over pipes. Clocks are CLOCK_MONOTONIC, which is the same for all processes of a
+machine. Rule: a child that dies breaks the run with a clear word.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _STOP_LIMIT_S = 40.0
 
 
 class WorkerDriver:
-    def __init__(self, traffic: Traffic, load: LoadOptions, options: PerfOptions, num_processes: int) -> None:
+    def __init__(
+        self, traffic: Traffic, load: LoadOptions, options: PerfOptions, num_processes: int
+    ) -> None:
         self.broken = asyncio.Event()
         self._num_processes = num_processes
         context = multiprocessing.get_context("spawn")
@@ -37,7 +40,11 @@ class WorkerDriver:
         self._processes: list[Any] = []
         for number in range(num_processes):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, traffic, load, options, number, num_processes), daemon=True)
+            process = context.Process(
+                target=_serve,
+                args=(theirs, traffic, load, options, number, num_processes),
+                daemon=True,
+            )
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -45,9 +52,16 @@ class WorkerDriver:
 
     async def _ask(self, requests: list[tuple[Any, ...]]) -> list[Any]:
         """One request to each child, all answers; a child's ConnectError is raised here."""
-        return await asyncio.gather(*(asyncio.to_thread(self._ask_one, *pair) for pair in zip(self._pipes, requests, strict=True)))
+        return await asyncio.gather(
+            *(
+                asyncio.to_thread(self._ask_one, *pair)
+                for pair in zip(self._pipes, requests, strict=True)
+            )
+        )
 
-    def _ask_one(self, pipe: multiprocessing.connection.Connection, request: tuple[Any, ...]) -> Any:
+    def _ask_one(
+        self, pipe: multiprocessing.connection.Connection, request: tuple[Any, ...]
+    ) -> Any:
         try:
             pipe.send(request)
             answer = pipe.recv()
@@ -60,18 +74,32 @@ class WorkerDriver:
     async def set_level(self, level: Level, num_requests: int = -1) -> None:
         start_ns = time.monotonic_ns() + _LEAD_NS
         count = self._num_processes
-        counts = [-1 if num_requests < 0 else num_requests // count + (number < num_requests % count) for number in range(count)]
-        await self._ask([("apply", level, Share(number, count, counts[number], start_ns)) for number in range(count)])
+        counts = [
+            -1 if num_requests < 0 else num_requests // count + (number < num_requests % count)
+            for number in range(count)
+        ]
+        await self._ask(
+            [
+                ("apply", level, Share(number, count, counts[number], start_ns))
+                for number in range(count)
+            ]
+        )
 
     async def take(self) -> Records:
         parts: list[Records] = await self._ask([("take",)] * self._num_processes)
         merged = merge(parts)
         order = np.argsort(merged.end, kind="stable")
         details = [merged.details[place] for place in order] if merged.details else []
-        return Records(merged.numbers[:, order], details, sorted(merged.failures, key=lambda failure: failure.end_ns))
+        return Records(
+            merged.numbers[:, order],
+            details,
+            sorted(merged.failures, key=lambda failure: failure.end_ns),
+        )
 
     async def status(self) -> DriverStatus:
-        answers: list[tuple[DriverStatus, bool]] = await self._ask([("status",)] * self._num_processes)
+        answers: list[tuple[DriverStatus, bool]] = await self._ask(
+            [("status",)] * self._num_processes
+        )
         if any(is_broken for _, is_broken in answers):
             self.broken.set()
         statuses = [status for status, _ in answers]
@@ -99,7 +127,12 @@ class WorkerDriver:
 
 
 def _serve(
-    pipe: multiprocessing.connection.Connection, traffic: Traffic, load: LoadOptions, options: PerfOptions, number: int, count: int
+    pipe: multiprocessing.connection.Connection,
+    traffic: Traffic,
+    load: LoadOptions,
+    options: PerfOptions,
+    number: int,
+    count: int,
 ) -> None:
     """The child's life."""
     try:
@@ -109,7 +142,12 @@ def _serve(
 
 
 async def _answer(
-    pipe: multiprocessing.connection.Connection, traffic: Traffic, load: LoadOptions, options: PerfOptions, number: int, count: int
+    pipe: multiprocessing.connection.Connection,
+    traffic: Traffic,
+    load: LoadOptions,
+    options: PerfOptions,
+    number: int,
+    count: int,
 ) -> None:
     # Digests are functions, so each process makes its own from the options.
     from naiad.perf.report.digests import make_digest_for

@@ -107,8 +107,14 @@ class MetricsPoller:
 def merge_readings(parts: list[GpuReadings]) -> GpuReadings:
     def combine(name: str, choose: str) -> dict[str, float]:
         gpus = {gpu for part in parts for gpu in getattr(part, name)}
-        values = {gpu: [getattr(part, name)[gpu] for part in parts if gpu in getattr(part, name)] for gpu in sorted(gpus)}
-        return {gpu: max(found) if choose == "max" else sum(found) / len(found) for gpu, found in values.items()}
+        values = {
+            gpu: [getattr(part, name)[gpu] for part in parts if gpu in getattr(part, name)]
+            for gpu in sorted(gpus)
+        }
+        return {
+            gpu: max(found) if choose == "max" else sum(found) / len(found)
+            for gpu, found in values.items()
+        }
 
     return GpuReadings(
         combine("utilization", "average"),

@@ -1,7 +1,9 @@
 """One level of load, measured: windows until three agree, or until there is no sense in going on.
 
-In:  a Driver that is told the level. Out: LevelResult: the summary of the windows that count, and why they may be believed.
-Rule: a server that dies, refuses or hangs ends the level with a reason; what was measured before is kept.
+In:  a Driver that is told the level. Out: LevelResult: the summary of the windows that count, and
+     why they may be believed.
+Rule: a server that dies, refuses or hangs ends the level with a reason; what was measured before is
+      kept.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from naiad.perf.measure.gpu_readings import MetricsPoller
 from naiad.perf.measure.recorder import Records
 from naiad.perf.measure.server_statistics import Snapshot, StatisticsReader
 from naiad.perf.measure.stability import NUM_WINDOWS, Point, Verdict, judge
-from naiad.perf.measure.window import Summary, Window, WindowPlan, latencies_us, nearest_rank, summarize
+from naiad.perf.measure.window import (
+    Summary,
+    Window,
+    WindowPlan,
+    latencies_us,
+    nearest_rank,
+    summarize,
+)
 
 _GLANCE_S = 0.2
 _POLL_S = 0.01
@@ -63,7 +72,9 @@ class Watcher(Protocol):
 
     def begin(self, level: Level) -> None: ...
 
-    def glance(self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int) -> None: ...
+    def glance(
+        self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
+    ) -> None: ...
 
     def window(self, level: Level, trial: int, point: Point) -> None: ...
 
@@ -112,13 +123,18 @@ class Measurer:
             await self._wait_complete(level)
             windows.append(await self._close_window(start_ns, before))
             return self._result(
-                level, windows, Verdict(True, "a fixed number of requests: stability is not judged"), self._given_up(windows)
+                level,
+                windows,
+                Verdict(True, "a fixed number of requests: stability is not judged"),
+                self._given_up(windows),
             )
         await self._driver.set_level(level)
         await self._driver.take()
         return await self._measure_windows(level, windows, before)
 
-    async def _measure_windows(self, level: Level, windows: list[Window], before: Snapshot | None) -> LevelResult:
+    async def _measure_windows(
+        self, level: Level, windows: list[Window], before: Snapshot | None
+    ) -> LevelResult:
         verdict = Verdict(False, "no window was finished")
         points: list[Point] = []
         start_ns = time.monotonic_ns()
@@ -156,7 +172,11 @@ class Measurer:
 
     async def _wait_first(self, first: int, limit: float) -> None:
         """A window without an answer says nothing: it goes on until there is one."""
-        while (await self._driver.status()).num_ended == first and time.monotonic() < limit and not self._driver.broken.is_set():
+        while (
+            (await self._driver.status()).num_ended == first
+            and time.monotonic() < limit
+            and not self._driver.broken.is_set()
+        ):
             await self._rest(_POLL_S)
 
     async def _wait_ended(self, level: Level, count: int) -> None:
@@ -187,12 +207,16 @@ class Measurer:
 
     async def _glance(self, level: Level, fraction: float) -> None:
         status = await self._driver.status()
-        self._watcher.glance(level, max(1, self._trial), self._pace.max_trials, fraction, status.num_ended)
+        self._watcher.glance(
+            level, max(1, self._trial), self._pace.max_trials, fraction, status.num_ended
+        )
 
     # Windows.
 
     async def _read_statistics(self) -> Snapshot | None:
-        self._last_statistics = await self._statistics.read() if self._statistics is not None else None
+        self._last_statistics = (
+            await self._statistics.read() if self._statistics is not None else None
+        )
         return self._last_statistics
 
     async def _close_window(self, start_ns: int, before: Snapshot | None) -> Window:
@@ -200,7 +224,13 @@ class Measurer:
         end_ns = time.monotonic_ns()
         after = await self._read_statistics()
         server = self._statistics.delta(before, after) if self._statistics is not None else None
-        return Window(start_ns, end_ns, records, server, self._poller.take() if self._poller is not None else None)
+        return Window(
+            start_ns,
+            end_ns,
+            records,
+            server,
+            self._poller.take() if self._poller is not None else None,
+        )
 
     def _point(self, window: Window) -> Point:
         latency = latencies_us(window.records, self._plan)
@@ -208,11 +238,17 @@ class Measurer:
         figure = float(latency.mean()) if len(latency) else 0.0
         if self._plan.percentile > 0:
             figure = nearest_rank(latency, self._plan.percentile)
-        return Point(len(window.records) * self._plan.batch_size / window.duration_s, figure, len(window.records.failures))
+        return Point(
+            len(window.records) * self._plan.batch_size / window.duration_s,
+            figure,
+            len(window.records.failures),
+        )
 
     @property
     def _latency_name(self) -> str:
-        return "average latency" if self._plan.percentile < 0 else f"p{self._plan.percentile} latency"
+        return (
+            "average latency" if self._plan.percentile < 0 else f"p{self._plan.percentile} latency"
+        )
 
     def _given_up(self, windows: list[Window]) -> str:
         records = windows[-1].records
@@ -220,16 +256,24 @@ class Measurer:
             return f"the server is gone: {_first_failure(records) or 'no connection'}"
         if not len(records) and records.failures:
             return f"all {len(records.failures)} requests of a window failed: {_first_failure(records)}"
-        if not len(records) and windows[-1].duration_s >= self._pace.patience_s and not self._pace.total_requests:
+        if (
+            not len(records)
+            and windows[-1].duration_s >= self._pace.patience_s
+            and not self._pace.total_requests
+        ):
             waited_s = windows[-1].duration_s
             return f"no request was answered within {waited_s:.1f} s: the server hangs, or one answer takes longer (--measurement-interval)"
         return ""
 
-    def _result(self, level: Level, windows: list[Window], verdict: Verdict, error: str) -> LevelResult:
+    def _result(
+        self, level: Level, windows: list[Window], verdict: Verdict, error: str
+    ) -> LevelResult:
         """The last three windows count, as with perf_analyzer."""
         counted = windows[-NUM_WINDOWS:]
         has_any = any(len(window.records) or window.records.failures for window in counted)
-        return LevelResult(level, summarize(counted, self._plan) if has_any else None, verdict, windows, error)
+        return LevelResult(
+            level, summarize(counted, self._plan) if has_any else None, verdict, windows, error
+        )
 
 
 def _first_failure(records: Records) -> str:

@@ -1,4 +1,5 @@
-"""`start:end:step` and the other texts of perf_analyzer's flags -> values. Each function raises ValueError with what was expected."""
+"""`start:end:step` and the other texts of perf_analyzer's flags -> values. Each function raises
+ValueError with what was expected."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ def number_range(text: str) -> Range:
         numbers = [float(part) for part in parts]
     except ValueError:
         numbers = []
-    if not 1 <= len(numbers) <= 3 or numbers[0] <= 0 or min(numbers) < 0 or (len(numbers) == 3 and numbers[2] <= 0):
+    if (
+        not 1 <= len(numbers) <= 3
+        or numbers[0] <= 0
+        or min(numbers) < 0
+        or (len(numbers) == 3 and numbers[2] <= 0)
+    ):
         raise ValueError(f"expected start[:end[:step]] with positive numbers, got '{text}'")
     start = numbers[0]
     end = numbers[1] if len(numbers) > 1 else start
@@ -76,7 +82,9 @@ def request_parameter(text: str) -> tuple[str, Any]:
                 return name, value.lower() == "true"
     except ValueError:
         pass
-    raise ValueError(f"expected name:value:type with type int, bool, double or string, got '{text}'")
+    raise ValueError(
+        f"expected name:value:type with type int, bool, double or string, got '{text}'"
+    )
 
 
 def header(text: str) -> tuple[str, str]:
@@ -108,7 +116,9 @@ def goodput_limit(text: str) -> tuple[str, float]:
     try:
         return name.strip(), float(value)
     except ValueError:
-        raise ValueError(f"expected metric:limit, e.g. time_to_first_token:200, got '{text}'") from None
+        raise ValueError(
+            f"expected metric:limit, e.g. time_to_first_token:200, got '{text}'"
+        ) from None
 
 
 def composing_models(text: str) -> list[tuple[str, str]]:

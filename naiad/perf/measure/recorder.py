@@ -1,6 +1,8 @@
-"""What happened to each request, in arrays that grow while the load runs and are taken out window by window.
+"""What happened to each request, in arrays that grow while the load runs and are taken out window
+by window.
 
-In:  `add` and `add_failure`, from the load, in order of the requests' ends. Out: Records, from `take`.
+In:  `add` and `add_failure`, from the load, in order of the requests' ends. Out: Records, from
+     `take`.
 Rule: `add` is on the hot path: a few appends of numbers, no objects unless details were asked for.
 """
 
@@ -97,9 +99,16 @@ class Recorder:
         self._reset()
 
     def _reset(self) -> None:
-        self._start, self._end, self._send, self._receive, self._late, self._num_responses, self._first, self._sequence = (
-            array("q") for _ in range(8)
-        )
+        (
+            self._start,
+            self._end,
+            self._send,
+            self._receive,
+            self._late,
+            self._num_responses,
+            self._first,
+            self._sequence,
+        ) = (array("q") for _ in range(8))
         self._details: list[Detail] = []
         self._failures: list[Failure] = []
 
@@ -122,7 +131,15 @@ class Recorder:
         self._first.append(response_ns[0] if response_ns else now_ns)
         self._sequence.append(call.sequence)
         if self._has_details:
-            self._details.append(Detail(call.item, call.sequence, intended_ns, response_ns or [now_ns], call.responses or []))
+            self._details.append(
+                Detail(
+                    call.item,
+                    call.sequence,
+                    intended_ns,
+                    response_ns or [now_ns],
+                    call.responses or [],
+                )
+            )
 
     def add_failure(self, message: str, now_ns: int) -> None:
         self.num_ended += 1
@@ -130,8 +147,21 @@ class Recorder:
         self._failures.append(Failure(now_ns, message))
 
     def take(self) -> Records:
-        rows = (self._start, self._end, self._send, self._receive, self._late, self._num_responses, self._first, self._sequence)
-        records = Records(np.array([np.frombuffer(row, np.int64) for row in rows], np.int64), self._details, self._failures)
+        rows = (
+            self._start,
+            self._end,
+            self._send,
+            self._receive,
+            self._late,
+            self._num_responses,
+            self._first,
+            self._sequence,
+        )
+        records = Records(
+            np.array([np.frombuffer(row, np.int64) for row in rows], np.int64),
+            self._details,
+            self._failures,
+        )
         self._reset()
         return records
 

@@ -1,6 +1,8 @@
-"""Which levels are measured: all of a range, or a binary search for the last one within the latency threshold.
+"""Which levels are measured: all of a range, or a binary search for the last one within the latency
+threshold.
 
-Rule: decides from results only, so the same code serves concurrency and rates. A level that was given up ends the search.
+Rule: decides from results only, so the same code serves concurrency and rates. A level that was
+      given up ends the search.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def within_threshold(threshold_ms: float, percentile: int) -> IsWithin:
     return is_within
 
 
-async def linear(found: Range, measure: MeasureLevel, is_within: IsWithin) -> AsyncIterator[LevelResult]:
+async def linear(
+    found: Range, measure: MeasureLevel, is_within: IsWithin
+) -> AsyncIterator[LevelResult]:
     value = found.start
     while found.end == 0 or value <= found.end + 1e-9:
         result = await measure(value)
@@ -36,7 +40,9 @@ async def linear(found: Range, measure: MeasureLevel, is_within: IsWithin) -> As
         value += found.step
 
 
-async def binary(found: Range, measure: MeasureLevel, is_within: IsWithin) -> AsyncIterator[LevelResult]:
+async def binary(
+    found: Range, measure: MeasureLevel, is_within: IsWithin
+) -> AsyncIterator[LevelResult]:
     """Both ends first, then the middle of what is left, until that is no wider than the step."""
     low, high = found.start, found.end
     for value in dict.fromkeys((low, high)):

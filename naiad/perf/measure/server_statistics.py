@@ -1,6 +1,8 @@
-"""The statistics extension, before and after a window: what the server itself says its time went into.
+"""The statistics extension, before and after a window: what the server itself says its time went
+into.
 
-In:  Control. Out: ModelDelta for the model, with those of its composing models. Times in us, averaged over the window's requests.
+In:  Control. Out: ModelDelta for the model, with those of its composing models. Times in us,
+     averaged over the window's requests.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ import msgspec
 from naiad.perf.channels.control import Control, ControlError
 from naiad.perf.data.model_facts import ModelFacts
 
-_PHASES = ("success", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+_PHASES = (
+    "success",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
 
 
 class Counters(msgspec.Struct):
@@ -54,14 +64,24 @@ class ModelDelta(msgspec.Struct, frozen=True):
 
     @property
     def queue_us(self) -> float:
-        return sum(part.queue_us for part in self.composing) if self.composing else self.counters.average_us("queue")
+        return (
+            sum(part.queue_us for part in self.composing)
+            if self.composing
+            else self.counters.average_us("queue")
+        )
 
     def phase_us(self, phase: str) -> float:
-        return sum(part.phase_us(phase) for part in self.composing) if self.composing else self.counters.average_us(phase)
+        return (
+            sum(part.phase_us(phase) for part in self.composing)
+            if self.composing
+            else self.counters.average_us(phase)
+        )
 
     @property
     def compute_us(self) -> float:
-        return sum(self.phase_us(phase) for phase in ("compute_input", "compute_infer", "compute_output"))
+        return sum(
+            self.phase_us(phase) for phase in ("compute_input", "compute_infer", "compute_output")
+        )
 
     @property
     def cache_us(self) -> float:
@@ -69,7 +89,10 @@ class ModelDelta(msgspec.Struct, frozen=True):
 
     @property
     def overhead_us(self) -> float:
-        return max(0.0, self.counters.average_us("success") - self.queue_us - self.compute_us - self.cache_us)
+        return max(
+            0.0,
+            self.counters.average_us("success") - self.queue_us - self.compute_us - self.cache_us,
+        )
 
 
 Snapshot = dict[tuple[str, str], Counters]
@@ -82,7 +105,8 @@ class StatisticsReader:
         self._models = [(facts.name, facts.version), *facts.composing]
 
     async def read(self) -> Snapshot | None:
-        """None when the server has no statistics or cannot be asked: figures of the client are still worth having."""
+        """None when the server has no statistics or cannot be asked: figures of the client are
+        still worth having."""
         if not self._facts.has_statistics:
             return None
         found: Snapshot = {}
@@ -96,7 +120,10 @@ class StatisticsReader:
         if before is None or after is None:
             return None
         deltas = [
-            ModelDelta(name, version, after[name, version].minus(before.get((name, version), Counters()))) for name, version in self._models
+            ModelDelta(
+                name, version, after[name, version].minus(before.get((name, version), Counters()))
+            )
+            for name, version in self._models
         ]
         return ModelDelta(deltas[0].name, deltas[0].version, deltas[0].counters, tuple(deltas[1:]))
 
@@ -108,8 +135,16 @@ def merge_deltas(parts: list[ModelDelta | None]) -> ModelDelta | None:
     counters = Counters()
     for part in known:
         counters = counters.plus(part.counters)
-    composing = [merge_deltas([part.composing[number] for part in known]) for number in range(len(known[0].composing))]
-    return ModelDelta(known[0].name, known[0].version, counters, tuple(part for part in composing if part is not None))
+    composing = [
+        merge_deltas([part.composing[number] for part in known])
+        for number in range(len(known[0].composing))
+    ]
+    return ModelDelta(
+        known[0].name,
+        known[0].version,
+        counters,
+        tuple(part for part in composing if part is not None),
+    )
 
 
 def _sum(entries: list[dict[str, Any]]) -> Counters:

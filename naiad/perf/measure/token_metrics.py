@@ -1,8 +1,9 @@
 """Language models: time to first token, inter-token latency, token rates, goodput.
 
 In:  Records whose responses were digested to TokenChunk. Out: TokenSummary.
-Rule: one place defines these figures. Inter-token latency is (end - first token) / (tokens - 1) of a request, as genai-perf has it;
-the gaps between chunks are kept beside it, because a long stall hides in an average.
+Rule: one place defines these figures. Inter-token latency is (end - first token) / (tokens - 1) of
+      a request, as genai-perf has it; the gaps between chunks are kept beside it, because a long
+      stall hides in an average.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ import numpy as np
 
 from naiad.perf.measure.recorder import Detail, Records
 
-GOODPUT_METRICS = ("time_to_first_token", "inter_token_latency", "request_latency", "output_token_throughput_per_request")
+GOODPUT_METRICS = (
+    "time_to_first_token",
+    "inter_token_latency",
+    "request_latency",
+    "output_token_throughput_per_request",
+)
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +69,17 @@ class TokenSummary(msgspec.Struct, frozen=True):
 def statistic(values: list[float]) -> Statistic:
     array = np.array(values, float)
     p50, p75, p90, p95, p99 = (float(value) for value in np.percentile(array, [50, 75, 90, 95, 99]))
-    return Statistic(float(array.mean()), float(array.min()), float(array.max()), p50, p75, p90, p95, p99, float(array.std()))
+    return Statistic(
+        float(array.mean()),
+        float(array.min()),
+        float(array.max()),
+        p50,
+        p75,
+        p90,
+        p95,
+        p99,
+        float(array.std()),
+    )
 
 
 class TokenCounting(msgspec.Struct, frozen=True):
@@ -91,21 +107,34 @@ class RequestTokens(msgspec.Struct, frozen=True):
 
 def request_tokens(detail: Detail, end_ns: int, counting: TokenCounting) -> RequestTokens | None:
     """None for an answer without any text."""
-    chunks: list[TokenChunk] = [chunk for chunk in detail.responses if isinstance(chunk, TokenChunk)]
-    times = [at_ns for at_ns, chunk in zip(detail.response_ns, chunks, strict=False) if chunk.num_tokens]
+    chunks: list[TokenChunk] = [
+        chunk for chunk in detail.responses if isinstance(chunk, TokenChunk)
+    ]
+    times = [
+        at_ns for at_ns, chunk in zip(detail.response_ns, chunks, strict=False) if chunk.num_tokens
+    ]
     if not times:
         return None
-    said = next((chunk.completion_tokens for chunk in reversed(chunks) if chunk.completion_tokens >= 0), -1)
-    prompt = next((chunk.prompt_tokens for chunk in reversed(chunks) if chunk.prompt_tokens >= 0), -1)
+    said = next(
+        (chunk.completion_tokens for chunk in reversed(chunks) if chunk.completion_tokens >= 0), -1
+    )
+    prompt = next(
+        (chunk.prompt_tokens for chunk in reversed(chunks) if chunk.prompt_tokens >= 0), -1
+    )
     if prompt < 0 and counting.item_tokens:
         prompt = counting.item_tokens[detail.item]
     counted_by, num_output = "usage", said
     if said < 0 and counting.count is not None:
-        counted_by, num_output = "tokenizer", counting.count("".join(chunk.text for chunk in chunks))
+        counted_by, num_output = (
+            "tokenizer",
+            counting.count("".join(chunk.text for chunk in chunks)),
+        )
     elif said < 0:
         counted_by, num_output = "chunks", sum(chunk.num_tokens for chunk in chunks)
     last_ns = times[-1]
-    itl_ms = (last_ns - times[0]) / 1e6 / (num_output - 1) if num_output > 1 and len(times) > 1 else -1.0
+    itl_ms = (
+        (last_ns - times[0]) / 1e6 / (num_output - 1) if num_output > 1 and len(times) > 1 else -1.0
+    )
     return RequestTokens(
         (times[0] - detail.start_ns) / 1e6,
         (times[1] - times[0]) / 1e6 if len(times) > 1 else -1.0,
@@ -118,24 +147,36 @@ def request_tokens(detail: Detail, end_ns: int, counting: TokenCounting) -> Requ
     )
 
 
-def summarize_tokens(records: Records, duration_s: float, goodput: dict[str, float], counting: TokenCounting) -> TokenSummary | None:
+def summarize_tokens(
+    records: Records, duration_s: float, goodput: dict[str, float], counting: TokenCounting
+) -> TokenSummary | None:
     pairs = zip(records.details, records.end.tolist(), strict=True)
-    found = [tokens for detail, end_ns in pairs if (tokens := request_tokens(detail, end_ns, counting)) is not None]
+    found = [
+        tokens
+        for detail, end_ns in pairs
+        if (tokens := request_tokens(detail, end_ns, counting)) is not None
+    ]
     if not found:
         return None
     return summarize_requests(found, duration_s, goodput)
 
 
-def summarize_requests(found: list[RequestTokens], duration_s: float, goodput: dict[str, float]) -> TokenSummary:
+def summarize_requests(
+    found: list[RequestTokens], duration_s: float, goodput: dict[str, float]
+) -> TokenSummary:
     columns: dict[str, list[float]] = {
         "time_to_first_token": [tokens.ttft_ms for tokens in found],
         "time_to_second_token": [tokens.second_ms for tokens in found if tokens.second_ms >= 0],
         "inter_token_latency": [tokens.itl_ms for tokens in found if tokens.itl_ms >= 0],
         "inter_chunk_latency": [gap for tokens in found for gap in tokens.gaps_ms],
         "request_latency": [tokens.latency_ms for tokens in found],
-        "output_token_throughput_per_user": [1000 / tokens.itl_ms for tokens in found if tokens.itl_ms > 0],
+        "output_token_throughput_per_user": [
+            1000 / tokens.itl_ms for tokens in found if tokens.itl_ms > 0
+        ],
         "output_sequence_length": [float(tokens.num_output) for tokens in found],
-        "input_sequence_length": [float(tokens.num_input) for tokens in found if tokens.num_input >= 0],
+        "input_sequence_length": [
+            float(tokens.num_input) for tokens in found if tokens.num_input >= 0
+        ],
     }
     good = sum(is_good(tokens, goodput) for tokens in found)
     num_known = sum(tokens.num_input >= 0 for tokens in found)

@@ -1,7 +1,8 @@
 """A stretch of time in which a load was steady, and the summary of one or several of them.
 
 In:  Records, the server's own statistics, GPU readings. Out: Summary, the numbers of every report.
-Rule: percentiles are nearest-rank on the real samples, as perf_analyzer takes them; nothing is smoothed or dropped.
+Rule: percentiles are nearest-rank on the real samples, as perf_analyzer takes them; nothing is
+      smoothed or dropped.
 """
 
 from __future__ import annotations
@@ -77,7 +78,11 @@ class Summary(msgspec.Struct, frozen=True):
 
 def nearest_rank(ordered: np.ndarray[Any, Any], percentile: float) -> float:
     """perf_analyzer's rule."""
-    return float(ordered[min(len(ordered) - 1, int(percentile / 100 * (len(ordered) - 1) + 0.5))]) if len(ordered) else 0.0
+    return (
+        float(ordered[min(len(ordered) - 1, int(percentile / 100 * (len(ordered) - 1) + 0.5))])
+        if len(ordered)
+        else 0.0
+    )
 
 
 def latencies_us(records: Records, plan: WindowPlan) -> np.ndarray[Any, Any]:
@@ -121,6 +126,7 @@ def _mean_us(values: np.ndarray[Any, Any]) -> float:
 
 
 def _overhead_percent(records: Records) -> float:
-    """The client's share: time between an answer and the next request cannot be seen here, writing and reading can."""
+    """The client's share: time between an answer and the next request cannot be seen here, writing
+    and reading can."""
     total = float(records.latency.sum())
     return 100 * float(records.send.sum() + records.receive.sum()) / total if total > 0 else 0.0

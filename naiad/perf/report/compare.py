@@ -1,6 +1,7 @@
 """`--compare`: several models, servers or earlier runs in one table and one chart.
 
-In:  runs, the first is what the others are compared with. Out: text for the terminal. perf_page.py has the same as a page.
+In:  runs, the first is what the others are compared with. Out: text for the terminal. perf_page.py
+     has the same as a page.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Rival(msgspec.Struct, frozen=True):
 def parse_rival(text: str) -> Rival:
     """`[label=]flags` or a path that ends with .json. Raises OptionError."""
     head, equals, rest = text.partition("=")
-    label, text = (head.strip(), rest) if equals and not head.lstrip().startswith("-") else ("", text)
+    label, text = (
+        (head.strip(), rest) if equals and not head.lstrip().startswith("-") else ("", text)
+    )
     if text.strip().endswith(".json") and not text.lstrip().startswith("-"):
         return Rival(label, Path(text.strip()))
     try:
@@ -41,12 +44,15 @@ def parse_rival(text: str) -> Rival:
     except ValueError as error:
         raise OptionError(f'--compare "{text}": {error}') from None
     if not arguments or not arguments[0].startswith("-"):
-        raise OptionError(f'--compare "{text}": expected flags such as "triton=-u localhost:9000", or a file of --json')
+        raise OptionError(
+            f'--compare "{text}": expected flags such as "triton=-u localhost:9000", or a file of --json'
+        )
     return Rival(label or " ".join(arguments), None, arguments)
 
 
 def rival_options(options: PerfOptions, rival: Rival) -> PerfOptions:
-    """The main run's options with the rival's flags over them; its reports are not written twice. Raises OptionError."""
+    """The main run's options with the rival's flags over them; its reports are not written twice.
+    Raises OptionError."""
     from naiad.perf.command import command
 
     try:
@@ -60,10 +66,14 @@ def rival_options(options: PerfOptions, rival: Rival) -> PerfOptions:
 
 def comparison_text(runs: Sequence[SavedRun]) -> str:
     parts = [render_table(*_table(runs))]
-    parts += _chart(runs, "Throughput (infer/sec), longer is better", lambda summary: summary.infer_per_s)
+    parts += _chart(
+        runs, "Throughput (infer/sec), longer is better", lambda summary: summary.infer_per_s
+    )
     if any(run.is_llm for run in runs):
         parts += _chart(
-            runs, "Output tokens per second, longer is better", lambda summary: summary.tokens.output_tokens_per_s if summary.tokens else 0
+            runs,
+            "Output tokens per second, longer is better",
+            lambda summary: summary.tokens.output_tokens_per_s if summary.tokens else 0,
         )
     return "\n".join(parts)
 
@@ -91,7 +101,9 @@ def _table(runs: Sequence[SavedRun]) -> tuple[list[str], list[list[str]]]:
     return headings, rows
 
 
-def _row(label: str, pair: tuple[SavedLevel, Summary], first: Summary | None, is_llm: bool) -> list[str]:
+def _row(
+    label: str, pair: tuple[SavedLevel, Summary], first: Summary | None, is_llm: bool
+) -> list[str]:
     level, summary = pair
     mark = "" if level.is_stable else " (not stable)"
     row = [
@@ -112,8 +124,13 @@ def _token_cells(summary: Summary, first: Summary | None) -> list[str]:
     tokens = summary.tokens
     if tokens is None:
         return [""] * 5
-    ttft, itl = tokens.statistics.get("time_to_first_token"), tokens.statistics.get("inter_token_latency")
-    first_rate = first.tokens.output_tokens_per_s if first is not None and first.tokens is not None else 0
+    ttft, itl = (
+        tokens.statistics.get("time_to_first_token"),
+        tokens.statistics.get("inter_token_latency"),
+    )
+    first_rate = (
+        first.tokens.output_tokens_per_s if first is not None and first.tokens is not None else 0
+    )
     return [
         f"{ttft.p50:,.1f}" if ttft else "",
         f"{ttft.p99:,.1f}" if ttft else "",
@@ -129,7 +146,12 @@ def ratio(value: float, first: float) -> str:
 
 def _chart(runs: Sequence[SavedRun], title: str, figure: object) -> list[str]:
     assert callable(figure)
-    values = {(run.label, key): figure(pair[1]) for run in runs for key in level_keys(runs) if (pair := at_level(run, key)) is not None}
+    values = {
+        (run.label, key): figure(pair[1])
+        for run in runs
+        for key in level_keys(runs)
+        if (pair := at_level(run, key)) is not None
+    }
     if not values or max(values.values()) <= 0:
         return []
     highest = max(values.values())
@@ -141,5 +163,7 @@ def _chart(runs: Sequence[SavedRun], title: str, figure: object) -> list[str]:
         for run in runs:
             value = values.get((run.label, key))
             if value is not None:
-                lines.append(f"    {run.label.ljust(width)} {bar(value / highest, _BAR_WIDTH).rstrip('░')} {value:,.1f}")
+                lines.append(
+                    f"    {run.label.ljust(width)} {bar(value / highest, _BAR_WIDTH).rstrip('░')} {value:,.1f}"
+                )
     return ["\n".join(lines) + "\n"]

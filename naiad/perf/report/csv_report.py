@@ -1,4 +1,5 @@
-"""`-f FILE`: perf_analyzer's CSV, column for column. Token figures follow as columns of our own where there are any."""
+"""`-f FILE`: perf_analyzer's CSV, column for column. Token figures follow as columns of our own
+where there are any."""
 
 from __future__ import annotations
 
@@ -38,13 +39,21 @@ def _percentiles(options: PerfOptions) -> list[int]:
     return sorted({*PERCENTILES, *([options.percentile] if options.percentile > 0 else [])})
 
 
-def _columns(options: PerfOptions, facts: ModelFacts, has_server: bool, has_tokens: bool, is_rate: bool) -> list[str]:
+def _columns(
+    options: PerfOptions, facts: ModelFacts, has_server: bool, has_tokens: bool, is_rate: bool
+) -> list[str]:
     names = ["Request Rate" if is_rate else "Concurrency", "Inferences/Second"]
     if facts.is_decoupled:
         names.append("Response Throughput")
     names.append("Client Send")
     if has_server:
-        names += ["Network+Server Send/Recv", "Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output"]
+        names += [
+            "Network+Server Send/Recv",
+            "Server Queue",
+            "Server Compute Input",
+            "Server Compute Infer",
+            "Server Compute Output",
+        ]
         if facts.has_response_cache:
             names += ["Server Cache Hit", "Server Cache Miss"]
     names.append("Client Recv")
@@ -53,7 +62,12 @@ def _columns(options: PerfOptions, facts: ModelFacts, has_server: bool, has_toke
         names += ["Avg latency"] if options.percentile < 0 else []
         names += ["request/response", "response wait"]
         if options.collect_metrics:
-            names += ["Avg GPU Utilization", "Avg GPU Power Usage", "Max GPU Memory Usage", "Total GPU Memory"]
+            names += [
+                "Avg GPU Utilization",
+                "Avg GPU Power Usage",
+                "Max GPU Memory Usage",
+                "Total GPU Memory",
+            ]
     if has_tokens:
         for name in _TOKEN_COLUMNS:
             title = name.replace("_", " ")
@@ -62,7 +76,14 @@ def _columns(options: PerfOptions, facts: ModelFacts, has_server: bool, has_toke
     return names
 
 
-def _row(result: LevelResult, summary: Summary, options: PerfOptions, facts: ModelFacts, has_server: bool, has_tokens: bool) -> list[str]:
+def _row(
+    result: LevelResult,
+    summary: Summary,
+    options: PerfOptions,
+    facts: ModelFacts,
+    has_server: bool,
+    has_tokens: bool,
+) -> list[str]:
     row = [f"{result.level.value:g}", f"{summary.infer_per_s:.6g}"]
     if facts.is_decoupled:
         row.append(f"{summary.response_per_s:.6g}")
@@ -98,7 +119,9 @@ def _caches(server: ModelDelta) -> list[float]:
 
 def _gpu_cells(gpu: GpuReadings) -> list[str]:
     readings = (gpu.utilization, gpu.power_watts, gpu.memory_used_bytes, gpu.memory_total_bytes)
-    return ["".join(f"{name}:{value:g};" for name, value in reading.items()) for reading in readings]
+    return [
+        "".join(f"{name}:{value:g};" for name, value in reading.items()) for reading in readings
+    ]
 
 
 def _token_cells(summary: Summary) -> list[str]:

@@ -13,7 +13,8 @@ def one_line(text: str) -> str:
 
 
 def http_failure(status: int, body: bytes) -> str:
-    """Triton answers {"error": "..."}, OpenAI-style servers {"error": {"message": "..."}} or {"message"/"detail": ...}."""
+    """Triton answers {"error": "..."}, OpenAI-style servers {"error": {"message": "..."}} or
+    {"message"/"detail": ...}."""
     try:
         document = json.loads(body)
     except ValueError:

@@ -12,7 +12,11 @@ from naiad.perf.report.text_report import TOKEN_ROWS
 from naiad.tools.page.chart import Axis, Mark, Series, legend, xy_chart
 from naiad.tools.page.page import Cell, Fact, card, grid, page, table
 
-_LEVEL_NAMES = {Mode.CONCURRENCY: "concurrent requests", Mode.REPLAY: "replay speed", Mode.PERIODIC: "concurrent requests"}
+_LEVEL_NAMES = {
+    Mode.CONCURRENCY: "concurrent requests",
+    Mode.REPLAY: "replay speed",
+    Mode.PERIODIC: "concurrent requests",
+}
 Figure = Callable[[Summary], float | None]
 
 
@@ -24,8 +28,14 @@ def perf_page(runs: Sequence[SavedRun]) -> str:
         sections.append(card("Tokens", _token_table(runs), "Times in milliseconds."))
     footer: list[tuple[str, str]] = []
     for run in runs:
-        footer += [(run.label, f"{run.model} at {run.url}, {run.protocol}, batch size {run.batch_size}")]
-    footer += [("Command", runs[0].command), ("Load machine", runs[0].machine), ("Version", f"Naiad {runs[0].version}")]
+        footer += [
+            (run.label, f"{run.model} at {run.url}, {run.protocol}, batch size {run.batch_size}")
+        ]
+    footer += [
+        ("Command", runs[0].command),
+        ("Load machine", runs[0].machine),
+        ("Version", f"Naiad {runs[0].version}"),
+    ]
     return page(title, subtitle, _facts(runs), sections, footer)
 
 
@@ -37,14 +47,32 @@ def _facts(runs: Sequence[SavedRun]) -> list[Fact]:
             continue
         level, summary = max(run.measured, key=lambda pair: pair[1].infer_per_s)
         name = f"{run.label}: best throughput" if len(runs) > 1 else "Best throughput"
-        facts.append(Fact(name, f"{summary.infer_per_s:,.0f}/s", f"{level.label}, p99 {_ms(summary.percentiles_us[99])}"))
+        facts.append(
+            Fact(
+                name,
+                f"{summary.infer_per_s:,.0f}/s",
+                f"{level.label}, p99 {_ms(summary.percentiles_us[99])}",
+            )
+        )
         if len(runs) <= 2:
             level, summary = min(run.measured, key=lambda pair: pair[1].percentiles_us[99])
             name = f"{run.label}: lowest p99" if len(runs) > 1 else "Lowest p99 latency"
-            facts.append(Fact(name, _ms(summary.percentiles_us[99]), f"{level.label}, {summary.infer_per_s:,.0f}/s"))
+            facts.append(
+                Fact(
+                    name,
+                    _ms(summary.percentiles_us[99]),
+                    f"{level.label}, {summary.infer_per_s:,.0f}/s",
+                )
+            )
         if summary.tokens is not None:
-            rate = max(found.tokens.output_tokens_per_s for _, found in run.measured if found.tokens is not None)
-            facts.append(Fact(f"{run.label}: tokens", f"{rate:,.0f}/s", "highest output token rate"))
+            rate = max(
+                found.tokens.output_tokens_per_s
+                for _, found in run.measured
+                if found.tokens is not None
+            )
+            facts.append(
+                Fact(f"{run.label}: tokens", f"{rate:,.0f}/s", "highest output token rate")
+            )
     return facts
 
 
@@ -65,7 +93,13 @@ def _charts(runs: Sequence[SavedRun]) -> list[str]:
             Axis("p99 latency, ms"),
             Axis("inferences per second"),
         ),
-        _level_chart("Throughput by load", runs, lambda summary: summary.infer_per_s, by_level, "inferences per second"),
+        _level_chart(
+            "Throughput by load",
+            runs,
+            lambda summary: summary.infer_per_s,
+            by_level,
+            "inferences per second",
+        ),
         _percentiles(runs, by_level),
     ]
     if any(summary.server is not None for run in runs for _, summary in run.measured):
@@ -73,10 +107,26 @@ def _charts(runs: Sequence[SavedRun]) -> list[str]:
     if any(run.is_llm for run in runs):
         charts += [
             _level_chart("Output tokens per second", runs, _tokens, by_level, "tokens per second"),
-            _level_chart("Time to first token, p99", runs, _token_figure("time_to_first_token"), by_level, "ms"),
-            _level_chart("Inter-token latency, p99", runs, _token_figure("inter_token_latency"), by_level, "ms"),
+            _level_chart(
+                "Time to first token, p99",
+                runs,
+                _token_figure("time_to_first_token"),
+                by_level,
+                "ms",
+            ),
+            _level_chart(
+                "Inter-token latency, p99",
+                runs,
+                _token_figure("inter_token_latency"),
+                by_level,
+                "ms",
+            ),
         ]
-    if any(summary.gpu is not None and summary.gpu.utilization for run in runs for _, summary in run.measured):
+    if any(
+        summary.gpu is not None and summary.gpu.utilization
+        for run in runs
+        for _, summary in run.measured
+    ):
         charts.append(_level_chart("GPU utilization", runs, _gpu_percent, by_level, "percent"))
     return charts
 
@@ -139,45 +189,89 @@ def _chart(
     return card(title, body + (legend(series) if len(series) > 1 else ""), note)
 
 
-def _level_chart(title: str, runs: Sequence[SavedRun], figure: Figure, x_axis: Axis, unit: str) -> str:
+def _level_chart(
+    title: str, runs: Sequence[SavedRun], figure: Figure, x_axis: Axis, unit: str
+) -> str:
     return _chart(title, "", runs, lambda level, summary: level.value, figure, x_axis, Axis(unit))
 
 
 def _percentiles(runs: Sequence[SavedRun], x_axis: Axis) -> str:
     """Of one run all percentiles, of several the p99s."""
     if len(runs) > 1:
-        return _level_chart("p99 latency by load", runs, lambda summary: summary.percentiles_us[99] / 1000, x_axis, "ms")
+        return _level_chart(
+            "p99 latency by load",
+            runs,
+            lambda summary: summary.percentiles_us[99] / 1000,
+            x_axis,
+            "ms",
+        )
     run = runs[0]
-    names = sorted({percentile for _, summary in run.measured for percentile in summary.percentiles_us})
+    names = sorted(
+        {percentile for _, summary in run.measured for percentile in summary.percentiles_us}
+    )
     series = [
         Series(
             f"p{percentile}",
-            [Mark(level.value, summary.percentiles_us[percentile] / 1000, _tip(run, level, summary)) for level, summary in run.measured],
+            [
+                Mark(
+                    level.value,
+                    summary.percentiles_us[percentile] / 1000,
+                    _tip(run, level, summary),
+                )
+                for level, summary in run.measured
+            ],
             color,
         )
         for color, percentile in enumerate(names)
     ]
-    return card("Latency by load", xy_chart(series, x_axis, Axis("ms"), "Latency percentiles by load") + legend(series))
+    return card(
+        "Latency by load",
+        xy_chart(series, x_axis, Axis("ms"), "Latency percentiles by load") + legend(series),
+    )
 
 
 def _split(runs: Sequence[SavedRun], x_axis: Axis) -> str:
     """Where the server's time went, of the first run."""
     run = runs[0]
-    phases = {"queue": "queue", "compute input": "compute_input", "compute infer": "compute_infer", "compute output": "compute_output"}
+    phases = {
+        "queue": "queue",
+        "compute input": "compute_input",
+        "compute infer": "compute_infer",
+        "compute output": "compute_output",
+    }
     series = []
     for color, (name, phase) in enumerate(phases.items()):
         marks = [
-            Mark(level.value, (summary.server.queue_us if phase == "queue" else summary.server.phase_us(phase)) / 1000)
+            Mark(
+                level.value,
+                (summary.server.queue_us if phase == "queue" else summary.server.phase_us(phase))
+                / 1000,
+            )
             for level, summary in run.measured
             if summary.server is not None
         ]
         series.append(Series(name, marks, color))
     title = "Server time per request" + (f", {run.label}" if len(runs) > 1 else "")
-    return card(title, xy_chart(series, x_axis, Axis("ms"), title) + legend(series), "From the server's own statistics.")
+    return card(
+        title,
+        xy_chart(series, x_axis, Axis("ms"), title) + legend(series),
+        "From the server's own statistics.",
+    )
 
 
 def _table(runs: Sequence[SavedRun]) -> str:
-    headings = ["Run", "Level", "infer/s", "avg us", "p50 us", "p90 us", "p95 us", "p99 us", "requests", "failed"]
+    headings = [
+        "Run",
+        "Level",
+        "infer/s",
+        "avg us",
+        "p50 us",
+        "p90 us",
+        "p95 us",
+        "p99 us",
+        "requests",
+        "failed",
+    ]
     headings += ["throughput ratio"] if len(runs) > 1 else []
     rows: list[list[str | Cell]] = []
     for key in level_keys(runs):
@@ -185,12 +279,31 @@ def _table(runs: Sequence[SavedRun]) -> str:
         best = max((pair[1].infer_per_s for _, pair in found), default=0.0)
         first = at_level(runs[0], key)
         for run, (level, summary) in found:
-            row: list[str | Cell] = [run.label, level.label + ("" if level.is_stable else " (not stable)")]
-            row.append(Cell(f"{summary.infer_per_s:,.1f}", is_best=len(runs) > 1 and summary.infer_per_s == best))
-            row += [f"{value:,.0f}" for value in (summary.average_us, *(summary.percentiles_us[p] for p in (50, 90, 95, 99)))]
-            row += [f"{summary.num_requests:,}", Cell(f"{summary.num_failures:,}", is_muted=not summary.num_failures)]
+            row: list[str | Cell] = [
+                run.label,
+                level.label + ("" if level.is_stable else " (not stable)"),
+            ]
+            row.append(
+                Cell(
+                    f"{summary.infer_per_s:,.1f}",
+                    is_best=len(runs) > 1 and summary.infer_per_s == best,
+                )
+            )
+            row += [
+                f"{value:,.0f}"
+                for value in (
+                    summary.average_us,
+                    *(summary.percentiles_us[p] for p in (50, 90, 95, 99)),
+                )
+            ]
+            row += [
+                f"{summary.num_requests:,}",
+                Cell(f"{summary.num_failures:,}", is_muted=not summary.num_failures),
+            ]
             if len(runs) > 1:
-                row.append(ratio(summary.infer_per_s, first[1].infer_per_s if first is not None else 0))
+                row.append(
+                    ratio(summary.infer_per_s, first[1].infer_per_s if first is not None else 0)
+                )
             rows.append(row)
     return table(headings, rows, num_text_columns=2)
 
@@ -203,6 +316,15 @@ def _token_table(runs: Sequence[SavedRun]) -> str:
             for name, title in TOKEN_ROWS.items():
                 found = summary.tokens.statistics.get(name) if summary.tokens is not None else None
                 if found is not None:
-                    values = (found.average, found.p50, found.p90, found.p99, found.minimum, found.maximum)
-                    rows.append([run.label, level.label, title, *(f"{value:,.2f}" for value in values)])
+                    values = (
+                        found.average,
+                        found.p50,
+                        found.p90,
+                        found.p99,
+                        found.minimum,
+                        found.maximum,
+                    )
+                    rows.append(
+                        [run.label, level.label, title, *(f"{value:,.2f}" for value in values)]
+                    )
     return table(headings, rows, num_text_columns=3)

@@ -1,6 +1,8 @@
-"""`--profile-export-file`: every request with its times, inputs and outputs, in perf_analyzer's JSON, which genai-perf reads too.
+"""`--profile-export-file`: every request with its times, inputs and outputs, in perf_analyzer's
+                         JSON, which genai-perf reads too.
 
-Times there are of the wall clock. Rule: written as it goes, request by request, so that a long run does not need its memory twice.
+Times there are of the wall clock. Rule: written as it goes, request by request, so that a long run
+does not need its memory twice.
 """
 
 from __future__ import annotations
@@ -21,10 +23,21 @@ from naiad.perf.measure.recorder import Detail
 from naiad.perf.measure.token_metrics import TokenChunk
 from naiad.perf.prepare import Target
 
-_MODES = {Mode.CONCURRENCY: "concurrency", Mode.PERIODIC: "concurrency", Mode.REQUEST_RATE: "request_rate"}
+_MODES = {
+    Mode.CONCURRENCY: "concurrency",
+    Mode.PERIODIC: "concurrency",
+    Mode.REQUEST_RATE: "request_rate",
+}
 
 
-def write_profile(path: Path, results: Sequence[LevelResult], target: Target, service_kind: str, endpoint: str, version: str) -> None:
+def write_profile(
+    path: Path,
+    results: Sequence[LevelResult],
+    target: Target,
+    service_kind: str,
+    endpoint: str,
+    version: str,
+) -> None:
     offset_ns = time.time_ns() - time.monotonic_ns()
     inputs: dict[int, str] = {}
     with path.open("w") as out:
@@ -32,28 +45,42 @@ def write_profile(path: Path, results: Sequence[LevelResult], target: Target, se
         for number, result in enumerate(results):
             out.write("," * (number > 0))
             _write_experiment(out, result, target, inputs, offset_ns)
-        ending = {"version": version, "service_kind": service_kind, "endpoint": endpoint if service_kind == "openai" else ""}
+        ending = {
+            "version": version,
+            "service_kind": service_kind,
+            "endpoint": endpoint if service_kind == "openai" else "",
+        }
         out.write("]," + json.dumps(ending, separators=(",", ":"))[1:])
 
 
-def _write_experiment(out: Any, result: LevelResult, target: Target, inputs: dict[int, str], offset_ns: int) -> None:
+def _write_experiment(
+    out: Any, result: LevelResult, target: Target, inputs: dict[int, str], offset_ns: int
+) -> None:
     mode = _MODES.get(result.level.mode, "custom")
     value: float = result.level.value
-    out.write(f'{{"experiment":{json.dumps({"mode": mode, "value": int(value) if value == int(value) else value})},"requests":[')
+    out.write(
+        f'{{"experiment":{json.dumps({"mode": mode, "value": int(value) if value == int(value) else value})},"requests":['
+    )
     is_first = True
     for window in result.windows:
         for detail in window.records.details:
             out.write("" if is_first else ",")
             is_first = False
             if detail.item not in inputs:
-                inputs[detail.item] = json.dumps(_inputs(target.inputs[detail.item]), separators=(",", ":"))
+                inputs[detail.item] = json.dumps(
+                    _inputs(target.inputs[detail.item]), separators=(",", ":")
+                )
             entry = {
                 "response_timestamps": [at_ns + offset_ns for at_ns in detail.response_ns],
                 "response_outputs": [_outputs(response, target) for response in detail.responses],
             }
             text = json.dumps(entry, separators=(",", ":"))[1:]
-            out.write(f'{{"timestamp":{detail.start_ns + offset_ns},"request_inputs":{inputs[detail.item]}{_sequence(detail)},{text}')
-    boundaries = [window.start_ns + offset_ns for window in result.windows] + [window.end_ns + offset_ns for window in result.windows[-1:]]
+            out.write(
+                f'{{"timestamp":{detail.start_ns + offset_ns},"request_inputs":{inputs[detail.item]}{_sequence(detail)},{text}'
+            )
+    boundaries = [window.start_ns + offset_ns for window in result.windows] + [
+        window.end_ns + offset_ns for window in result.windows[-1:]
+    ]
     if result.level.mode is Mode.PERIODIC:
         boundaries = [0, 18446744073709551615]
     out.write(f'],"window_boundaries":{json.dumps(boundaries, separators=(",", ":"))}}}')

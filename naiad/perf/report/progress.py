@@ -1,6 +1,8 @@
-"""Live progress: one line on stderr that is rewritten while a window runs. Only where somebody can see it.
+"""Live progress: one line on stderr that is rewritten while a window runs. Only where somebody can
+see it.
 
-Out: text to a terminal; nothing at all elsewhere, so that logs and pipes stay clean. With -v each window leaves a line on stdout.
+Out: text to a terminal; nothing at all elsewhere, so that logs and pipes stay clean. With -v each
+     window leaves a line on stdout.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def bar(fraction: float, width: int = _BAR) -> str:
 class PerfProgress:
     """Watcher of a measurement."""
 
-    def __init__(self, line: LiveLine, *, is_verbose: bool, latency_name: str, out: TextIO | None = None) -> None:
+    def __init__(
+        self, line: LiveLine, *, is_verbose: bool, latency_name: str, out: TextIO | None = None
+    ) -> None:
         self._line = line
         self._is_verbose = is_verbose
         self._latency_name = latency_name
@@ -70,7 +74,9 @@ class PerfProgress:
         self._out.write(level.heading + "\n")
         self._out.flush()
 
-    def glance(self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int) -> None:
+    def glance(
+        self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
+    ) -> None:
         if not self._line.is_live:
             return
         now = time.monotonic()
@@ -78,8 +84,14 @@ class PerfProgress:
         if now - before > 0.5:
             self._rate = (num_ended - count) / (now - before) if before else 0.0
             self._seen = (now, num_ended)
-        last = f"  last window {self._last.infer_per_s:,.0f}/s, {self._last.latency_us:,.0f} us" if self._last is not None else ""
-        self._line.show(f"{level.label}  window {trial}/{max_trials} {bar(fraction)}  {self._rate:,.0f} requests/s{last}")
+        last = (
+            f"  last window {self._last.infer_per_s:,.0f}/s, {self._last.latency_us:,.0f} us"
+            if self._last is not None
+            else ""
+        )
+        self._line.show(
+            f"{level.label}  window {trial}/{max_trials} {bar(fraction)}  {self._rate:,.0f} requests/s{last}"
+        )
 
     def window(self, level: Level, trial: int, point: Point) -> None:
         self._last = point

@@ -1,4 +1,5 @@
-"""One run as a value: what was measured, where, and every level's summary. `--json` writes it, `--compare FILE` reads it."""
+"""One run as a value: what was measured, where, and every level's summary. `--json` writes it,
+`--compare FILE` reads it."""
 
 from __future__ import annotations
 
@@ -82,7 +83,15 @@ def save_run(options: PerfOptions, levels: list[LevelResult], label: str = "") -
 def _saved(result: LevelResult) -> SavedLevel:
     level: Level = result.level
     verdict = result.verdict
-    return SavedLevel(level.mode.value, level.value, level.label, verdict.is_stable, verdict.explanation, result.error, result.summary)
+    return SavedLevel(
+        level.mode.value,
+        level.value,
+        level.label,
+        verdict.is_stable,
+        verdict.explanation,
+        result.error,
+        result.summary,
+    )
 
 
 def _protocol(options: PerfOptions) -> str:

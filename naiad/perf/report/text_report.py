@@ -1,6 +1,8 @@
-"""The report on the terminal: perf_analyzer's lines in perf_analyzer's order, so that people and scripts find them.
+"""The report on the terminal: perf_analyzer's lines in perf_analyzer's order, so that people and
+scripts find them.
 
-In:  results. Out: text. What we add is marked by its own lines: failures, why figures are stable, token figures.
+In:  results. Out: text. What we add is marked by its own lines: failures, why figures are stable,
+     token figures.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ TOKEN_ROWS = {
 
 
 def settings_text(options: PerfOptions, facts: ModelFacts) -> str:
-    lines = ["*** Measurement Settings ***", f"  Batch size: {options.batch_size}", f"  Service Kind: {options.service_kind.upper()}"]
+    lines = [
+        "*** Measurement Settings ***",
+        f"  Batch size: {options.batch_size}",
+        f"  Service Kind: {options.service_kind.upper()}",
+    ]
     figure = "average latency" if options.percentile < 0 else f"p{options.percentile} latency"
     if options.replay:
         lines.append(f"  Replaying {options.replay}")
@@ -41,7 +47,9 @@ def settings_text(options: PerfOptions, facts: ModelFacts) -> str:
         if options.measurement_mode == "time_windows":
             lines.append(f"  Measurement window: {options.measurement_interval} msec")
         else:
-            lines.append(f"  Minimum number of samples in each window: {options.measurement_request_count}")
+            lines.append(
+                f"  Minimum number of samples in each window: {options.measurement_request_count}"
+            )
     found = options.concurrency_range or options.request_rate_range
     if found is not None and found.has_end:
         lines.append(f"  Latency limit: {options.latency_threshold:g} msec")
@@ -77,14 +85,20 @@ def level_text(result: LevelResult, options: PerfOptions, facts: ModelFacts) -> 
     elif result.verdict.is_stable:
         lines.append(f"  Stable: {result.verdict.explanation}")
     else:
-        lines.append(f"  [WARNING] Not stable after {len(result.windows)} windows: {result.verdict.explanation}")
+        lines.append(
+            f"  [WARNING] Not stable after {len(result.windows)} windows: {result.verdict.explanation}"
+        )
     return "\n".join(lines) + "\n"
 
 
-def client_lines(summary: Summary, result: LevelResult, options: PerfOptions, facts: ModelFacts) -> list[str]:
+def client_lines(
+    summary: Summary, result: LevelResult, options: PerfOptions, facts: ModelFacts
+) -> list[str]:
     lines = ["  Client: ", f"    Request count: {summary.num_requests}"]
     if facts.is_sequence:
-        lines.append(f"    Sequence count: {summary.num_sequences} ({summary.num_sequences / summary.duration_s:.2f} seq/sec)")
+        lines.append(
+            f"    Sequence count: {summary.num_sequences} ({summary.num_sequences / summary.duration_s:.2f} seq/sec)"
+        )
     if result.level.mode.is_open_loop:
         lines.append(f"    Avg send request rate: {summary.send_per_s:.2f} infer/sec")
         if summary.delayed_percent >= 1:
@@ -95,15 +109,22 @@ def client_lines(summary: Summary, result: LevelResult, options: PerfOptions, fa
     if summary.num_failures:
         total = summary.num_requests + summary.num_failures
         lines.append(f"    [WARNING] {summary.num_failures} of {total} requests failed:")
-        lines += [f"      {count} x {message}" for message, count in list(summary.failures.items())[:5]]
+        lines += [
+            f"      {count} x {message}" for message, count in list(summary.failures.items())[:5]
+        ]
     lines.append(f"    Throughput: {summary.infer_per_s:.6g} infer/sec")
     if facts.is_decoupled:
         lines.append(f"    Response Throughput: {summary.response_per_s:.6g} infer/sec")
     if options.verbose:
         lines.append(f"    Avg client overhead: {summary.overhead_percent:.2f}%")
     if options.percentile < 0:
-        lines.append(f"    Avg latency: {summary.average_us:.0f} usec (standard deviation {summary.deviation_us:.0f} usec)")
-    lines += [f"    p{percentile} latency: {value:.0f} usec" for percentile, value in summary.percentiles_us.items()]
+        lines.append(
+            f"    Avg latency: {summary.average_us:.0f} usec (standard deviation {summary.deviation_us:.0f} usec)"
+        )
+    lines += [
+        f"    p{percentile} latency: {value:.0f} usec"
+        for percentile, value in summary.percentiles_us.items()
+    ]
     if not options.streaming:
         lines.append(transport_line(summary, options))
     return lines
@@ -122,7 +143,10 @@ def transport_line(summary: Summary, options: PerfOptions) -> str:
 
 def server_lines(delta: ModelDelta, facts: ModelFacts, indent: str = "    ") -> list[str]:
     counters = delta.counters
-    lines = [f"{indent}Inference count: {counters.inference_count}", f"{indent}Execution count: {counters.execution_count}"]
+    lines = [
+        f"{indent}Inference count: {counters.inference_count}",
+        f"{indent}Execution count: {counters.execution_count}",
+    ]
     if facts.has_response_cache:
         lines.append(f"{indent}Cache hit count: {counters.count.get('cache_hit', 0)}")
         lines.append(f"{indent}Cache miss count: {counters.count.get('cache_miss', 0)}")
@@ -133,12 +157,21 @@ def server_lines(delta: ModelDelta, facts: ModelFacts, indent: str = "    ") -> 
     if delta.composing:
         parts.append(f"compute {delta.compute_us:.0f} usec")
     else:
-        parts += [f"compute {phase} {delta.phase_us(f'compute_{phase}'):.0f} usec" for phase in ("input", "infer", "output")]
-    lines += [f"{indent}Avg request latency: {counters.average_us('success'):.0f} usec ({' + '.join(parts)})", ""]
+        parts += [
+            f"compute {phase} {delta.phase_us(f'compute_{phase}'):.0f} usec"
+            for phase in ("input", "infer", "output")
+        ]
+    lines += [
+        f"{indent}Avg request latency: {counters.average_us('success'):.0f} usec ({' + '.join(parts)})",
+        "",
+    ]
     if delta.composing:
         lines.append("  Composing models: ")
         for part in delta.composing:
-            lines += [f"  {part.name}, version: {part.version or 'latest'}", *server_lines(part, ModelFacts(part.name), "      ")]
+            lines += [
+                f"  {part.name}, version: {part.version or 'latest'}",
+                *server_lines(part, ModelFacts(part.name), "      "),
+            ]
     return lines
 
 
@@ -153,24 +186,48 @@ def gpu_lines(gpu: GpuReadings) -> list[str]:
     lines.append("    Max GPU Memory Usage:")
     lines += [f"      {name} : {value:.0f} bytes" for name, value in gpu.memory_used_bytes.items()]
     lines.append("    Total GPU Memory:")
-    return lines + [f"      {name} : {value:.0f} bytes" for name, value in gpu.memory_total_bytes.items()]
+    return lines + [
+        f"      {name} : {value:.0f} bytes" for name, value in gpu.memory_total_bytes.items()
+    ]
 
 
 def token_table(tokens: TokenSummary) -> str:
     rows = [
-        (title, *(f"{value:,.2f}" for value in (row.average, row.minimum, row.maximum, row.p99, row.p90, row.p75, row.p50)))
+        (
+            title,
+            *(
+                f"{value:,.2f}"
+                for value in (
+                    row.average,
+                    row.minimum,
+                    row.maximum,
+                    row.p99,
+                    row.p90,
+                    row.p75,
+                    row.p50,
+                )
+            ),
+        )
         for name, title in TOKEN_ROWS.items()
         if (row := tokens.statistics.get(name)) is not None
     ]
-    lines = [render_table(["Statistic", "avg", "min", "max", "p99", "p90", "p75", "p50"], rows).rstrip("\n")]
+    lines = [
+        render_table(["Statistic", "avg", "min", "max", "p99", "p90", "p75", "p50"], rows).rstrip(
+            "\n"
+        )
+    ]
     lines.append(f"  Output token throughput: {tokens.output_tokens_per_s:,.2f} tokens/sec")
     if tokens.num_prompt_tokens_known:
         lines.append(f"  Input token throughput: {tokens.input_tokens_per_s:,.2f} tokens/sec")
     lines.append(f"  Request throughput: {tokens.requests_per_s:,.2f} requests/sec")
     if tokens.goodput_per_s is not None:
-        lines.append(f"  Request goodput: {tokens.goodput_per_s:,.2f} requests/sec ({tokens.good_percent:.1f}% kept all limits)")
+        lines.append(
+            f"  Request goodput: {tokens.goodput_per_s:,.2f} requests/sec ({tokens.good_percent:.1f}% kept all limits)"
+        )
     if tokens.counted_by == "chunks":
-        lines.append("  Tokens are counted as chunks with text: the server does not say how many there were (give --tokenizer to count).")
+        lines.append(
+            "  Tokens are counted as chunks with text: the server does not say how many there were (give --tokenizer to count)."
+        )
     return "\n".join(lines)
 
 
@@ -182,7 +239,15 @@ def last_table(results: Sequence[LevelResult], options: PerfOptions) -> str:
         if summary is None:
             lines.append(f"{result.level.label}, given up: {result.error}")
             continue
-        mark = "" if result.verdict.is_stable and not result.error else " (given up)" if result.error else " (not stable)"
+        mark = (
+            ""
+            if result.verdict.is_stable and not result.error
+            else " (given up)"
+            if result.error
+            else " (not stable)"
+        )
         latency = f"latency {summary.latency_us(options.percentile):.0f} usec"
-        lines.append(f"{result.level.label}, throughput: {summary.infer_per_s:.6g} infer/sec, {latency}{mark}")
+        lines.append(
+            f"{result.level.label}, throughput: {summary.infer_per_s:.6g} infer/sec, {latency}{mark}"
+        )
     return "\n".join(lines) + "\n"

@@ -1,7 +1,9 @@
-"""Bodies of OpenAI's requests: what is read of them. Fields that are not here are ignored, as OpenAI's own servers do.
+"""Bodies of OpenAI's requests: what is read of them. Fields that are not here are ignored, as
+OpenAI's own servers do.
 
-In:  JSON. Out: structs; a wrong type or a missing field is a 400 that names it.
-Sampling fields that OpenAI lacks (top_k, min_p, ...) have the names that the engine and other servers give them.
+In:  JSON. Out: structs; a wrong type or a missing field is a 400 that names it. Sampling fields
+     that OpenAI lacks (top_k, min_p, ...) have the names that the engine and other servers give
+     them.
 """
 
 from __future__ import annotations
@@ -116,7 +118,8 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
 Body = TypeVar("Body", ChatBody, CompletionBody, EmbeddingBody, ResponsesBody)
 
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (ChatBody, CompletionBody, EmbeddingBody, ResponsesBody)
+    kind: msgspec.json.Decoder(kind)
+    for kind in (ChatBody, CompletionBody, EmbeddingBody, ResponsesBody)
 }
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
@@ -140,10 +143,18 @@ def _refusal(words: str) -> OpenAiError:
     inside = place[1] if place is not None else ""
     if missing is not None:
         param = f"{inside}.{missing[1]}" if inside else missing[1]
-        return bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+        return bad_request(
+            f"Missing required parameter: '{param}'.", param, "missing_required_parameter"
+        )
     if not inside:
-        return bad_request(f"The body of your request is not what was expected: {words.partition(' - at ')[0].replace('`', '')}.")
-    return bad_request(f"Invalid type for '{inside}': {_PLACE.sub('', words).replace('`', '')}.", inside, "invalid_type")
+        return bad_request(
+            f"The body of your request is not what was expected: {words.partition(' - at ')[0].replace('`', '')}."
+        )
+    return bad_request(
+        f"Invalid type for '{inside}': {_PLACE.sub('', words).replace('`', '')}.",
+        inside,
+        "invalid_type",
+    )
 
 
 def param_names(kind: type[msgspec.Struct]) -> frozenset[str]:

@@ -1,4 +1,5 @@
-"""POST /v1/chat/completions: a body -> a GenerationCall; its events -> one completion, or chunks of a stream."""
+"""POST /v1/chat/completions: a body -> a GenerationCall; its events -> one completion, or chunks of
+a stream."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from naiad.protocol.openai.body import ChatBody
 from naiad.protocol.openai.error import OpenAiError, bad_request
 from naiad.protocol.openai.logprob import ChatLogprobs, chat_logprobs
 from naiad.protocol.openai.response_format import read_format
-from naiad.protocol.openai.response_writer import DONE, ChunkFrame, Usage, UsageCount, encode, encode_failure, new_id
+from naiad.protocol.openai.response_writer import (
+    DONE,
+    ChunkFrame,
+    Usage,
+    UsageCount,
+    encode,
+    encode_failure,
+    new_id,
+)
 from naiad.protocol.openai.sampling import chat_sampling
 from naiad.protocol.openai.tool_call import NamedCallReader, Reading, ToolCallReader, ToolDelta
 from naiad.protocol.openai.tool_choice import ToolPlan, plan_tools
@@ -86,10 +95,15 @@ class Reader(Protocol):
     def finish(self) -> Reading: ...
 
 
-def decode_call(body: ChatBody, plan: ToolPlan, defaults: Mapping[str, Any], *, is_streamed: bool) -> GenerationCall:
+def decode_call(
+    body: ChatBody, plan: ToolPlan, defaults: Mapping[str, Any], *, is_streamed: bool
+) -> GenerationCall:
     """Raises OpenAiError."""
     if body.functions is not None or body.function_call is not None:
-        raise bad_request("'functions' and 'function_call' are not supported, use 'tools' and 'tool_choice'", "functions")
+        raise bad_request(
+            "'functions' and 'function_call' are not supported, use 'tools' and 'tool_choice'",
+            "functions",
+        )
     if body.modalities is not None and body.modalities != ["text"]:
         raise bad_request("'modalities' can only be [\"text\"]", "modalities")
     arguments = dict(body.chat_template_kwargs or {})
@@ -110,7 +124,9 @@ def decode_call(body: ChatBody, plan: ToolPlan, defaults: Mapping[str, Any], *, 
 
 
 def read_plan(body: ChatBody) -> ToolPlan:
-    return plan_tools(body.tools, body.tool_choice, is_parallel=body.parallel_tool_calls is not False)
+    return plan_tools(
+        body.tools, body.tool_choice, is_parallel=body.parallel_tool_calls is not False
+    )
 
 
 def read_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -120,10 +136,18 @@ def read_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for at, message in enumerate(messages):
         if not isinstance(message.get("role"), str):
-            raise bad_request(f"Missing required parameter: 'messages[{at}].role'.", f"messages[{at}].role", "missing_required_parameter")
+            raise bad_request(
+                f"Missing required parameter: 'messages[{at}].role'.",
+                f"messages[{at}].role",
+                "missing_required_parameter",
+            )
         content = message.get("content")
         if content is not None and not isinstance(content, str | list):
-            raise bad_request(f"Invalid type for 'messages[{at}].content'.", f"messages[{at}].content", "invalid_type")
+            raise bad_request(
+                f"Invalid type for 'messages[{at}].content'.",
+                f"messages[{at}].content",
+                "invalid_type",
+            )
         changed = {**message, "content": "" if content is None else content}
         if message["role"] == "developer":
             changed["role"] = "system"
@@ -144,14 +168,20 @@ def build_reader(plan: ToolPlan) -> Reader | None:
 
 def finish_reason(reason: str, reader: Reader | None, plan: ToolPlan) -> str:
     """OpenAI says `stop` where the client itself named the function."""
-    return "tool_calls" if reason == "stop" and reader is not None and reader.num_calls and plan.mode != "named" else reason
+    return (
+        "tool_calls"
+        if reason == "stop" and reader is not None and reader.num_calls and plan.mode != "named"
+        else reason
+    )
 
 
 class StreamedChat:
     """AnswerWriter."""
 
     def __init__(self, model: str, created_s: int, plan: ToolPlan, *, has_usage: bool) -> None:
-        self._frame = ChunkFrame(new_id("chatcmpl-"), "chat.completion.chunk", created_s, model, has_usage=has_usage)
+        self._frame = ChunkFrame(
+            new_id("chatcmpl-"), "chat.completion.chunk", created_s, model, has_usage=has_usage
+        )
         self._plan = plan
         self._usage = UsageCount() if has_usage else None
         self._readers: dict[int, Reader | None] = {}
@@ -179,13 +209,21 @@ class StreamedChat:
             chunks.append(chunk(ChunkChoice(piece.index, Delta(content=reading.content), logprobs)))
             logprobs = None
         if reading.deltas:
-            chunks.append(chunk(ChunkChoice(piece.index, Delta(tool_calls=_call_parts(reading.deltas)), logprobs)))
+            chunks.append(
+                chunk(
+                    ChunkChoice(
+                        piece.index, Delta(tool_calls=_call_parts(reading.deltas)), logprobs
+                    )
+                )
+            )
         if piece.finish_reason is not None:
             rest = Reading() if reader is None else reader.finish()
             if rest.content:
                 chunks.append(chunk(ChunkChoice(piece.index, Delta(content=rest.content))))
             if rest.deltas:
-                chunks.append(chunk(ChunkChoice(piece.index, Delta(tool_calls=_call_parts(rest.deltas)))))
+                chunks.append(
+                    chunk(ChunkChoice(piece.index, Delta(tool_calls=_call_parts(rest.deltas))))
+                )
             reason = finish_reason(piece.finish_reason, reader, self._plan)
             chunks.append(chunk(ChunkChoice(piece.index, Delta(), finish_reason=reason)))
         return chunks
@@ -195,7 +233,9 @@ def _call_parts(deltas: list[ToolDelta]) -> list[CallPart]:
     return [
         CallPart(delta.index, FunctionPart(delta.arguments))
         if delta.id is None
-        else CallPart(delta.index, FunctionPart(delta.arguments, delta.name or ""), delta.id, "function")
+        else CallPart(
+            delta.index, FunctionPart(delta.arguments, delta.name or ""), delta.id, "function"
+        )
         for delta in deltas
     ]
 
@@ -227,7 +267,14 @@ class WholeChat:
 
     def end(self) -> bytes:
         choices = [self._choice(index, draft) for index, draft in sorted(self._drafts.items())]
-        answer = Completion(new_id("chatcmpl-"), "chat.completion", self._created_s, self._model, choices, self._usage.total())
+        answer = Completion(
+            new_id("chatcmpl-"),
+            "chat.completion",
+            self._created_s,
+            self._model,
+            choices,
+            self._usage.total(),
+        )
         return encode(answer)
 
     def fail(self, error: OpenAiError) -> bytes:
@@ -235,9 +282,15 @@ class WholeChat:
 
     def _choice(self, index: int, draft: _Draft) -> Choice:
         reader = build_reader(self._plan)
-        message = Message("assistant", draft.text) if reader is None else _read_message(reader, draft.text)
+        message = (
+            Message("assistant", draft.text)
+            if reader is None
+            else _read_message(reader, draft.text)
+        )
         logprobs = chat_logprobs(draft.logprobs) if draft.logprobs else None
-        return Choice(index, message, logprobs, finish_reason(draft.finish_reason, reader, self._plan))
+        return Choice(
+            index, message, logprobs, finish_reason(draft.finish_reason, reader, self._plan)
+        )
 
 
 def _read_message(reader: Reader, text: str) -> Message:

@@ -1,4 +1,5 @@
-"""POST /v1/completions: one or several prompts -> a GenerationCall each; their events -> one answer, or chunks of a stream."""
+"""POST /v1/completions: one or several prompts -> a GenerationCall each; their events -> one
+answer, or chunks of a stream."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from naiad.protocol.openai.body import CompletionBody
 from naiad.protocol.openai.error import OpenAiError, bad_request
 from naiad.protocol.openai.logprob import CompletionLogprobs, completion_logprobs
 from naiad.protocol.openai.response_format import read_format
-from naiad.protocol.openai.response_writer import DONE, ChunkFrame, Usage, UsageCount, encode, encode_failure, new_id
+from naiad.protocol.openai.response_writer import (
+    DONE,
+    ChunkFrame,
+    Usage,
+    UsageCount,
+    encode,
+    encode_failure,
+    new_id,
+)
 from naiad.protocol.openai.sampling import completion_sampling
 
 MAX_PROMPTS = 256
@@ -34,7 +43,9 @@ class TextCompletion(msgspec.Struct):
     usage: Usage
 
 
-def decode_calls(body: CompletionBody, defaults: Mapping[str, Any], *, is_streamed: bool) -> list[GenerationCall]:
+def decode_calls(
+    body: CompletionBody, defaults: Mapping[str, Any], *, is_streamed: bool
+) -> list[GenerationCall]:
     """Raises OpenAiError."""
     if body.suffix:
         raise bad_request("'suffix' is not supported", "suffix")
@@ -68,11 +79,17 @@ def read_prompts(body: CompletionBody) -> list[str | list[int]]:
         prompts = [part for part in given if not isinstance(part, int)]
         if len(prompts) != len(given):
             raise bad_request(
-                "Invalid type for 'prompt': texts or lists of tokens and single tokens cannot be mixed.", "prompt", "invalid_type"
+                "Invalid type for 'prompt': texts or lists of tokens and single tokens cannot be mixed.",
+                "prompt",
+                "invalid_type",
             )
     if not 1 <= len(prompts) <= MAX_PROMPTS:
-        raise bad_request(f"'prompt' has {len(prompts)} entries, expected 1 to {MAX_PROMPTS}", "prompt")
-    if body.echo and (body.logprobs is not None or not all(isinstance(prompt, str) for prompt in prompts)):
+        raise bad_request(
+            f"'prompt' has {len(prompts)} entries, expected 1 to {MAX_PROMPTS}", "prompt"
+        )
+    if body.echo and (
+        body.logprobs is not None or not all(isinstance(prompt, str) for prompt in prompts)
+    ):
         raise bad_request("'echo' is supported for text prompts without 'logprobs' only", "echo")
     return prompts
 
@@ -85,8 +102,12 @@ def echoes(body: CompletionBody, calls: list[GenerationCall]) -> list[str]:
 class StreamedCompletion:
     """AnswerWriter."""
 
-    def __init__(self, model: str, created_s: int, n: int, echoes: list[str], *, has_usage: bool) -> None:
-        self._frame = ChunkFrame(new_id("cmpl-"), "text_completion", created_s, model, has_usage=has_usage)
+    def __init__(
+        self, model: str, created_s: int, n: int, echoes: list[str], *, has_usage: bool
+    ) -> None:
+        self._frame = ChunkFrame(
+            new_id("cmpl-"), "text_completion", created_s, model, has_usage=has_usage
+        )
         self._n = n
         self._echoes = echoes
         self._usage = UsageCount() if has_usage else None
@@ -145,7 +166,16 @@ class WholeCompletion:
         for index, entries in self._logprobs.items():
             self._choices[index].logprobs = completion_logprobs(entries, 0)
         choices = [choice for _, choice in sorted(self._choices.items())]
-        return encode(TextCompletion(new_id("cmpl-"), "text_completion", self._created_s, self._model, choices, self._usage.total()))
+        return encode(
+            TextCompletion(
+                new_id("cmpl-"),
+                "text_completion",
+                self._created_s,
+                self._model,
+                choices,
+                self._usage.total(),
+            )
+        )
 
     def fail(self, error: OpenAiError) -> bytes:
         return b""  # not begun before it is complete

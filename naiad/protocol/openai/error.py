@@ -1,7 +1,9 @@
 """Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
 
-In:  what a body has wrong, or a NaiadError of the core or of the model. Out: a status and JSON bytes.
-Rule: full queues are 429, which OpenAI's clients take for "later"; a server that leaves is 503. Both say when to try again.
+In:  what a body has wrong, or a NaiadError of the core or of the model. Out: a status and JSON
+     bytes.
+Rule: full queues are 429, which OpenAI's clients take for "later"; a server that leaves is 503.
+      Both say when to try again.
 """
 
 from __future__ import annotations
@@ -46,26 +48,52 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 
 def unknown_model(name: str) -> OpenAiError:
-    return OpenAiError(404, f"The model '{name}' does not exist", param="model", code="model_not_found")
+    return OpenAiError(
+        404, f"The model '{name}' does not exist", param="model", code="model_not_found"
+    )
 
 
-def from_core(error: NaiadError, param_names: frozenset[str] = frozenset(), *, is_leaving: bool = False) -> OpenAiError:
+def from_core(
+    error: NaiadError, param_names: frozenset[str] = frozenset(), *, is_leaving: bool = False
+) -> OpenAiError:
     """`param_names`: of the request's body, to tell which of them a refusal is about."""
     match error.code:
         case Code.UNAVAILABLE:
             if is_leaving:
                 return OpenAiError(503, error.message, retry_after_s=error.retry_after_s)
-            return OpenAiError(429, error.message, code="rate_limit_exceeded", retry_after_s=error.retry_after_s or 1)
+            return OpenAiError(
+                429,
+                error.message,
+                code="rate_limit_exceeded",
+                retry_after_s=error.retry_after_s or 1,
+            )
         case Code.NOT_FOUND:
             return OpenAiError(404, error.message, param="model", code="model_not_found")
         case Code.INTERNAL | Code.UNKNOWN | Code.CANCELLED:
             return OpenAiError(500, error.message)
     if _CONTEXT.match(error.message):
-        param = "messages" if "messages" in param_names else "prompt" if "prompt" in param_names else "input"
+        param = (
+            "messages"
+            if "messages" in param_names
+            else "prompt"
+            if "prompt" in param_names
+            else "input"
+        )
         return bad_request(error.message, param, "context_length_exceeded")
     named = _NAMED.match(error.message) or _LACKING.match(error.message)
-    return bad_request(error.message, named[1] if named is not None and named[1] in param_names else None)
+    return bad_request(
+        error.message, named[1] if named is not None and named[1] in param_names else None
+    )
 
 
 def encode_error(error: OpenAiError) -> bytes:
-    return msgspec.json.encode({"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}})
+    return msgspec.json.encode(
+        {
+            "error": {
+                "message": error.message,
+                "type": error.type,
+                "param": error.param,
+                "code": error.code,
+            }
+        }
+    )

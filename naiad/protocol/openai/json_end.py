@@ -1,4 +1,5 @@
-"""Where a JSON value ends in a text that comes in pieces: brackets are counted, strings are skipped."""
+"""Where a JSON value ends in a text that comes in pieces: brackets are counted, strings are
+skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Log-probabilities in OpenAI's two forms: one object per token (chat), parallel lists (completions)."""
+"""Log-probabilities in OpenAI's two forms: one object per token (chat), parallel lists
+(completions)."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def chat_logprobs(entries: list[TokenLogprob]) -> ChatLogprobs:
                 entry.text,
                 max(entry.logprob, _LOWEST),
                 list(entry.raw),
-                [TopLogprob(top.text, max(top.logprob, _LOWEST), list(top.raw)) for top in entry.top],
+                [
+                    TopLogprob(top.text, max(top.logprob, _LOWEST), list(top.raw))
+                    for top in entry.top
+                ],
             )
             for entry in entries
         ]
@@ -55,7 +59,9 @@ def completion_logprobs(entries: list[TokenLogprob], offset: int) -> CompletionL
     for entry in entries:
         found.tokens.append(_name(entry))
         found.token_logprobs.append(max(entry.logprob, _LOWEST))
-        found.top_logprobs.append({_name(top): max(top.logprob, _LOWEST) for top in (*entry.top, entry)})
+        found.top_logprobs.append(
+            {_name(top): max(top.logprob, _LOWEST) for top in (*entry.top, entry)}
+        )
         found.text_offset.append(offset)
         offset += len(entry.text)
     return found
@@ -63,4 +69,8 @@ def completion_logprobs(entries: list[TokenLogprob], offset: int) -> CompletionL
 
 def _name(entry: TokenLogprob) -> str:
     """Parts of characters look alike as text; OpenAI writes them as `bytes:\\xe2`."""
-    return entry.text if "\ufffd" not in entry.text else "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.raw)
+    return (
+        entry.text
+        if "\ufffd" not in entry.text
+        else "bytes:" + "".join(f"\\x{byte:02x}" for byte in entry.raw)
+    )

@@ -1,4 +1,5 @@
-"""POST /v1/responses: events of a generation -> a response with its output items, or the events of its making.
+"""POST /v1/responses: events of a generation -> a response with its output items, or the events of
+its making.
 
 A message opens with its first text and closes when a call begins; each call is an item of its own.
 Rule: both forms are made by the same steps; an answer that is not streamed drops the events.
@@ -20,7 +21,9 @@ from naiad.protocol.openai.tool_choice import ToolPlan
 class ResponseWriter:
     """AnswerWriter."""
 
-    def __init__(self, body: ResponsesBody, created_s: int, plan: ToolPlan, *, is_stream: bool) -> None:
+    def __init__(
+        self, body: ResponsesBody, created_s: int, plan: ToolPlan, *, is_stream: bool
+    ) -> None:
         self._is_stream = is_stream
         self._reader = build_reader(plan)
         self._usage = UsageCount()
@@ -37,7 +40,9 @@ class ResponseWriter:
             self._emit("response.in_progress", response=self._response)
         self._usage.take(call_index, event)
         for piece in event.pieces:
-            self._read(Reading(piece.text) if self._reader is None else self._reader.feed(piece.text))
+            self._read(
+                Reading(piece.text) if self._reader is None else self._reader.feed(piece.text)
+            )
             if piece.finish_reason is not None:
                 self._finish(piece.finish_reason)
         return self._taken()
@@ -57,7 +62,10 @@ class ResponseWriter:
         return self._taken()
 
     def fail(self, error: OpenAiError) -> bytes:
-        self._response |= {"status": "failed", "error": {"code": error.code or error.type, "message": error.message}}
+        self._response |= {
+            "status": "failed",
+            "error": {"code": error.code or error.type, "message": error.message},
+        }
         self._emit("response.failed", response=self._response)
         return self._taken()
 
@@ -90,20 +98,34 @@ class ResponseWriter:
         self._emit_part("response.output_text.delta", self._open, delta=text, logprobs=[])
 
     def _open_message(self) -> None:
-        item: dict[str, Any] = {"id": new_id("msg_"), "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+        item: dict[str, Any] = {
+            "id": new_id("msg_"),
+            "type": "message",
+            "role": "assistant",
+            "status": "in_progress",
+            "content": [],
+        }
         self._start(item)
         item["content"] = [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
         self._emit_part("response.content_part.added", item, part=item["content"][0])
 
     def _emit_part(self, kind: str, item: dict[str, Any], **fields: Any) -> None:
-        self._emit(kind, item_id=item["id"], output_index=len(self._output) - 1, content_index=0, **fields)
+        self._emit(
+            kind, item_id=item["id"], output_index=len(self._output) - 1, content_index=0, **fields
+        )
 
     # Calls.
 
     def _add_call(self, delta: ToolDelta) -> None:
         if delta.id is not None:
             self._close("completed")
-            call = {"type": "function_call", "call_id": delta.id, "name": delta.name, "arguments": "", "status": "in_progress"}
+            call = {
+                "type": "function_call",
+                "call_id": delta.id,
+                "name": delta.name,
+                "arguments": "",
+                "status": "in_progress",
+            }
             self._start({"id": new_id("fc_"), **call})
         if delta.arguments and self._open is not None:
             self._open["arguments"] += delta.arguments
@@ -128,7 +150,12 @@ class ResponseWriter:
             self._emit_part("response.content_part.done", item, part=part)
         else:
             place = {"item_id": item["id"], "output_index": len(self._output) - 1}
-            self._emit("response.function_call_arguments.done", **place, name=item["name"], arguments=item["arguments"])
+            self._emit(
+                "response.function_call_arguments.done",
+                **place,
+                name=item["name"],
+                arguments=item["arguments"],
+            )
         self._emit("response.output_item.done", output_index=len(self._output) - 1, item=item)
 
     # Events.

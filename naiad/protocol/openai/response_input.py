@@ -1,6 +1,8 @@
-"""POST /v1/responses: its body -> a GenerationCall. Items become chat messages, flat tools become chat's nested ones.
+"""POST /v1/responses: its body -> a GenerationCall. Items become chat messages, flat tools become
+chat's nested ones.
 
-Nothing is stored: a request that refers to an earlier response is refused, and the client sends the conversation itself.
+Nothing is stored: a request that refers to an earlier response is refused, and the client sends the
+conversation itself.
 """
 
 from __future__ import annotations
@@ -20,11 +22,16 @@ _STORED = ("previous_response_id", "conversation")
 _TEXT_PARTS = frozenset(("input_text", "output_text", "text"))
 
 
-def decode_call(body: ResponsesBody, plan: ToolPlan, defaults: Mapping[str, Any], *, is_streamed: bool) -> GenerationCall:
+def decode_call(
+    body: ResponsesBody, plan: ToolPlan, defaults: Mapping[str, Any], *, is_streamed: bool
+) -> GenerationCall:
     """Raises OpenAiError."""
     for name in _STORED:
         if getattr(body, name) is not None:
-            raise bad_request(f"'{name}' is not supported: responses are not stored, send the whole conversation as 'input'", name)
+            raise bad_request(
+                f"'{name}' is not supported: responses are not stored, send the whole conversation as 'input'",
+                name,
+            )
     if body.background:
         raise bad_request("'background' is not supported: responses are not stored", "background")
     arguments = dict(body.chat_template_kwargs or {})
@@ -33,7 +40,9 @@ def decode_call(body: ResponsesBody, plan: ToolPlan, defaults: Mapping[str, Any]
         arguments.setdefault("reasoning_effort", effort)
     form = (body.text or {}).get("format")
     if form is not None and not isinstance(form, dict):
-        raise bad_request("Invalid type for 'text.format': expected an object.", "text.format", "invalid_type")
+        raise bad_request(
+            "Invalid type for 'text.format': expected an object.", "text.format", "invalid_type"
+        )
     return GenerationCall(
         messages=_messages(body),
         tools=plan.tools,
@@ -49,13 +58,20 @@ def read_plan(body: ResponsesBody) -> ToolPlan:
     choice = body.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "function" and "name" in choice:
         choice = {"type": "function", "function": {"name": choice["name"]}}
-    return plan_tools([_nested(tool) for tool in body.tools or []], choice, is_parallel=body.parallel_tool_calls is not False)
+    return plan_tools(
+        [_nested(tool) for tool in body.tools or []],
+        choice,
+        is_parallel=body.parallel_tool_calls is not False,
+    )
 
 
 def _nested(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function" or "function" in tool:
         return tool
-    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+    return {
+        "type": "function",
+        "function": {name: value for name, value in tool.items() if name != "type"},
+    }
 
 
 def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
@@ -76,28 +92,54 @@ def _add_item(messages: list[dict[str, Any]], item: dict[str, Any], place: str) 
     match item.get("type", "message"):
         case "message":
             if not isinstance(item.get("role"), str):
-                raise bad_request(f"Missing required parameter: '{place}.role'.", f"{place}.role", "missing_required_parameter")
-            messages.append({"role": item["role"], "content": _content(item.get("content"), f"{place}.content")})
+                raise bad_request(
+                    f"Missing required parameter: '{place}.role'.",
+                    f"{place}.role",
+                    "missing_required_parameter",
+                )
+            messages.append(
+                {"role": item["role"], "content": _content(item.get("content"), f"{place}.content")}
+            )
         case "function_call":
-            name, arguments = _text_field(item, "name", place), _text_field(item, "arguments", place)
-            call = {"id": _text_field(item, "call_id", place), "type": "function", "function": {"name": name, "arguments": arguments}}
-            if messages and messages[-1]["role"] == "assistant":  # calls side by side belong to one message
+            name, arguments = (
+                _text_field(item, "name", place),
+                _text_field(item, "arguments", place),
+            )
+            call = {
+                "id": _text_field(item, "call_id", place),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            # calls side by side belong to one message
+            if messages and messages[-1]["role"] == "assistant":
                 messages[-1].setdefault("tool_calls", []).append(call)
             else:
                 messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         case "function_call_output":
             content = _content(item.get("output"), f"{place}.output")
-            messages.append({"role": "tool", "tool_call_id": _text_field(item, "call_id", place), "content": content})
+            messages.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": _text_field(item, "call_id", place),
+                    "content": content,
+                }
+            )
         case "reasoning":
             pass  # what a model thought earlier is not shown to it again
         case kind:
-            raise bad_request(f"'{place}' is an item of type '{kind}', which is not supported", f"{place}.type")
+            raise bad_request(
+                f"'{place}' is an item of type '{kind}', which is not supported", f"{place}.type"
+            )
 
 
 def _text_field(item: dict[str, Any], name: str, place: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise bad_request(f"Missing required parameter: '{place}.{name}'.", f"{place}.{name}", "missing_required_parameter")
+        raise bad_request(
+            f"Missing required parameter: '{place}.{name}'.",
+            f"{place}.{name}",
+            "missing_required_parameter",
+        )
     return value
 
 
@@ -115,9 +157,13 @@ def _part_text(part: Any, place: str) -> str:
         text: str = part["text"]
         return text
     if isinstance(kind, str) and kind not in _TEXT_PARTS:
-        raise bad_request(f"'{place}' is content of type '{kind}', this server takes text only", f"{place}.type")
+        raise bad_request(
+            f"'{place}' is content of type '{kind}', this server takes text only", f"{place}.type"
+        )
     raise _bad_content(place)
 
 
 def _bad_content(place: str) -> OpenAiError:
-    return bad_request(f"Invalid type for '{place}': expected text or a list of text parts.", place, "invalid_type")
+    return bad_request(
+        f"Invalid type for '{place}': expected text or a list of text parts.", place, "invalid_type"
+    )

@@ -1,4 +1,5 @@
-"""What all of OpenAI's answers share: ids, usage, server-sent events, and the writer that an endpoint gives to its generation."""
+"""What all of OpenAI's answers share: ids, usage, server-sent events, and the writer that an
+endpoint gives to its generation."""
 
 from __future__ import annotations
 
@@ -15,10 +16,12 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class AnswerWriter(Protocol):
-    """One per request. `take` is called for every event of every call that the request was made into, `end` once, after all."""
+    """One per request. `take` is called for every event of every call that the request was made
+    into, `end` once, after all."""
 
     def take(self, call_index: int, event: GenerationEvent) -> bytes:
-        """What can be sent now, of a stream; b"" where there is nothing yet, and always in an answer that is not streamed."""
+        """What can be sent now, of a stream; b"" where there is nothing yet, and always in an
+        answer that is not streamed."""
         ...
 
     def end(self) -> bytes:
@@ -54,7 +57,12 @@ class UsageCount:
         events = self._events.values()
         prompt = sum(event.num_prompt_tokens for event in events)
         output = sum(event.num_output_tokens for event in events)
-        return Usage(prompt, output, prompt + output, CachedTokens(sum(event.num_cached_tokens for event in events)))
+        return Usage(
+            prompt,
+            output,
+            prompt + output,
+            CachedTokens(sum(event.num_cached_tokens for event in events)),
+        )
 
 
 def new_id(prefix: str) -> str:
@@ -73,7 +81,9 @@ def encode_failure(error: OpenAiError) -> bytes:
 class ChunkFrame:
     """Chunks of one stream differ in their choice only: the rest is written once."""
 
-    def __init__(self, id: str, object: str, created_s: int, model: str, *, has_usage: bool) -> None:
+    def __init__(
+        self, id: str, object: str, created_s: int, model: str, *, has_usage: bool
+    ) -> None:
         head = encode({"id": id, "object": object, "created": created_s, "model": model})[:-1]
         self._head = b'data: %b,"choices":[' % head
         # With include_usage every chunk has the field, and the last one has the value.

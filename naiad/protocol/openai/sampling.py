@@ -1,4 +1,5 @@
-"""Sampling parameters of an OpenAI request: the body's own, then the model's defaults, then the engine's.
+"""Sampling parameters of an OpenAI request: the body's own, then the model's defaults, then the
+engine's.
 
 Rule: ranges are the engine's to check; here only what OpenAI spells differently is translated.
 """
@@ -66,11 +67,15 @@ def _logit_bias(given: dict[str, float]) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
-        raise bad_request("Invalid value for 'logit_bias': its keys must be token ids", "logit_bias") from None
+        raise bad_request(
+            "Invalid value for 'logit_bias': its keys must be token ids", "logit_bias"
+        ) from None
 
 
 def _merged(values: dict[str, Any], defaults: Mapping[str, Any]) -> SamplingParameters:
     try:
-        return msgspec.convert({**defaults, **values}, SamplingParameters, strict=False, str_keys=True)
+        return msgspec.convert(
+            {**defaults, **values}, SamplingParameters, strict=False, str_keys=True
+        )
     except msgspec.ValidationError as error:
         raise bad_request(f"The sampling parameters cannot be used: {error}") from None

@@ -1,4 +1,5 @@
-"""Tool calls in what a model writes, piece by piece -> OpenAI's deltas. The format shows itself, so nobody has to configure one.
+"""Tool calls in what a model writes, piece by piece -> OpenAI's deltas. The format shows itself, so
+nobody has to configure one.
 
     Hermes, Qwen   text <tool_call>{"name": "f", "arguments": {...}}</tool_call> <tool_call>...
     Llama 3        {"name": "f", "parameters": {...}}; {...}      perhaps after <|python_tag|>
@@ -30,7 +31,8 @@ _ID_CHARACTERS = string.ascii_letters + string.digits
 
 
 class ToolDelta(msgspec.Struct):
-    """`id` and `name` come with the first of each call, the arguments' JSON text in the further ones."""
+    """`id` and `name` come with the first of each call, the arguments' JSON text in the further
+    ones."""
 
     index: int
     id: str | None = None
@@ -268,7 +270,13 @@ class ToolCallReader:
             self._deltas.append(ToolDelta(self.num_calls - 1, arguments=text))
 
     def _add_value(self, value: Any) -> None:
-        self._add_arguments(value if isinstance(value, str) else "{}" if value is None else msgspec.json.encode(value).decode())
+        self._add_arguments(
+            value
+            if isinstance(value, str)
+            else "{}"
+            if value is None
+            else msgspec.json.encode(value).decode()
+        )
 
 
 def _decoded(text: str) -> Any:
@@ -280,4 +288,11 @@ def _decoded(text: str) -> Any:
 
 def _overlap(text: str, marker: str) -> int:
     """Length of the longest end of the text that begins the marker."""
-    return next((size for size in range(min(len(text), len(marker) - 1), 0, -1) if text.endswith(marker[:size])), 0)
+    return next(
+        (
+            size
+            for size in range(min(len(text), len(marker) - 1), 0, -1)
+            if text.endswith(marker[:size])
+        ),
+        0,
+    )

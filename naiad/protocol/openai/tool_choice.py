@@ -1,7 +1,9 @@
-"""Which tools a model may, must or must not call: `tools` and `tool_choice` -> what the template sees and what the answer must look like.
+"""Which tools a model may, must or must not call: `tools` and `tool_choice` -> what the template
+sees and what the answer must look like.
 
-A tool that must be called is a matter of grammar: then the model writes [{"name", "parameters"}, ...], or only the arguments of the one
-that was named. A tool that may be called is written in the model's own format, which ToolCallReader knows.
+A tool that must be called is a matter of grammar: then the model writes [{"name", "parameters"},
+...], or only the arguments of the one that was named. A tool that may be called is written in the
+model's own format, which ToolCallReader knows.
 """
 
 from __future__ import annotations
@@ -28,11 +30,18 @@ class ToolPlan(msgspec.Struct, frozen=True):
     grammar: GrammarCall | None = None
 
 
-def plan_tools(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None, *, is_parallel: bool = True) -> ToolPlan:
+def plan_tools(
+    tools: list[dict[str, Any]] | None,
+    choice: str | dict[str, Any] | None,
+    *,
+    is_parallel: bool = True,
+) -> ToolPlan:
     """Raises OpenAiError."""
     if not tools:
         if choice not in (None, "none", "auto"):
-            raise bad_request("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
+            raise bad_request(
+                "'tool_choice' is only allowed when 'tools' are specified.", "tool_choice"
+            )
         return ToolPlan()
     schemas = _schemas(tools)
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
@@ -46,35 +55,61 @@ def plan_tools(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] 
         case "auto":
             return ToolPlan("auto", tools, frozenset(schemas))
         case "required":
-            return ToolPlan("required", tools, frozenset(schemas), grammar=_calls_grammar(schemas, is_parallel=is_parallel))
-    raise bad_request(f"Invalid value for 'tool_choice': '{mode}'. Supported values are: 'none', 'auto', and 'required'.", "tool_choice")
+            return ToolPlan(
+                "required",
+                tools,
+                frozenset(schemas),
+                grammar=_calls_grammar(schemas, is_parallel=is_parallel),
+            )
+    raise bad_request(
+        f"Invalid value for 'tool_choice': '{mode}'. Supported values are: 'none', 'auto', and 'required'.",
+        "tool_choice",
+    )
 
 
 def _schemas(tools: list[dict[str, Any]]) -> dict[str, Any]:
     if len(tools) > MAX_TOOLS:
-        raise bad_request(f"'tools' has {len(tools)} entries, expected at most {MAX_TOOLS}", "tools")
+        raise bad_request(
+            f"'tools' has {len(tools)} entries, expected at most {MAX_TOOLS}", "tools"
+        )
     found: dict[str, Any] = {}
     for at, tool in enumerate(tools):
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, dict):
-            raise bad_request(f"'tools[{at}]' is not a function, the only kind of tool that is supported", f"tools[{at}]")
+            raise bad_request(
+                f"'tools[{at}]' is not a function, the only kind of tool that is supported",
+                f"tools[{at}]",
+            )
         name, schema = function.get("name"), function.get("parameters", {})
         if not isinstance(name, str) or not name:
-            raise bad_request(f"Missing required parameter: 'tools[{at}].function.name'.", f"tools[{at}].function.name")
+            raise bad_request(
+                f"Missing required parameter: 'tools[{at}].function.name'.",
+                f"tools[{at}].function.name",
+            )
         if not isinstance(schema, dict) and schema is not None:
-            raise bad_request(f"'tools[{at}].function.parameters' is not a JSON schema", f"tools[{at}].function.parameters")
+            raise bad_request(
+                f"'tools[{at}].function.parameters' is not a JSON schema",
+                f"tools[{at}].function.parameters",
+            )
         found[name] = schema or {"type": "object"}
     return found
 
 
-def _named_plan(tools: list[dict[str, Any]], schemas: dict[str, Any], choice: dict[str, Any]) -> ToolPlan:
+def _named_plan(
+    tools: list[dict[str, Any]], schemas: dict[str, Any], choice: dict[str, Any]
+) -> ToolPlan:
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if choice.get("type") != "function" or not isinstance(name, str):
-        raise bad_request("Invalid value for 'tool_choice': expected a mode or a function with its name", "tool_choice")
+        raise bad_request(
+            "Invalid value for 'tool_choice': expected a mode or a function with its name",
+            "tool_choice",
+        )
     if name not in schemas:
         raise bad_request(f"Tool choice '{name}' not found in 'tools' parameter.", "tool_choice")
-    return ToolPlan("named", tools, frozenset(schemas), name, GrammarCall("json_schema", _text(schemas[name])))
+    return ToolPlan(
+        "named", tools, frozenset(schemas), name, GrammarCall("json_schema", _text(schemas[name]))
+    )
 
 
 def _allowed(
@@ -83,7 +118,10 @@ def _allowed(
     """A part of the tools, and a mode for them. Chat nests both; the Responses API does not."""
     holder = choice.get("allowed_tools", choice)
     try:
-        wanted = {entry["function"]["name"] if "function" in entry else entry["name"] for entry in holder["tools"]}
+        wanted = {
+            entry["function"]["name"] if "function" in entry else entry["name"]
+            for entry in holder["tools"]
+        }
         mode: str = holder["mode"]
     except (KeyError, TypeError):
         raise _bad_allowed("expected a mode and tools with their names") from None
@@ -91,7 +129,11 @@ def _allowed(
         raise _bad_allowed(f"'{sorted(unknown)[0]}' is not one of 'tools'")
     if not wanted:
         raise _bad_allowed("it allows no tool")
-    return [tool for tool in tools if tool["function"]["name"] in wanted], {name: schemas[name] for name in schemas if name in wanted}, mode
+    return (
+        [tool for tool in tools if tool["function"]["name"] in wanted],
+        {name: schemas[name] for name in schemas if name in wanted},
+        mode,
+    )
 
 
 def _bad_allowed(words: str) -> OpenAiError:

@@ -1,6 +1,8 @@
-"""The classification extension: an output tensor -> its top classes, as `<value>:<index>[:<label>]` strings.
+"""The classification extension: an output tensor -> its top classes, as `<value>:<index>[:<label>]`
+strings.
 
-Order and number format are Triton's: descending, equal values by index, NaN first, floats with six decimals.
+Order and number format are Triton's: descending, equal values by index, NaN first, floats with six
+decimals.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ _UNSUPPORTED = frozenset(("BOOL", "BYTES", "FP16", "BF16"))
 
 
 def classify(tensor: Tensor, count: int, spec: ModelSpec) -> Tensor:
-    """The first dimension is the batch when the model batches; all others together are the classes."""
+    """The first dimension is the batch when the model batches; all others together are the
+    classes."""
     if tensor.datatype in _UNSUPPORTED:
-        raise invalid_arg(f"class result not available for output due to unsupported type '{tensor.datatype}'")
+        raise invalid_arg(
+            f"class result not available for output due to unsupported type '{tensor.datatype}'"
+        )
     if tensor.element_count() > _MAX_ELEMENTS:
         raise invalid_arg("classification output tensor too large")
     is_batched = spec.max_batch_size > 0 and bool(tensor.shape)
@@ -33,7 +38,12 @@ def classify(tensor: Tensor, count: int, spec: ModelSpec) -> Tensor:
     labels = output.labels if output is not None else []
     rows = tensor.as_numpy().reshape(batch_size, num_classes)
     classes = [text for row in rows for text in _top(row, count, labels)]
-    return Tensor(tensor.name, "BYTES", [batch_size, count] if is_batched else [count], encode_byte_strings(classes))
+    return Tensor(
+        tensor.name,
+        "BYTES",
+        [batch_size, count] if is_batched else [count],
+        encode_byte_strings(classes),
+    )
 
 
 def _top(row: np.ndarray[Any, Any], count: int, labels: list[str]) -> list[str]:

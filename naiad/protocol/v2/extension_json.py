@@ -1,7 +1,10 @@
-"""Bodies of the small extensions over HTTP: shared memory, trace and log settings. JSON -> typed values, in Triton's words.
+"""Bodies of the small extensions over HTTP: shared memory, trace and log settings. JSON -> typed
+values, in Triton's words.
 
-Other than in inference requests, a value of the wrong type is told without the name of its field; that is Triton's habit.
-Rule: pure functions; what is not known is passed over, as by Triton, except where that would hide a mistake.
+Other than in inference requests, a value of the wrong type is told without the name of its field;
+that is Triton's habit.
+Rule: pure functions; what is not known is passed over, as by Triton, except where that would hide a
+      mistake.
 """
 
 from __future__ import annotations
@@ -35,12 +38,18 @@ class CudaRegistration(msgspec.Struct, frozen=True):
 
 def decode_system_registration(body: Buffer) -> SystemRegistration:
     document = parse(body)
-    key, offset, byte_size = find(document, "key"), find(document, "offset"), find(document, "byte_size")
+    key, offset, byte_size = (
+        find(document, "key"),
+        find(document, "offset"),
+        find(document, "byte_size"),
+    )
     if key is None:
         raise _no_field("key")
     if byte_size is None:
         raise _no_field("byte_size")
-    return SystemRegistration(_string(key), 0 if offset is None else _unsigned(offset), _unsigned(byte_size))
+    return SystemRegistration(
+        _string(key), 0 if offset is None else _unsigned(offset), _unsigned(byte_size)
+    )
 
 
 def decode_cuda_registration(body: Buffer) -> CudaRegistration:
@@ -49,7 +58,10 @@ def decode_cuda_registration(body: Buffer) -> CudaRegistration:
     if handle is None:
         raise _no_field("raw_handle")
     text = _string(_member(handle, "b64"))
-    device_id, byte_size = _unsigned(_member(document, "device_id")), _unsigned(_member(document, "byte_size"))
+    device_id, byte_size = (
+        _unsigned(_member(document, "device_id")),
+        _unsigned(_member(document, "byte_size")),
+    )
     try:
         raw_handle = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -1,7 +1,8 @@
 """The generate extension: a flat JSON object <-> an inference request and its responses.
 
-A key that names an input of the model becomes that input, `id` the request's id, any other key a request parameter; keys of the
-object `parameters` count as if they stood outside. Each response is one flat JSON object again.
+A key that names an input of the model becomes that input, `id` the request's id, any other key a
+request parameter; keys of the object `parameters` count as if they stood outside. Each response is
+one flat JSON object again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _ENCODER = msgspec.json.Encoder()
 _NESTED = "parameters"
 
 
-def decode_request(body: Buffer, spec: ModelSpec, model_version: str, max_bytes: int) -> InferRequest:
+def decode_request(
+    body: Buffer, spec: ModelSpec, model_version: str, max_bytes: int
+) -> InferRequest:
     """Raises NaiadError."""
     document = parse(body)
     if not isinstance(document, dict):
@@ -36,7 +39,9 @@ def decode_request(body: Buffer, spec: ModelSpec, model_version: str, max_bytes:
     return request_from_document(document, spec, model_version, max_bytes)
 
 
-def request_from_document(document: dict[str, Any], spec: ModelSpec, model_version: str, max_bytes: int) -> InferRequest:
+def request_from_document(
+    document: dict[str, Any], spec: ModelSpec, model_version: str, max_bytes: int
+) -> InferRequest:
     conversion = _Conversion(spec, max_bytes)
     request_id = ""
     for key, value in document.items():
@@ -46,14 +51,21 @@ def request_from_document(document: dict[str, Any], spec: ModelSpec, model_versi
             request_id = as_string(value, key)
         else:
             conversion.read(key, value)
-    return InferRequest(spec.name, conversion.inputs, model_version, request_id, parameters=conversion.parameters)
+    return InferRequest(
+        spec.name, conversion.inputs, model_version, request_id, parameters=conversion.parameters
+    )
 
 
 def _check_repeated(body: bytes, document: dict[str, Any], spec: ModelSpec) -> None:
-    """The parser keeps one of two equal keys; for inputs Triton refuses that. Looks closer only where a name is in the text twice."""
-    suspects = [name for name in spec.inputs if name in document and body.count(b'"%b"' % name.encode()) > 1]
+    """The parser keeps one of two equal keys; for inputs Triton refuses that. Looks closer only
+    where a name is in the text twice."""
+    suspects = [
+        name for name in spec.inputs if name in document and body.count(b'"%b"' % name.encode()) > 1
+    ]
     if suspects:
-        pairs: list[tuple[str, Any]] = json.loads(body.decode("utf-8", "surrogateescape"), object_pairs_hook=list)
+        pairs: list[tuple[str, Any]] = json.loads(
+            body.decode("utf-8", "surrogateescape"), object_pairs_hook=list
+        )
         keys = [key for key, _ in pairs]
         for at, key in enumerate(keys):
             if key in suspects and key in keys[:at]:
@@ -74,14 +86,18 @@ class _Conversion:
 
     def read_nested(self, value: Any) -> None:
         if _NESTED in self._spec.inputs:
-            raise invalid_arg(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
+            raise invalid_arg(
+                f"Keyword '{_NESTED}' for nested schema also given as input tensor name"
+            )
         if not isinstance(value, dict):
             raise internal(f"Expected JSON object for keyword: '{_NESTED}': {mismatch('object')}")
         try:
             for key, item in value.items():
                 self.read(key, item)
         except NaiadError as error:
-            raise NaiadError(error.code, f"Converting keyword: '{_NESTED}': {error.message}") from None
+            raise NaiadError(
+                error.code, f"Converting keyword: '{_NESTED}': {error.message}"
+            ) from None
 
     def read(self, key: str, value: Any) -> None:
         tensor = self._spec.inputs.get(key)
@@ -93,7 +109,8 @@ class _Conversion:
         self.inputs.append(self._tensor(tensor, value))
 
     def _tensor(self, tensor: TensorSpec, value: Any) -> Tensor:
-        count = len(value) if isinstance(value, list) else 1  # of the outermost list: Triton does not look deeper here
+        # of the outermost list: Triton does not look deeper here
+        count = len(value) if isinstance(value, list) else 1
         shape = _shape(tensor, count, is_batched=self._spec.max_batch_size > 0)
         data = pack_values(value, tensor.datatype, prod(shape), tensor.name, self._max_bytes)
         if self._num_bytes + len(data) > self._max_bytes:
@@ -106,7 +123,8 @@ class _Conversion:
 
 
 def _shape(tensor: TensorSpec, count: int, *, is_batched: bool) -> list[int]:
-    """Fixed dimensions divide the number of values; the innermost variable one takes what is left, the batch what is left then."""
+    """Fixed dimensions divide the number of values; the innermost variable one takes what is left,
+    the batch what is left then."""
     left = count
     for dim in tensor.dims:
         if dim != -1:
@@ -125,7 +143,9 @@ def _shape(tensor: TensorSpec, count: int, *, is_batched: bool) -> list[int]:
 
 
 def _no_shape(tensor: TensorSpec) -> NaiadError:
-    return invalid_arg(f"The schema can not convert input '{tensor.name}' to tensor with proper shape")
+    return invalid_arg(
+        f"The schema can not convert input '{tensor.name}' to tensor with proper shape"
+    )
 
 
 # Responses.

@@ -1,8 +1,11 @@
-"""Infer requests and responses as protobuf messages: ModelInferRequest bytes -> InferRequest, InferResponse -> message pieces.
+"""Infer requests and responses as protobuf messages: ModelInferRequest bytes -> InferRequest,
+InferResponse -> message pieces.
 
-What repeats from request to request (all but the tensors' data and the id) is parsed by upb once and looked up afterwards; raw tensors
-stay views of the message. Responses are put together from heads that are looked up and the outputs' own buffers.
-Rule: a message means here what it means to upb; tests/unit/protocol/v2/test_grpc_codec.py compares the two.
+What repeats from request to request (all but the tensors' data and the id) is parsed by upb once
+and looked up afterwards; raw tensors stay views of the message. Responses are put together from
+heads that are looked up and the outputs' own buffers.
+Rule: a message means here what it means to upb; tests/unit/protocol/v2/test_grpc_codec.py compares
+      the two.
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, internal
-from naiad.pb.grpc_service_pb2 import InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
+from naiad.pb.grpc_service_pb2 import (
+    InferParameter,
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
 from naiad.protocol.v2.classification import classify
 from naiad.protocol.v2.grpc_request import RequestOptions, RequestTemplate, build_template
 from naiad.protocol.v2.grpc_wire import Buffer, WireError, delimited, read_varint, varint
@@ -30,7 +38,8 @@ _MAX_HEAD_BYTES: Final = 4096
 _MAX_GUESSES: Final = 8
 _JOIN_BYTES: Final = 64 * 1024
 
-# Tags, number << 3 | 2: all fields of ModelInferRequest and ModelInferResponse are length-delimited.
+# Tags, number << 3 | 2: all fields of ModelInferRequest and ModelInferResponse are
+# length-delimited.
 _MODEL_NAME, _MODEL_VERSION, _ID, RAW = 0x0A, 0x12, 0x1A, 0x3A
 _RAW_TAG: Final = bytes((RAW,))
 _REGION: Final = b"shared_memory_region"
@@ -45,15 +54,20 @@ _INFER_RESPONSE = 0x12
 def decode_request(message: Buffer) -> tuple[InferRequest, RequestOptions]:
     """Raises NaiadError in Triton's words. Tensors of a memoryview are views of it.
 
-    A client sends the same request again and again with other tensors, so a message is read as a head and raw tensors. Where the
-    head ends is a guess: at a byte that could be the first tensor's tag. It is right exactly when what is before it is a message.
+    A client sends the same request again and again with other tensors, so a message is read as a
+    head and raw tensors. Where the head ends is a guess: at a byte that could be the first tensor's
+    tag. It is right exactly when what is before it is a message.
     """
     head = message if type(message) is bytes else bytes(message[:_MAX_HEAD_BYTES])
     request_id, start, stop = find_id(head)
     template, at = find_template(head, start, stop)
     if template is not None:
         raw = raw_tensors(message, at)
-        return _decode_whole(message) if raw is None else (template.fill(request_id, raw), template.options)
+        return (
+            _decode_whole(message)
+            if raw is None
+            else (template.fill(request_id, raw), template.options)
+        )
     if len(message) <= _MAX_HEAD_BYTES and _REGION in head:
         template = _template(head[:start] + head[stop:])
         if template is not None and template.has_no_raw:
@@ -62,7 +76,8 @@ def decode_request(message: Buffer) -> tuple[InferRequest, RequestOptions]:
 
 
 def find_template(head: bytes, start: int, stop: int) -> tuple[RequestTemplate | None, int]:
-    """Of a message that begins so, with its id between the two, and where its first raw tensor begins; (None, -1) when that is not seen."""
+    """Of a message that begins so, with its id between the two, and where its first raw tensor
+    begins; (None, -1) when that is not seen."""
     at = head.find(_RAW_TAG, 1, _MAX_HEAD_BYTES)
     for _ in range(_MAX_GUESSES):
         if at < 0:
@@ -75,7 +90,8 @@ def find_template(head: bytes, start: int, stop: int) -> tuple[RequestTemplate |
 
 
 def find_id(head: bytes) -> tuple[str, int, int]:
-    """The request's id and where its field lies, in a message that begins with model name, version and id; else ("", 0, 0)."""
+    """The request's id and where its field lies, in a message that begins with model name, version
+    and id; else ("", 0, 0)."""
     try:
         at = 2 + head[1]
         if head[at] == _MODEL_VERSION and head[at + 1] < 128:
@@ -154,7 +170,8 @@ def identify(message: Buffer) -> RequestIdentity | None:
 
 
 def model_of(first_bytes: bytes) -> tuple[str, int]:
-    """From the beginning of a large message: its model, and where its first raw tensor begins. ("", -1) when that cannot be seen."""
+    """From the beginning of a large message: its model, and where its first raw tensor begins. ("",
+    -1) when that cannot be seen."""
     name, at = "", 0
     try:
         while True:
@@ -172,11 +189,18 @@ def model_of(first_bytes: bytes) -> tuple[str, int]:
 # Responses.
 
 
-def encode_response(response: InferResponse, request: InferRequest, options: RequestOptions, spec: ModelSpec) -> Pieces:
-    """The ModelInferResponse of a response without error. Raises NaiadError when an output cannot be classified."""
+def encode_response(
+    response: InferResponse, request: InferRequest, options: RequestOptions, spec: ModelSpec
+) -> Pieces:
+    """The ModelInferResponse of a response without error. Raises NaiadError when an output cannot
+    be classified."""
     outputs = response.outputs
     form = request.form
-    if form is not None and form.answer is not None and (repeated := _encode_again(response, form.answer)) is not None:
+    if (
+        form is not None
+        and form.answer is not None
+        and (repeated := _encode_again(response, form.answer)) is not None
+    ):
         return repeated
     wanted = request.requested_outputs
     if wanted and len(wanted) < len(outputs):
@@ -194,9 +218,18 @@ def encode_response(response: InferResponse, request: InferRequest, options: Req
         raw += (_raw_head(len(output.data)), output.data)
     pieces += raw
     num_bytes = sum(map(len, pieces))
-    if form is not None and len(outputs) == len(response.outputs) and not options.classification and outputs:
+    if (
+        form is not None
+        and len(outputs) == len(response.outputs)
+        and not options.classification
+        and outputs
+    ):
         form.answer = _answer_form(response)
-    return ([b"".join(pieces)], num_bytes) if num_bytes <= _JOIN_BYTES else (_merge_small(pieces), num_bytes)
+    return (
+        ([b"".join(pieces)], num_bytes)
+        if num_bytes <= _JOIN_BYTES
+        else (_merge_small(pieces), num_bytes)
+    )
 
 
 class AnswerForm(msgspec.Struct, frozen=True, gc=False):
@@ -215,18 +248,28 @@ class AnswerForm(msgspec.Struct, frozen=True, gc=False):
 def _answer_form(response: InferResponse) -> AnswerForm:
     outputs = response.outputs
     heads = [_raw_head(len(output.data)) for output in outputs]
-    heads[0] = b"".join(_output_head(output.name, output.datatype, tuple(output.shape)) for output in outputs) + heads[0]
-    rows = [(output.name, output.datatype, list(output.shape), len(output.data)) for output in outputs]
+    heads[0] = (
+        b"".join(
+            _output_head(output.name, output.datatype, tuple(output.shape)) for output in outputs
+        )
+        + heads[0]
+    )
+    rows = [
+        (output.name, output.datatype, list(output.shape), len(output.data)) for output in outputs
+    ]
     model_head = _model_head(response.model_name, response.model_version)
     num_bytes = len(model_head) + sum(map(len, heads)) + sum(row[3] for row in rows)
-    return AnswerForm(response.model_name, response.model_version, rows, model_head, heads, num_bytes)
+    return AnswerForm(
+        response.model_name, response.model_version, rows, model_head, heads, num_bytes
+    )
 
 
 def _encode_again(response: InferResponse, form: AnswerForm) -> Pieces | None:
     """None when more than the data and the id is new."""
     outputs = response.outputs
     if (
-        [(output.name, output.datatype, output.shape, len(output.data)) for output in outputs] != form.outputs
+        [(output.name, output.datatype, output.shape, len(output.data)) for output in outputs]
+        != form.outputs
         or response.parameters
         or response.model_version != form.model_version
         or response.model_name != form.model_name
@@ -282,7 +325,9 @@ def _raw_head(num_bytes: int) -> bytes:
 
 
 def _parameters(parameters: dict[str, ParameterValue]) -> bytes:
-    return ModelInferResponse(parameters={name: _parameter(value) for name, value in parameters.items()}).SerializeToString()
+    return ModelInferResponse(
+        parameters={name: _parameter(value) for name, value in parameters.items()}
+    ).SerializeToString()
 
 
 def _parameter(value: ParameterValue) -> InferParameter:
@@ -290,7 +335,11 @@ def _parameter(value: ParameterValue) -> InferParameter:
         case bool():
             return InferParameter(bool_param=value)
         case int():
-            return InferParameter(uint64_param=value) if value >= 1 << 63 else InferParameter(int64_param=value)
+            return (
+                InferParameter(uint64_param=value)
+                if value >= 1 << 63
+                else InferParameter(int64_param=value)
+            )
         case float():
             return InferParameter(double_param=value)
         case _:
@@ -311,18 +360,26 @@ def encode_stream_response(pieces: Pieces, *, is_final: bool) -> Pieces:
 
 
 def encode_empty_final(request: InferRequest) -> bytes:
-    response = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
+    response = ModelInferResponse(
+        model_name=request.model_name, model_version=request.model_version, id=request.id
+    )
     response.parameters["triton_final_response"].bool_param = True
     return ModelStreamInferResponse(infer_response=response).SerializeToString()
 
 
 def encode_stream_error(error: NaiadError, request: InferRequest, *, is_final: bool) -> bytes:
     """An error that the model or its scheduler answered."""
-    response = ModelInferResponse(model_name=request.model_name, model_version=request.model_version, id=request.id)
+    response = ModelInferResponse(
+        model_name=request.model_name, model_version=request.model_version, id=request.id
+    )
     response.parameters["triton_final_response"].bool_param = is_final
-    return ModelStreamInferResponse(error_message=error.message, infer_response=response).SerializeToString()
+    return ModelStreamInferResponse(
+        error_message=error.message, infer_response=response
+    ).SerializeToString()
 
 
 def encode_stream_rejection(error: NaiadError, request_id: str) -> bytes:
     """A request that never got as far as a model: Triton tells nothing but which one it was."""
-    return ModelStreamInferResponse(error_message=error.message, infer_response=ModelInferResponse(id=request_id)).SerializeToString()
+    return ModelStreamInferResponse(
+        error_message=error.message, infer_response=ModelInferResponse(id=request_id)
+    ).SerializeToString()

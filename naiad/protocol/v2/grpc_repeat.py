@@ -1,7 +1,9 @@
-"""Infer messages that repeat: where in a ModelInferRequest the data lies, and in its answer, so that the rest need not be read again.
+"""Infer messages that repeat: where in a ModelInferRequest the data lies, and in its answer, so
+that the rest need not be read again.
 
 In:  one message of a kind. Out: its layout, and the request or the answer of any other that has it.
-Rule: as decode_request and encode_response (v2_grpc.py) have it; only messages that they take the quick way are known here.
+Rule: as decode_request and encode_response (v2_grpc.py) have it; only messages that they take the
+      quick way are known here.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from naiad.protocol.v2.grpc_wire import Buffer, WireError, read_varint, varint
 
 class RequestLayout(msgspec.Struct, frozen=True):
     layout: list[bytes | int]
-    """Bytes that repeat, and sizes of what does not, in turns: the id, where there is one, then each raw tensor."""
+    """Bytes that repeat, and sizes of what does not, in turns: the id, where there is one, then
+    each raw tensor."""
     has_id: bool
     prototype: InferRequest
     names: list[str]
@@ -48,16 +51,24 @@ class RequestLayout(msgspec.Struct, frozen=True):
 
 
 def learn_request(message: bytes, num_bytes: int) -> RequestLayout | None:
-    """None for all but plain requests with raw tensors: no parameters, no shared memory, no classification, no fault.
+    """None for all but plain requests with raw tensors: no parameters, no shared memory, no
+    classification, no fault.
 
-    Of a large message, of so many bytes, the beginning will do: up to where the data of its last tensor begins.
+    Of a large message, of so many bytes, the beginning will do: up to where the data of its last
+    tensor begins.
     """
     _, start, stop = find_id(message)
     try:
         template, at = find_template(message, start, stop)
     except NaiadError:
         return None
-    if template is None or not template.is_plain or template.output_error is not None or template.options.classification or at < stop:
+    if (
+        template is None
+        or not template.is_plain
+        or template.output_error is not None
+        or template.options.classification
+        or at < stop
+    ):
         return None
     inputs = template.inputs
     layout: list[bytes | int] = []
@@ -78,8 +89,19 @@ def learn_request(message: bytes, num_bytes: int) -> RequestLayout | None:
         return None
     if at != num_bytes or count != len(inputs):
         return None
-    names, datatypes, shapes = ([getattr(head, field) for head in inputs] for field in ("name", "datatype", "shape"))
-    return RequestLayout(layout, stop > 0, template.prototype, names, datatypes, shapes, template.form, template.options)
+    names, datatypes, shapes = (
+        [getattr(head, field) for head in inputs] for field in ("name", "datatype", "shape")
+    )
+    return RequestLayout(
+        layout,
+        stop > 0,
+        template.prototype,
+        names,
+        datatypes,
+        shapes,
+        template.form,
+        template.options,
+    )
 
 
 class AnswerLayout(msgspec.Struct, frozen=True):

@@ -1,6 +1,8 @@
-"""What a ModelInferRequest says besides its raw tensors: parameters, shapes, requested outputs, typed contents, in Triton's words.
+"""What a ModelInferRequest says besides its raw tensors: parameters, shapes, requested outputs,
+typed contents, in Triton's words.
 
-In:  a parsed message. Out: a RequestTemplate, which v2_grpc.py keeps and fills with the tensors of each request.
+In:  a parsed message. Out: a RequestTemplate, which v2_grpc.py keeps and fills with the tensors of
+     each request.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class _Input(msgspec.Struct, frozen=True):
 
 
 class RequestTemplate(msgspec.Struct, frozen=True):
-    """A request without its raw tensors; serves any number of requests that differ in nothing else."""
+    """A request without its raw tensors; serves any number of requests that differ in nothing
+    else."""
 
     prototype: InferRequest
     inputs: list[_Input]
@@ -69,10 +72,15 @@ class RequestTemplate(msgspec.Struct, frozen=True):
         if not self.is_plain or len(raw) < len(inputs):
             if self.repeated_output is not None:
                 name = prototype.id or request_id or "<id_unknown>"
-                raise invalid_arg(f"[request id: {name}] output '{self.repeated_output}' already exists in request")
+                raise invalid_arg(
+                    f"[request id: {name}] output '{self.repeated_output}' already exists in request"
+                )
             tensors = self._fill_checked(raw)
         else:
-            tensors = [Tensor(head.name, head.datatype, head.shape, data) for head, data in zip(inputs, raw, strict=False)]
+            tensors = [
+                Tensor(head.name, head.datatype, head.shape, data)
+                for head, data in zip(inputs, raw, strict=False)
+            ]
         if self.output_error is not None:
             raise _fresh(self.output_error)
         request = InferRequest(
@@ -98,13 +106,17 @@ class RequestTemplate(msgspec.Struct, frozen=True):
                 data: Buffer = b""
             elif head.contents is not None:
                 if raw:
-                    raise invalid_arg(f"contents field must not be specified when using raw_input_contents for '{head.name}' {of}")
+                    raise invalid_arg(
+                        f"contents field must not be specified when using raw_input_contents for '{head.name}' {of}"
+                    )
                 data = head.contents
             elif next_raw < len(raw):
                 data = raw[next_raw]
                 next_raw += 1
             else:
-                raise invalid_arg(f"unable to find data for input tensor '{head.name}' {of} in request.")
+                raise invalid_arg(
+                    f"unable to find data for input tensor '{head.name}' {of} in request."
+                )
             tensors.append(Tensor(head.name, head.datatype, list(head.shape), data))
         return tensors
 
@@ -142,12 +154,28 @@ def build_template(message: ModelInferRequest) -> RequestTemplate:
     except NaiadError as error:
         output_error = error
     use = RegionUse(slices, regions) if slices or regions else None
-    options = RequestOptions(classification, wants_empty_final) if classification or wants_empty_final else PLAIN
+    options = (
+        RequestOptions(classification, wants_empty_final)
+        if classification or wants_empty_final
+        else PLAIN
+    )
     has_reserved = any(name not in _OPTIONS_ONLY for name in message.parameters)
     is_plain = (
-        not has_reserved and repeated is None and use is None and all(head.contents is None and head.error is None for head in inputs)
+        not has_reserved
+        and repeated is None
+        and use is None
+        and all(head.contents is None and head.error is None for head in inputs)
     )
-    return RequestTemplate(request, inputs, options, repeated, output_error, is_plain, use, not message.raw_input_contents)
+    return RequestTemplate(
+        request,
+        inputs,
+        options,
+        repeated,
+        output_error,
+        is_plain,
+        use,
+        not message.raw_input_contents,
+    )
 
 
 def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Input:
@@ -169,7 +197,8 @@ def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Inpu
 
 
 def _fresh(error: NaiadError) -> NaiadError:
-    """Templates are kept: raising their own error each time would make its traceback longer and longer."""
+    """Templates are kept: raising their own error each time would make its traceback longer and
+    longer."""
     return NaiadError(error.code, error.message)
 
 
@@ -179,17 +208,29 @@ def _region_slice(name: str, parameters: Mapping[str, InferParameter]) -> Region
     if region is None:
         return None
     if region.WhichOneof("parameter_choice") != "string_param":
-        raise invalid_arg(f"invalid value type for 'shared_memory_region' parameter for tensor '{name}', expected string_param.")
+        raise invalid_arg(
+            f"invalid value type for 'shared_memory_region' parameter for tensor '{name}', expected string_param."
+        )
     if "shared_memory_byte_size" not in parameters:
-        raise invalid_arg(f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{name}'")
-    offset = _byte_count(name, "shared_memory_offset", parameters) if "shared_memory_offset" in parameters else 0
-    return RegionSlice(region.string_param, offset, _byte_count(name, "shared_memory_byte_size", parameters))
+        raise invalid_arg(
+            f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{name}'"
+        )
+    offset = (
+        _byte_count(name, "shared_memory_offset", parameters)
+        if "shared_memory_offset" in parameters
+        else 0
+    )
+    return RegionSlice(
+        region.string_param, offset, _byte_count(name, "shared_memory_byte_size", parameters)
+    )
 
 
 def _byte_count(tensor: str, name: str, parameters: Mapping[str, InferParameter]) -> int:
     """As Triton reads it: a negative number is a very large one, which no region holds."""
     if parameters[name].WhichOneof("parameter_choice") != "int64_param":
-        raise invalid_arg(f"invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param.")
+        raise invalid_arg(
+            f"invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param."
+        )
     return parameters[name].int64_param & _UINT64_MASK
 
 
@@ -245,10 +286,14 @@ def _sequence_id(parameter: InferParameter) -> int | str:
             return parameter.int64_param & _UINT64_MASK
         case "string_param":
             if len(parameter.string_param) > _MAX_SEQUENCE_ID_CHARACTERS:
-                raise unsupported(f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} characters")
+                raise unsupported(
+                    f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} characters"
+                )
             return parameter.string_param
         case _:
-            raise invalid_arg("invalid value type for 'sequence_id' parameter, expected int64_param or string_param.")
+            raise invalid_arg(
+                "invalid value type for 'sequence_id' parameter, expected int64_param or string_param."
+            )
 
 
 def _boolean(name: str, parameter: InferParameter) -> bool:
@@ -273,6 +318,8 @@ def _unsigned(name: str, parameter: InferParameter) -> int:
 def _value(name: str, parameter: InferParameter) -> ParameterValue:
     choice = parameter.WhichOneof("parameter_choice")
     if choice is None or choice == "uint64_param":
-        raise invalid_arg(f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or string_param.")
+        raise invalid_arg(
+            f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or string_param."
+        )
     value: ParameterValue = getattr(parameter, choice)
     return value

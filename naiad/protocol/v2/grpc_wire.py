@@ -1,4 +1,5 @@
-"""The protobuf wire format, as far as the fast paths of v2_grpc.py read and write it by hand: varints and length-delimited fields."""
+"""The protobuf wire format, as far as the fast paths of v2_grpc.py read and write it by hand:
+varints and length-delimited fields."""
 
 from __future__ import annotations
 

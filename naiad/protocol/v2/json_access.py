@@ -1,6 +1,7 @@
 """Typed access to plain JSON values with Triton's words for what does not fit.
 
-`field` names what is being read; the words are `Unable to parse '<field>': <detail>`, as clients know them.
+`field` names what is being read; the words are `Unable to parse '<field>': <detail>`, as clients
+know them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ def parse_error(field: str, detail: str) -> NaiadError:
 
 
 def member(value: Any, name: str) -> Any:
-    """The member of an object; Triton says the same of a missing one and of a value that is no object."""
+    """The member of an object; Triton says the same of a missing one and of a value that is no
+    object."""
     if isinstance(value, dict) and name in value:
         return value[name]
     raise parse_error(name, f"attempt to access non-existing object member '{name}'")
 
 
 def find(value: Any, name: str) -> Any:
-    """None when it is not there: JSON's own null comes as `Null`, so that it is not taken for absence."""
+    """None when it is not there: JSON's own null comes as `Null`, so that it is not taken for
+    absence."""
     if isinstance(value, dict) and name in value:
         found = value[name]
         return NULL if found is None else found
@@ -51,8 +54,11 @@ def as_string(value: Any, field: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Names, ids and parameters travel on as UTF-8: bytes of the client that are none become U+FFFD."""
-    return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    """Names, ids and parameters travel on as UTF-8: bytes of the client that are none become
+    U+FFFD."""
+    return (
+        text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    )
 
 
 def as_boolean(value: Any, field: str) -> bool:

@@ -1,6 +1,8 @@
-"""Answers in JSON that come again with other numbers: the text around the data of their tensors is rendered once.
+"""Answers in JSON that come again with other numbers: the text around the data of their tensors is
+rendered once.
 
-In:  a response. Out: the body that encoding all of it would have given, or None where it is not like the last one.
+In:  a response. Out: the body that encoding all of it would have given, or None where it is not
+     like the last one.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class JsonAnswer(msgspec.Struct):
     def fill(self, response: InferResponse) -> bytes | None:
         id, outputs = response.id, response.outputs
         if (
-            [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in outputs] != self.outputs
+            [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in outputs]
+            != self.outputs
             or response.parameters
             or response.model_version != self.model_version
             or response.model_name != self.model_name
@@ -46,11 +49,13 @@ class JsonAnswer(msgspec.Struct):
         for tensor, (read, text) in zip(outputs, self.rows):  # noqa: B905 - as many: they have been compared
             parts += (_encode(read(tensor.data)), text)
         whole = b"".join(parts)
-        return None if b"null" in whole else whole  # as v2_json does it: NaN and Infinity take the slow way
+        # as v2_json does it: NaN and Infinity take the slow way
+        return None if b"null" in whole else whole
 
 
 def learn_answer(response: InferResponse, text: bytes) -> JsonAnswer | None:
-    """`text` is all of it but the id, with a NUL, which no JSON holds, in place of each tensor's data. None when not all are numbers."""
+    """`text` is all of it but the id, with a NUL, which no JSON holds, in place of each tensor's
+    data. None when not all are numbers."""
     texts = text.split(b"\0")
     outputs: list[tuple[str, str, list[int], int]] = []
     rows: list[tuple[Callable[[Buffer], Sequence[Any]], bytes]] = []

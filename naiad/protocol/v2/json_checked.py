@@ -1,7 +1,9 @@
-"""Inference requests read field by field, in Triton's order, with Triton's words for whatever is wrong.
+"""Inference requests read field by field, in Triton's order, with Triton's words for whatever is
+wrong.
 
-In:  the JSON header and the binary data behind it. Out: what v2_json.decode_request promises.
-Comes after the typed decoder has given up: nested data, unknown fields, NaN, shared memory, and every kind of error.
+In:  the JSON header and the binary data behind it. Out: what v2_json.decode_request promises. Comes
+     after the typed decoder has given up: nested data, unknown fields, NaN, shared memory, and
+     every kind of error.
 """
 
 from __future__ import annotations
@@ -14,9 +16,26 @@ from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import Code, NaiadError, internal, invalid_arg
-from naiad.protocol.v2.json_access import as_array, as_boolean, as_string, as_unsigned, find, is_unsigned, member, mismatch, parse_error
+from naiad.protocol.v2.json_access import (
+    as_array,
+    as_boolean,
+    as_string,
+    as_unsigned,
+    find,
+    is_unsigned,
+    member,
+    mismatch,
+    parse_error,
+)
 from naiad.protocol.v2.json_tensor import pack_values
-from naiad.protocol.v2.output_format import ALL_JSON, BINARY_FORM, JSON_FORM, SHARED_FORM, OutputForm, OutputForms
+from naiad.protocol.v2.output_format import (
+    ALL_JSON,
+    BINARY_FORM,
+    JSON_FORM,
+    SHARED_FORM,
+    OutputForm,
+    OutputForms,
+)
 from naiad.protocol.v2.request_parameters import apply_parameters
 from naiad.protocol.v2.triton_json import parse
 
@@ -27,7 +46,10 @@ class MissingInputsError(NaiadError):
     """The request has no `inputs`; frontends may find another meaning in its `document`."""
 
     def __init__(self, document: Any) -> None:
-        super().__init__(Code.INTERNAL, "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'")
+        super().__init__(
+            Code.INTERNAL,
+            "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'",
+        )
         self.document = document
 
 
@@ -50,7 +72,9 @@ def decode_document(
     is_binary = _apply_parameters(request, find(document, "parameters"))
     slices: list[tuple[int, RegionSlice]] = []
     regions: dict[str, RegionSlice] = {}
-    request.inputs = _inputs(as_array(document["inputs"], "inputs"), binary, model_name, max_bytes, slices)
+    request.inputs = _inputs(
+        as_array(document["inputs"], "inputs"), binary, model_name, max_bytes, slices
+    )
     outputs = find(document, "outputs")
     wanted = [] if outputs is None else as_array(outputs, "outputs")
     forms = _forms(wanted, request.id, regions)
@@ -73,7 +97,13 @@ def _apply_parameters(request: InferRequest, parameters: Any) -> bool:
 # Inputs.
 
 
-def _inputs(inputs: list[Any], binary: memoryview, model_name: str, max_bytes: int, slices: list[tuple[int, RegionSlice]]) -> list[Tensor]:
+def _inputs(
+    inputs: list[Any],
+    binary: memoryview,
+    model_name: str,
+    max_bytes: int,
+    slices: list[tuple[int, RegionSlice]],
+) -> list[Tensor]:
     """Adds what is in shared memory to `slices`."""
     tensors: list[Tensor] = []
     at = 0
@@ -90,7 +120,13 @@ def _inputs(inputs: list[Any], binary: memoryview, model_name: str, max_bytes: i
             slices.append((len(tensors), region))
             data = b""
         elif size is None:
-            data = pack_values(as_array(value["data"], "data"), datatype, prod(shape) if shape else 0, name, max_bytes)
+            data = pack_values(
+                as_array(value["data"], "data"),
+                datatype,
+                prod(shape) if shape else 0,
+                name,
+                max_bytes,
+            )
         else:
             end = at + size
             if end > len(binary):
@@ -103,21 +139,31 @@ def _inputs(inputs: list[Any], binary: memoryview, model_name: str, max_bytes: i
 
 
 def _check_data_source(value: Any, parameters: Any) -> tuple[int | None, RegionSlice | None]:
-    """The size of binary data, or where in shared memory the data is; (None, None) when it is in the JSON."""
+    """The size of binary data, or where in shared memory the data is; (None, None) when it is in
+    the JSON."""
     size = find(parameters, "binary_data_size")
     region = find(parameters, "shared_memory_region")
-    sources = {"data": find(value, "data"), "binary_data_size": size, "shared_memory_region": region}
+    sources = {
+        "data": find(value, "data"),
+        "binary_data_size": size,
+        "shared_memory_region": region,
+    }
     given = [name for name, source in sources.items() if source is not None]
     if len(given) != 1:
         found = "no field is set" if not given else "set " + " ".join(f"'{name}'" for name in given)
-        raise invalid_arg(f"Input must set only one of the following fields: {_DATA_SOURCES}. But {found}")
+        raise invalid_arg(
+            f"Input must set only one of the following fields: {_DATA_SOURCES}. But {found}"
+        )
     if region is not None:
         return None, _region_slice(region, parameters)
     return (None if size is None else as_unsigned(size, "binary_data_size")), None
 
 
 def _region_slice(region: Any, parameters: Any) -> RegionSlice:
-    offset, byte_size = find(parameters, "shared_memory_offset"), find(parameters, "shared_memory_byte_size")
+    offset, byte_size = (
+        find(parameters, "shared_memory_offset"),
+        find(parameters, "shared_memory_byte_size"),
+    )
     return RegionSlice(
         as_string(region, "shared_memory_region"),
         0 if offset is None else as_unsigned(offset, "shared_memory_offset"),
@@ -132,7 +178,9 @@ def _dimension(value: Any) -> int:
 
 
 def unexpected_size(name: str, num_missing: int, model_name: str) -> NaiadError:
-    return invalid_arg(f"unexpected size for input '{name}', expecting {num_missing} additional bytes for model '{model_name}'")
+    return invalid_arg(
+        f"unexpected size for input '{name}', expecting {num_missing} additional bytes for model '{model_name}'"
+    )
 
 
 def unexpected_data(model_name: str) -> NaiadError:
@@ -142,7 +190,9 @@ def unexpected_data(model_name: str) -> NaiadError:
 # Outputs.
 
 
-def _forms(outputs: list[Any], request_id: str, regions: dict[str, RegionSlice]) -> dict[str, OutputForm]:
+def _forms(
+    outputs: list[Any], request_id: str, regions: dict[str, RegionSlice]
+) -> dict[str, OutputForm]:
     """Adds what is to go to shared memory to `regions`."""
     forms: dict[str, OutputForm] = {}
     for value in outputs:
@@ -177,4 +227,6 @@ def check_shared_output(*, has_classification: bool, is_binary: bool) -> None:
 
 
 def repeated_output(name: str, request_id: str) -> NaiadError:
-    return invalid_arg(f"[request id: {request_id or '<id_unknown>'}] output '{name}' already exists in request")
+    return invalid_arg(
+        f"[request id: {request_id or '<id_unknown>'}] output '{name}' already exists in request"
+    )

@@ -1,7 +1,8 @@
 """The inference protocol over HTTP: a JSON header, tensors in it or as binary data behind it.
 
-`decode_request` takes the common requests in one typed pass; whatever that cannot express goes to v2_json_checked.py, which reads
-the same body as plain values and finds Triton's words for what is wrong with it.
+`decode_request` takes the common requests in one typed pass; whatever that cannot express goes to
+v2_json_checked.py, which reads the same body as plain values and finds Triton's words for what is
+wrong with it.
 Rule: tensors that came as binary data are views of the body, never copies.
 """
 
@@ -24,11 +25,31 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.protocol.v2 import json_checked as v2_json_checked
 from naiad.protocol.v2.classification import classify
 from naiad.protocol.v2.json_answer import JsonAnswer, learn_answer
-from naiad.protocol.v2.json_checked import check_shared_output, repeated_output, unexpected_data, unexpected_size
+from naiad.protocol.v2.json_checked import (
+    check_shared_output,
+    repeated_output,
+    unexpected_data,
+    unexpected_size,
+)
 from naiad.protocol.v2.json_form import recognise
-from naiad.protocol.v2.json_template import MAX_TEMPLATE_BYTES, is_plain_id, is_sure_of_id, recall, remember, without_id
+from naiad.protocol.v2.json_template import (
+    MAX_TEMPLATE_BYTES,
+    is_plain_id,
+    is_sure_of_id,
+    recall,
+    remember,
+    without_id,
+)
 from naiad.protocol.v2.json_tensor import json_values, pack_json
-from naiad.protocol.v2.output_format import ALL_JSON, BINARY_FORM, JSON_FORM, SHARED_FORM, AnswerHead, OutputForm, OutputForms
+from naiad.protocol.v2.output_format import (
+    ALL_JSON,
+    BINARY_FORM,
+    JSON_FORM,
+    SHARED_FORM,
+    AnswerHead,
+    OutputForm,
+    OutputForms,
+)
 from naiad.protocol.v2.request_parameters import apply_parameters
 
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -84,10 +105,16 @@ def decode_request(
         raise invalid_arg(oversize_message(len(text), max_bytes))
     binary = _NO_BINARY if header_length is None else memoryview(body)[header_length:]
     rest = None
-    if len(text) <= MAX_TEMPLATE_BYTES and (header_length is not None or _is_in_shared_memory(text)):
+    if len(text) <= MAX_TEMPLATE_BYTES and (
+        header_length is not None or _is_in_shared_memory(text)
+    ):
         rest, id = without_id(bytes(text))
         template = recall(model_name, rest)
-        if template is not None and template.binary_bytes == len(binary) and template.has_id == bool(id):
+        if (
+            template is not None
+            and template.binary_bytes == len(binary)
+            and template.has_id == bool(id)
+        ):
             return template.fill(binary, id, model_name, model_version), template.forms
     try:
         header = _DECODER.decode(text)
@@ -130,15 +157,23 @@ def oversize_message(num_bytes: int, max_bytes: int) -> str:
 
 
 def _inputs(
-    inputs: list[_Input], binary: memoryview, model_name: str, max_bytes: int, slices: list[tuple[int, RegionSlice]]
+    inputs: list[_Input],
+    binary: memoryview,
+    model_name: str,
+    max_bytes: int,
+    slices: list[tuple[int, RegionSlice]],
 ) -> list[Tensor] | None:
-    """Adds what is in shared memory to `slices`. None when something is not as expected, for the checked decoder to find out."""
+    """Adds what is in shared memory to `slices`. None when something is not as expected, for the
+    checked decoder to find out."""
     tensors: list[Tensor] = []
     at = 0
     for tensor in inputs:
         data: Buffer | None
         if tensor.parameters is not UNSET:
-            size, region = tensor.parameters.binary_data_size, tensor.parameters.shared_memory_region
+            size, region = (
+                tensor.parameters.binary_data_size,
+                tensor.parameters.shared_memory_region,
+            )
             if tensor.data is not UNSET or tensor.datatype not in DATATYPES:
                 return None
             if size is not UNSET and region is UNSET:
@@ -149,7 +184,16 @@ def _inputs(
                 at = end
             elif region is not UNSET and size is UNSET:
                 parameters = tensor.parameters
-                slices.append((len(tensors), RegionSlice(region, parameters.shared_memory_offset, parameters.shared_memory_byte_size)))
+                slices.append(
+                    (
+                        len(tensors),
+                        RegionSlice(
+                            region,
+                            parameters.shared_memory_offset,
+                            parameters.shared_memory_byte_size,
+                        ),
+                    )
+                )
                 data = b""
             else:
                 return None
@@ -176,8 +220,14 @@ def _forms(request: InferRequest, outputs: list[_Output]) -> OutputForms:
         if wanted is UNSET:
             forms[output.name] = JSON_FORM
         elif wanted.shared_memory_region is not UNSET:
-            check_shared_output(has_classification=wanted.classification is not UNSET, is_binary=wanted.binary_data)
-            region = RegionSlice(wanted.shared_memory_region, wanted.shared_memory_offset, wanted.shared_memory_byte_size)
+            check_shared_output(
+                has_classification=wanted.classification is not UNSET, is_binary=wanted.binary_data
+            )
+            region = RegionSlice(
+                wanted.shared_memory_region,
+                wanted.shared_memory_offset,
+                wanted.shared_memory_byte_size,
+            )
             regions[output.name] = region
             forms[output.name] = SHARED_FORM
         elif wanted.classification:
@@ -186,7 +236,9 @@ def _forms(request: InferRequest, outputs: list[_Output]) -> OutputForms:
             forms[output.name] = BINARY_FORM if wanted.binary_data else JSON_FORM
     request.requested_outputs = list(forms)
     if regions:
-        request.regions = RegionUse([] if request.regions is None else request.regions.inputs, regions)
+        request.regions = RegionUse(
+            [] if request.regions is None else request.regions.inputs, regions
+        )
     return OutputForms(JSON_FORM, forms)
 
 
@@ -235,12 +287,19 @@ _HOLE = msgspec.Raw(b"\0")
 JSON_HEADERS = b"Content-Type: application/json\r\n"
 
 
-def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec) -> EncodedResponse:
+def encode_response(
+    response: InferResponse, forms: OutputForms, spec: ModelSpec
+) -> EncodedResponse:
     """Raises NaiadError when an output cannot be given in the form that was asked for."""
     last = forms.answers.get(len(response.id))
     if last is not None and is_repeated(response, last):
         text = b'{"id":"%b%b' % (response.id.encode(), last.text) if last.id_bytes else last.text
-        return EncodedResponse(last.headers, [text, *(tensor.data for tensor in response.outputs)], last.size, len(text))
+        return EncodedResponse(
+            last.headers,
+            [text, *(tensor.data for tensor in response.outputs)],
+            last.size,
+            len(text),
+        )
     if forms.json_answer is not None:
         whole = forms.json_answer.fill(response)
         if whole is not None:
@@ -257,36 +316,64 @@ def encode_response(response: InferResponse, forms: OutputForms, spec: ModelSpec
             tensor = classify(tensor, form.classification, spec)
         if form.is_binary:
             size = len(tensor.data)
-            outputs.append(_BinaryTensor(tensor.name, tensor.datatype, tensor.shape, _BinarySize(size)))
+            outputs.append(
+                _BinaryTensor(tensor.name, tensor.datatype, tensor.shape, _BinarySize(size))
+            )
             binary.append(tensor.data)
             binary_bytes += size
         elif form.is_shared:
             outputs.append(_SharedTensor(tensor.name, tensor.datatype, tensor.shape))
         else:
-            outputs.append(_JsonTensor(tensor.name, tensor.datatype, tensor.shape, json_values(tensor)))
-    text = _encode_json(_Response(response.id, response.model_name, response.model_version, response.parameters, outputs))
+            outputs.append(
+                _JsonTensor(tensor.name, tensor.datatype, tensor.shape, json_values(tensor))
+            )
+    text = _encode_json(
+        _Response(
+            response.id, response.model_name, response.model_version, response.parameters, outputs
+        )
+    )
     if not binary_bytes:
-        if forms.is_kept and len(outputs) == len(response.outputs) and not response.parameters and not _has_classes(forms):
+        if (
+            forms.is_kept
+            and len(outputs) == len(response.outputs)
+            and not response.parameters
+            and not _has_classes(forms)
+        ):
             forms.json_answer = _learn_json(response, outputs)
         return EncodedResponse(JSON_HEADERS, [text], len(text), 0)
-    headers = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % len(text)
+    headers = (
+        b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+        % len(text)
+    )
     if len(binary) == len(response.outputs) and not response.parameters and not _has_classes(forms):
         rest, id = without_id(text)
         if id == response.id:
-            rows = [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in response.outputs]
+            rows = [
+                (tensor.name, tensor.datatype, tensor.shape, len(tensor.data))
+                for tensor in response.outputs
+            ]
             size = len(text) + binary_bytes
             rest = text if not id else b'"' + rest
-            forms.answers[len(id)] = AnswerHead(response.model_name, response.model_version, rows, headers, rest, size, len(id))
+            forms.answers[len(id)] = AnswerHead(
+                response.model_name, response.model_version, rows, headers, rest, size, len(id)
+            )
     return EncodedResponse(headers, [text, *binary], len(text) + binary_bytes, len(text))
 
 
-def _learn_json(response: InferResponse, outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor]) -> JsonAnswer | None:
+def _learn_json(
+    response: InferResponse, outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor]
+) -> JsonAnswer | None:
     for output in outputs:
         if not isinstance(output, _JsonTensor):
             return None
         output.data = _HOLE
     try:
-        return learn_answer(response, _ENCODER.encode(_Response("", response.model_name, response.model_version, {}, outputs)))
+        return learn_answer(
+            response,
+            _ENCODER.encode(
+                _Response("", response.model_name, response.model_version, {}, outputs)
+            ),
+        )
     except UnicodeEncodeError:
         return None
 
@@ -296,11 +383,15 @@ def _has_classes(forms: OutputForms) -> bool:
 
 
 def is_repeated(response: InferResponse, last: AnswerHead) -> bool:
-    """Nothing but the data of the tensors and the id, as long as the last one, is new. Only binary outputs without classes come here,
-    so their count tells the forms."""
+    """Nothing but the data of the tensors and the id, as long as the last one, is new. Only binary
+    outputs without classes come here, so their count tells the forms."""
     id = response.id
     return (
-        [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in response.outputs] == last.outputs
+        [
+            (tensor.name, tensor.datatype, tensor.shape, len(tensor.data))
+            for tensor in response.outputs
+        ]
+        == last.outputs
         and len(id) == last.id_bytes
         and (not id or is_plain_id(id) is not None)
         and not response.parameters
@@ -310,7 +401,8 @@ def is_repeated(response: InferResponse, last: AnswerHead) -> bool:
 
 
 def _encode_json(response: _Response) -> bytes:
-    """NaN and Infinity, which the fast encoder writes as null, and bytes that are no UTF-8 take the slow way."""
+    """NaN and Infinity, which the fast encoder writes as null, and bytes that are no UTF-8 take the
+    slow way."""
     try:
         text = _ENCODER.encode(response)
     except UnicodeEncodeError:
@@ -322,7 +414,9 @@ def _encode_json(response: _Response) -> bytes:
 
 
 def encode_slowly(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def encode_error(error: NaiadError) -> bytes:

@@ -1,8 +1,10 @@
-"""Requests in JSON that come again with other numbers: the text around the data of their tensors stays the same.
+"""Requests in JSON that come again with other numbers: the text around the data of their tensors
+stays the same.
 
 In:  a body. Out: the request itself; of all its JSON, only the lists of numbers are read.
-Rule: what is filled from a form is what decoding the whole body would have given. One value of a JSON text may be replaced by another
-without changing what the rest of it says: where the texts between the data are the same, so is all but the data.
+Rule: what is filled from a form is what decoding the whole body would have given. One value of a
+      JSON text may be replaced by another without changing what the rest of it says: where the
+      texts between the data are the same, so is all but the data.
 """
 
 from __future__ import annotations
@@ -47,14 +49,20 @@ class JsonForm(RequestForm, kw_only=True):
             return None
         return self.fill(body, len(self.start), "", model_name, model_version)
 
-    def fill_with_id(self, data: bytes, at: int, model_name: str, model_version: str) -> InferRequest | None:
+    def fill_with_id(
+        self, data: bytes, at: int, model_name: str, model_version: str
+    ) -> InferRequest | None:
         """`data` holds the body from `at` on."""
         found = ID_AT_START.match(data, at)
         if found is None or not data.startswith(self.start, found.end()):
             return None
-        return self.fill(data, found.end() + len(self.start), found[1].decode(), model_name, model_version)
+        return self.fill(
+            data, found.end() + len(self.start), found[1].decode(), model_name, model_version
+        )
 
-    def fill(self, data: bytes, at: int, id: str, model_name: str, model_version: str) -> InferRequest | None:
+    def fill(
+        self, data: bytes, at: int, id: str, model_name: str, model_version: str
+    ) -> InferRequest | None:
         """The data of the first tensor begins at `at`."""
         tensors: list[Tensor] = []
         try:
@@ -68,11 +76,22 @@ class JsonForm(RequestForm, kw_only=True):
             return None
         if at != len(data):
             return None
-        return InferRequest(model_name, tensors, model_version, id, self.requested_outputs, form=self, batch_size=self.batch_size)
+        return InferRequest(
+            model_name,
+            tensors,
+            model_version,
+            id,
+            self.requested_outputs,
+            form=self,
+            batch_size=self.batch_size,
+        )
 
 
-def recognise(body: Buffer, data: Sequence[Buffer], request: InferRequest, forms: OutputForms) -> OutputForms:
-    """Of a request that was decoded, `data` being the JSON of its tensors: gives it the form that it has, where one can be told.
+def recognise(
+    body: Buffer, data: Sequence[Buffer], request: InferRequest, forms: OutputForms
+) -> OutputForms:
+    """Of a request that was decoded, `data` being the JSON of its tensors: gives it the form that
+    it has, where one can be told.
 
     Returns the forms of its answer, which are the same object for all requests of a form.
     """
@@ -103,7 +122,8 @@ def recognise(body: Buffer, data: Sequence[Buffer], request: InferRequest, forms
 
 
 def _texts_around(body: bytes, data: Sequence[Buffer]) -> list[bytes] | None:
-    """None when it is not sure where the data is: a key that is escaped or comes twice, a string that looks like one."""
+    """None when it is not sure where the data is: a key that is escaped or comes twice, a string
+    that looks like one."""
     found = list(_DATA.finditer(body))
     if len(found) != len(data) or b"\\" in body:
         return None
@@ -118,7 +138,13 @@ def _texts_around(body: bytes, data: Sequence[Buffer]) -> list[bytes] | None:
     return texts
 
 
-def _new_form(texts: list[bytes], data: Sequence[Buffer], has_id: bool, request: InferRequest, forms: OutputForms) -> JsonForm | None:
+def _new_form(
+    texts: list[bytes],
+    data: Sequence[Buffer],
+    has_id: bool,
+    request: InferRequest,
+    forms: OutputForms,
+) -> JsonForm | None:
     inputs: list[tuple[str, str, list[int], bytes, Decode, Pack, bytes]] = []
     for tensor, value, text in zip(request.inputs, data, texts[1:], strict=True):
         ways = numbers_from_json(tensor.datatype, tensor.element_count(), nesting(value))
@@ -127,4 +153,10 @@ def _new_form(texts: list[bytes], data: Sequence[Buffer], has_id: bool, request:
             return None
         inputs.append((tensor.name, tensor.datatype, tensor.shape, closing[0], *ways, text))
     kept = OutputForms(forms.default, forms.by_name, is_kept=True)
-    return JsonForm(start=texts[0], has_id=has_id, inputs=inputs, requested_outputs=request.requested_outputs, forms=kept)
+    return JsonForm(
+        start=texts[0],
+        has_id=has_id,
+        inputs=inputs,
+        requested_outputs=request.requested_outputs,
+        forms=kept,
+    )

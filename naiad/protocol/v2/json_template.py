@@ -1,6 +1,8 @@
-"""Headers of inference requests that come again: clients repeat themselves, and only the id and the tensors' data are new.
+"""Headers of inference requests that come again: clients repeat themselves, and only the id and the
+tensors' data are new.
 
-In:  the header of a request, its id cut off where clients write it. Out: the request itself, without reading JSON.
+In:  the header of a request, its id cut off where clients write it. Out: the request itself,
+     without reading JSON.
 Rule: what is filled from a template is what decoding the whole header would have given.
 """
 
@@ -21,8 +23,8 @@ is_plain_id = re.compile(r"[0-9A-Za-z._:/+=@-]{1,128}").fullmatch
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A header whose tensors are all binary or in shared memory: serves any number of requests that repeat it, each with an id of its own
-    or all without."""
+    """A header whose tensors are all binary or in shared memory: serves any number of requests that
+    repeat it, each with an id of its own or all without."""
 
     text: bytes
     """All of it, or what follows the id."""
@@ -35,15 +37,22 @@ class Template(msgspec.Struct, frozen=True):
     form: RequestForm
     regions: RegionUse | None
 
-    def fill_body(self, body: bytes, header_length: int, model_name: str, model_version: str) -> InferRequest | None:
-        """From a whole body that has come in one piece; None when it does not repeat the header, or not with as much data."""
+    def fill_body(
+        self, body: bytes, header_length: int, model_name: str, model_version: str
+    ) -> InferRequest | None:
+        """From a whole body that has come in one piece; None when it does not repeat the header, or
+        not with as much data."""
         at = header_length
         if len(body) != at + self.binary_bytes:
             return None
         id = ""
         if self.has_id:
             start = ID_AT_START.match(body)
-            if start is None or start.end() + len(self.text) != at or not body.startswith(self.text, start.end()):
+            if (
+                start is None
+                or start.end() + len(self.text) != at
+                or not body.startswith(self.text, start.end())
+            ):
                 return None
             id = start[1].decode()
         elif at != len(self.text) or not body.startswith(self.text):
@@ -54,15 +63,33 @@ class Template(msgspec.Struct, frozen=True):
         for name, datatype, shape, size in self.inputs:
             tensors.append(Tensor(name, datatype, shape, body[at : at + size]))
             at += size
-        return InferRequest(model_name, tensors, model_version, id, self.requested_outputs, form=self.form, regions=self.regions)
+        return InferRequest(
+            model_name,
+            tensors,
+            model_version,
+            id,
+            self.requested_outputs,
+            form=self.form,
+            regions=self.regions,
+        )
 
-    def fill(self, binary: memoryview, id: str, model_name: str, model_version: str) -> InferRequest:
+    def fill(
+        self, binary: memoryview, id: str, model_name: str, model_version: str
+    ) -> InferRequest:
         tensors: list[Tensor] = []
         at = 0
         for name, datatype, shape, size in self.inputs:
             tensors.append(Tensor(name, datatype, shape, binary[at : at + size]))
             at += size
-        return InferRequest(model_name, tensors, model_version, id, self.requested_outputs, form=self.form, regions=self.regions)
+        return InferRequest(
+            model_name,
+            tensors,
+            model_version,
+            id,
+            self.requested_outputs,
+            form=self.form,
+            regions=self.regions,
+        )
 
 
 _MAX_TEMPLATES = 1024
@@ -70,7 +97,8 @@ MAX_TEMPLATE_BYTES = 4096
 MAX_COPIED_BYTES = 4096
 """Up to here copies of the tensors are cheaper than views."""
 _templates: dict[tuple[str, bytes], Template] = {}
-"""By model and header: a client sends the same header again and again, only the id in it and the tensors behind it differ."""
+"""By model and header: a client sends the same header again and again, only the id in it and the
+tensors behind it differ."""
 
 
 def without_id(text: bytes) -> tuple[bytes, str]:
@@ -83,13 +111,24 @@ def remember(rest: bytes, request: InferRequest, forms: OutputForms) -> None:
     """Of a request that was decoded, and whose header may come again."""
     if len(_templates) >= _MAX_TEMPLATES:
         _templates.clear()
-    inputs = [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.inputs]
+    inputs = [
+        (tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.inputs
+    ]
     request.form = RequestForm()
     num_bytes = sum(row[3] for row in inputs)
     has_id = bool(request.id)
     kept = OutputForms(forms.default, forms.by_name, is_kept=True)
     key = request.model_name, rest
-    _templates[key] = Template(rest, has_id, inputs, num_bytes, request.requested_outputs, kept, request.form, request.regions)
+    _templates[key] = Template(
+        rest,
+        has_id,
+        inputs,
+        num_bytes,
+        request.requested_outputs,
+        kept,
+        request.form,
+        request.regions,
+    )
 
 
 def is_sure_of_id(id: str, header_id: str, rest: bytes) -> bool:

@@ -1,7 +1,8 @@
 """Tensor data in JSON: lists of values <-> the bytes of a tensor.
 
-`pack_json` takes the common forms, a list or lists in lists of the same depth as raw JSON, straight to bytes; `pack_values` takes what
-was parsed already, nested in any way, and finds Triton's words. `json_values` is the way back: a flat list, ready for the encoder.
+`pack_json` takes the common forms, a list or lists in lists of the same depth as raw JSON, straight
+to bytes; `pack_values` takes what was parsed already, nested in any way, and finds Triton's words.
+`json_values` is the way back: a flat list, ready for the encoder.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def nesting(raw: Buffer) -> int:
 
 
 def pack_json(raw: Buffer, datatype: str, count: int) -> bytes | None:
-    """A list, or lists in lists of the same depth, of exactly `count` values that fit the datatype; None for anything else:
-    `pack_values` knows what it is."""
+    """A list, or lists in lists of the same depth, of exactly `count` values that fit the datatype;
+    None for anything else: `pack_values` knows what it is."""
     element, depth = _ELEMENTS.get(datatype), nesting(raw)
     if element is None or not 1 <= depth <= _MAX_NESTED:
         return None
@@ -91,12 +92,13 @@ def pack_json(raw: Buffer, datatype: str, count: int) -> bytes | None:
 
 
 def numbers_from_json(datatype: str, count: int, depth: int) -> tuple[Decode, Pack] | None:
-    """The two steps of `pack_json` for numbers, looked up once: `pack(*decode(raw))`; they raise where it returns None. None for others."""
+    """The two steps of `pack_json` for numbers, looked up once: `pack(*decode(raw))`; they raise
+    where it returns None. None for others."""
     if datatype not in _FORMATS:
         return None
-    return _decoder(_ELEMENTS[datatype], depth), _struct(datatype, count).pack if count <= _MAX_PACKED else partial(
-        _pack_many, datatype, count
-    )
+    return _decoder(_ELEMENTS[datatype], depth), _struct(
+        datatype, count
+    ).pack if count <= _MAX_PACKED else partial(_pack_many, datatype, count)
 
 
 def _pack_many(datatype: str, count: int, *values: Any) -> bytes:
@@ -106,9 +108,12 @@ def _pack_many(datatype: str, count: int, *values: Any) -> bytes:
 
 
 def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int) -> bytes:
-    """`data` as parsed: a value or lists of them, nested in any way. Raises NaiadError with Triton's words."""
+    """`data` as parsed: a value or lists of them, nested in any way. Raises NaiadError with
+    Triton's words."""
     if datatype in ("FP16", "BF16"):
-        raise invalid_arg(f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}")
+        raise invalid_arg(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
+        )
     values = flatten(data)
     if datatype == "BYTES":
         packed = _pack_strings(values)
@@ -130,7 +135,9 @@ def flatten(data: Any) -> list[Any]:
         return [data]
     values: list[Any] = data
     while list in set(map(type, values)):
-        values = list(chain.from_iterable(item if isinstance(item, list) else (item,) for item in values))
+        values = list(
+            chain.from_iterable(item if isinstance(item, list) else (item,) for item in values)
+        )
     return values
 
 
@@ -149,7 +156,8 @@ def _pack_strings(values: list[Any]) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """The bytes that the client sent; a lone surrogate, which stands for none, becomes a question mark."""
+    """The bytes that the client sent; a lone surrogate, which stands for none, becomes a question
+    mark."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -185,7 +193,8 @@ def _pack_numbers(values: list[Any], datatype: str) -> bytes:
 
 
 def json_values(tensor: Tensor) -> Sequence[Any]:
-    """Flat, in C order; bytes that are no UTF-8 come as `surrogateescape` strings. Raises NaiadError for FP16 and BF16."""
+    """Flat, in C order; bytes that are no UTF-8 come as `surrogateescape` strings. Raises
+    NaiadError for FP16 and BF16."""
     data = tensor.data
     if tensor.datatype == "BYTES":
         return [element.decode("utf-8", "surrogateescape") for element in split_byte_strings(data)]
@@ -198,11 +207,14 @@ def json_values(tensor: Tensor) -> Sequence[Any]:
 
 
 def numbers_of(datatype: str, num_bytes: int) -> Callable[[Buffer], Sequence[Any]] | None:
-    """`json_values` for the data of a tensor of so many bytes, looked up once; None for what is no number."""
+    """`json_values` for the data of a tensor of so many bytes, looked up once; None for what is no
+    number."""
     if datatype not in _FORMATS:
         return None
     count = num_bytes // DATATYPES[datatype].byte_size
-    return _struct(datatype, count).unpack if count <= _MAX_PACKED else partial(_read_many, datatype)
+    return (
+        _struct(datatype, count).unpack if count <= _MAX_PACKED else partial(_read_many, datatype)
+    )
 
 
 def _read_many(datatype: str, data: Buffer) -> Sequence[Any]:

@@ -1,4 +1,5 @@
-"""What the server tells about itself and its models, as JSON: metadata, statistics, the repository index.
+"""What the server tells about itself and its models, as JSON: metadata, statistics, the repository
+index.
 
 Key names and order are Triton's.
 """
@@ -54,7 +55,9 @@ def _model_statistics(model: ModelStatistics) -> dict[str, Any]:
         "cache_hit": model.cache_hit,
         "cache_miss": model.cache_miss,
     }
-    responses: dict[str, ResponseStatistics] = {str(index): response for index, response in sorted(model.responses.items())}
+    responses: dict[str, ResponseStatistics] = {
+        str(index): response for index, response in sorted(model.responses.items())
+    }
     return {
         "name": model.name,
         "version": str(model.version),
@@ -63,7 +66,9 @@ def _model_statistics(model: ModelStatistics) -> dict[str, Any]:
         "execution_count": model.execution_count,
         "inference_stats": durations,
         "response_stats": responses,
-        "batch_stats": [_batch_statistics(size, batch) for size, batch in sorted(model.batch.items())],
+        "batch_stats": [
+            _batch_statistics(size, batch) for size, batch in sorted(model.batch.items())
+        ],
         "memory_usage": [],
     }
 

@@ -40,17 +40,19 @@ class AnswerHead(msgspec.Struct):
     id_bytes: int = 0
     """How long the id is: lengths in the head depend on it."""
     start: bytes = b""
-    """All of the answer that precedes the id or else the tensors' data, in the terms of its transport: rendered by the frontend when it
-    comes again."""
+    """All of the answer that precedes the id or else the tensors' data, in the terms of its
+    transport: rendered by the frontend when it comes again."""
 
 
 class OutputForms(msgspec.Struct):
-    """`by_name` holds the requested outputs, in order; None means all outputs, each in the form `default`."""
+    """`by_name` holds the requested outputs, in order; None means all outputs, each in the form
+    `default`."""
 
     default: OutputForm = JSON_FORM
     by_name: dict[str, OutputForm] | None = None
     answers: dict[int, AnswerHead] = {}
-    """Of the last answers in these forms of which all but the id and the tensors' data may come again, by the length of the id."""
+    """Of the last answers in these forms of which all but the id and the tensors' data may come
+    again, by the length of the id."""
     json_answer: JsonAnswer | None = None
     """The same of the last one that was all JSON, of any id."""
     is_kept: bool = False

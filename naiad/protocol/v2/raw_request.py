@@ -1,4 +1,5 @@
-"""Raw binary requests: the whole body is the one input of the model (`Inference-Header-Content-Length: 0`).
+"""Raw binary requests: the whole body is the one input of the model
+(`Inference-Header-Content-Length: 0`).
 
 The shape is worked out from the model and the number of bytes; all outputs go back as binary data.
 """
@@ -16,7 +17,9 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.protocol.v2.output_format import ALL_BINARY, OutputForms
 
 
-def decode_request(body: Buffer, spec: ModelSpec, model_version: str, max_bytes: int) -> tuple[InferRequest, OutputForms]:
+def decode_request(
+    body: Buffer, spec: ModelSpec, model_version: str, max_bytes: int
+) -> tuple[InferRequest, OutputForms]:
     """Raises NaiadError."""
     if len(body) > max_bytes:
         raise invalid_arg(oversize_message(len(body), max_bytes))
@@ -29,7 +32,9 @@ def decode_request(body: Buffer, spec: ModelSpec, model_version: str, max_bytes:
     if tensor.datatype == "BYTES":
         return InferRequest(spec.name, [_one_string(tensor, spec, body)], model_version), ALL_BINARY
     shape = _shape(tensor, spec, len(body))
-    return InferRequest(spec.name, [Tensor(tensor.name, tensor.datatype, shape, body)], model_version), ALL_BINARY
+    return InferRequest(
+        spec.name, [Tensor(tensor.name, tensor.datatype, shape, body)], model_version
+    ), ALL_BINARY
 
 
 def oversize_message(num_bytes: int, max_bytes: int) -> str:
@@ -41,7 +46,9 @@ def oversize_message(num_bytes: int, max_bytes: int) -> str:
 
 def _one_string(tensor: TensorSpec, spec: ModelSpec, body: Buffer) -> Tensor:
     if tensor.dims != [1]:
-        raise _error(f"For BYTE datatype raw input '{tensor.name}', the model must have input shape [1]")
+        raise _error(
+            f"For BYTE datatype raw input '{tensor.name}', the model must have input shape [1]"
+        )
     shape = [1, 1] if spec.max_batch_size > 0 else [1]
     return Tensor(tensor.name, "BYTES", shape, encode_byte_strings([bytes(body)]))
 
@@ -58,7 +65,9 @@ def _shape(tensor: TensorSpec, spec: ModelSpec, num_bytes: int) -> list[int]:
         dims[dims.index(-1)] = num_bytes // fixed_bytes if fixed_bytes else 0
     expected = prod(dims) * element_bytes
     if expected != num_bytes:
-        raise _error(f"input byte size mismatch for input 'raw_input' for model '{spec.name}'. Expected {expected}, got {num_bytes}")
+        raise _error(
+            f"input byte size mismatch for input 'raw_input' for model '{spec.name}'. Expected {expected}, got {num_bytes}"
+        )
     return [1, *dims] if spec.max_batch_size > 0 else dims
 
 

@@ -1,6 +1,7 @@
 """Request parameters: which of them Triton keeps for itself, and what type the others may have.
 
-Reserved ones become fields of the InferRequest or say how to answer; all others go to the model as they are.
+Reserved ones become fields of the InferRequest or say how to answer; all others go to the model as
+they are.
 """
 
 from __future__ import annotations
@@ -9,7 +10,14 @@ from typing import Any
 
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.errors import invalid_arg, unsupported
-from naiad.protocol.v2.json_access import as_boolean, as_string, as_unsigned, clean_text, is_signed, is_unsigned
+from naiad.protocol.v2.json_access import (
+    as_boolean,
+    as_string,
+    as_unsigned,
+    clean_text,
+    is_signed,
+    is_unsigned,
+)
 
 _MAX_SEQUENCE_ID_CHARACTERS = 128
 _MAX_DOUBLE = 1 << 1023
@@ -34,7 +42,9 @@ def apply_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
             case "binary_data_output":
                 is_binary = as_boolean(value, name)
             case _ if name.startswith("triton_"):
-                raise invalid_arg("parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.")
+                raise invalid_arg(
+                    "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+                )
             case _:
                 kept[name] = parameter_value(name, value)
     if kept:
@@ -49,7 +59,9 @@ def parameter_value(name: str, value: Any) -> ParameterValue:
         return value  # type: ignore[no-any-return]
     if isinstance(value, int) and abs(value) < _MAX_DOUBLE:
         return float(value)  # beyond 64 bits: Triton reads such numbers as doubles
-    raise invalid_arg(f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+    raise invalid_arg(
+        f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )
 
 
 def _sequence_id(value: Any) -> int | str:
@@ -57,5 +69,7 @@ def _sequence_id(value: Any) -> int | str:
         return int(value)
     text = as_string(value, "sequence_id")
     if len(text) > _MAX_SEQUENCE_ID_CHARACTERS:
-        raise unsupported(f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} characters")
+        raise unsupported(
+            f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} characters"
+        )
     return text

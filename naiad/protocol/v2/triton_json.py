@@ -1,6 +1,8 @@
-"""Request bodies as plain values, read as Triton reads JSON, with its words for what it cannot read.
+"""Request bodies as plain values, read as Triton reads JSON, with its words for what it cannot
+read.
 
-Codecs decode into typed structs first and come here only when that fails, or where a body has no fixed form.
+Codecs decode into typed structs first and come here only when that fails, or where a body has no
+fixed form.
 Rule: no body makes this slow: the exact scanner sees small bodies only.
 """
 
@@ -76,4 +78,6 @@ def _depth(value: Any) -> int:
         if not level:
             return depth
         depth += 1
-        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+        level = [
+            child for item in level for child in (item.values() if isinstance(item, dict) else item)
+        ]

@@ -1,8 +1,10 @@
-"""Triton's JSON dialect read character by character: to say what is wrong and where, and to read what other parsers refuse.
+"""Triton's JSON dialect read character by character: to say what is wrong and where, and to read
+what other parsers refuse.
 
-In:  the text of a request body. Out: plain values, or `JsonSyntaxError` with Triton's words (they are RapidJSON's) and its offset.
-It is slow and runs only when the fast parser has given up. Strings keep bytes that are no UTF-8 as lone surrogates
-(`surrogateescape`); NaN, Inf and Infinity are numbers; the first of two equal keys counts.
+In:  the text of a request body. Out: plain values, or `JsonSyntaxError` with Triton's words (they
+     are RapidJSON's) and its offset. It is slow and runs only when the fast parser has given up.
+     Strings keep bytes that are no UTF-8 as lone surrogates (`surrogateescape`); NaN, Inf and
+     Infinity are numbers; the first of two equal keys counts.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _DIGITS = re.compile(r"[0-9]*")
 _HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_LITERALS: dict[str, tuple[str, Any]] = {"n": ("null", None), "t": ("true", True), "f": ("false", False)}
+_LITERALS: dict[str, tuple[str, Any]] = {
+    "n": ("null", None),
+    "t": ("true", True),
+    "f": ("false", False),
+}
 
 
 class JsonSyntaxError(Exception):

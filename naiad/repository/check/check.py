@@ -1,7 +1,9 @@
 """`naiad check`: everything that is wrong with some repositories, without starting anything.
 
-In:  the paths of model repositories. Out: findings, each with file, line, what was found, what was expected and the likely fix.
-Rule: an error is something that would fail the load; a warning is told only when it is very probably a mistake.
+In:  the paths of model repositories. Out: findings, each with file, line, what was found, what was
+     expected and the likely fix.
+Rule: an error is something that would fail the load; a warning is told only when it is very
+      probably a mistake.
 """
 
 from __future__ import annotations
@@ -17,13 +19,24 @@ from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.check.files import check_data_files, check_model_files, check_versions
 from naiad.repository.check.finding import Finding, Severity, render_finding, render_findings
-from naiad.repository.config.config import ConfigOptions, ModelConfigFile, config_path, read_model_config
+from naiad.repository.config.config import (
+    ConfigOptions,
+    ModelConfigFile,
+    config_path,
+    read_model_config,
+)
 from naiad.repository.config.ensemble_fit import cycle_message, find_cycle, validate_ensemble
 from naiad.repository.config.nearest import nearest
 from naiad.repository.config.problem import InvalidConfigError, Problem
 from naiad.repository.config.problem_list import ProblemList
 from naiad.repository.config.validate import validate_config
-from naiad.repository.scan import CONFIG_FILE, ModelDirectory, missing_versions, scan_repository, select_versions
+from naiad.repository.scan import (
+    CONFIG_FILE,
+    ModelDirectory,
+    missing_versions,
+    scan_repository,
+    select_versions,
+)
 from naiad.worker.import_backend import BACKENDS
 
 __all__ = ["Finding", "Severity", "check_repository", "render_finding", "render_findings"]
@@ -38,7 +51,10 @@ class _Model(msgspec.Struct, frozen=True):
 
 
 def check_repository(
-    paths: Sequence[Path], *, options: ConfigOptions | None = None, backends: Collection[str] = frozenset(BACKENDS)
+    paths: Sequence[Path],
+    *,
+    options: ConfigOptions | None = None,
+    backends: Collection[str] = frozenset(BACKENDS),
 ) -> list[Finding]:
     """`backends` are those that could be loaded; a server with a --backend-directory knows more."""
     return _Check(options or ConfigOptions(), backends).run(paths)
@@ -76,11 +92,20 @@ class _Check:
         try:
             directories = scan_repository(path)
         except NaiadError as error:
-            self._add(Severity.ERROR, path, "", Problem(code="unreadable", message=error.message, expected="a readable directory"))
+            self._add(
+                Severity.ERROR,
+                path,
+                "",
+                Problem(code="unreadable", message=error.message, expected="a readable directory"),
+            )
             return []
         if not directories:
             expected = "one directory per model, each with a version directory such as 1"
-            problem = Problem(code="empty-repository", message="there are no models in this repository", expected=expected)
+            problem = Problem(
+                code="empty-repository",
+                message="there are no models in this repository",
+                expected=expected,
+            )
             self._add(Severity.WARNING, path, "", problem)
         return directories
 
@@ -122,7 +147,14 @@ class _Check:
         near = nearest(backend, self._backends)
         message = f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration."
         expected = "one of " + ", ".join(sorted(self._backends))
-        found.add("backend-unknown", message, "backend", found=backend, expected=expected, fix=f"did you mean '{near}'?" if near else "")
+        found.add(
+            "backend-unknown",
+            message,
+            "backend",
+            found=backend,
+            expected=expected,
+            fix=f"did you mean '{near}'?" if near else "",
+        )
         return found.problems
 
     def _check_duplicates(self) -> None:
@@ -130,7 +162,11 @@ class _Check:
         for model in self._models:
             name = model.directory.name
             if counts[name] > 1:
-                others = [str(m.repository) for m in self._models if m.directory.name == name and m is not model]
+                others = [
+                    str(m.repository)
+                    for m in self._models
+                    if m.directory.name == name and m is not model
+                ]
                 problem = Problem(
                     code="duplicate-model",
                     message="model appears in two or more repositories",
@@ -144,7 +180,11 @@ class _Check:
     def _check_ensembles(self) -> None:
         by_name = {model.directory.name: model for model in self._models}
         configs = {name: model.file.config for name, model in by_name.items() if model.file}
-        ensembles = {name: config for name, config in configs.items() if config.HasField("ensemble_scheduling")}
+        ensembles = {
+            name: config
+            for name, config in configs.items()
+            if config.HasField("ensemble_scheduling")
+        }
         cycle = find_cycle(ensembles)
         for name, ensemble in ensembles.items():
             model = by_name[name]
@@ -155,11 +195,17 @@ class _Check:
                 self._add_ensemble_problem(model, turned)
                 continue
             steps = ensemble.ensemble_scheduling.step
-            # What a step's model says about its tensors counts only if it is sound and says anything before it is loaded.
-            is_known = all(_is_described(by_name[s.model_name]) for s in steps if s.model_name in by_name)
+            # What a step's model says about its tensors counts only if it is sound and says
+            # anything before it is loaded.
+            is_known = all(
+                _is_described(by_name[s.model_name]) for s in steps if s.model_name in by_name
+            )
             if is_known or any(step.model_name not in by_name for step in steps):
                 fit = validate_ensemble(ensemble, configs, lines=model.file.lines)
-                for severity, problems in ((Severity.ERROR, fit.errors), (Severity.WARNING, fit.doubts)):
+                for severity, problems in (
+                    (Severity.ERROR, fit.errors),
+                    (Severity.WARNING, fit.doubts),
+                ):
                     for problem in problems:
                         self._add(severity, model.repository, name, problem)
             self._check_step_versions(model, ensemble, by_name)
@@ -170,11 +216,18 @@ class _Check:
         path = "ensemble_scheduling"
         shown = " -> ".join([*cycle, cycle[0]])
         found.add(
-            "ensemble-cycle", cycle_message(cycle), path, found=shown, expected="ensembles that end in models", fix="break the circle"
+            "ensemble-cycle",
+            cycle_message(cycle),
+            path,
+            found=shown,
+            expected="ensembles that end in models",
+            fix="break the circle",
         )
         self._add(Severity.ERROR, model.repository, model.directory.name, found.problems[0])
 
-    def _check_step_versions(self, model: _Model, ensemble: ModelConfig, by_name: dict[str, _Model]) -> None:
+    def _check_step_versions(
+        self, model: _Model, ensemble: ModelConfig, by_name: dict[str, _Model]
+    ) -> None:
         assert model.file
         found = ProblemList(model.file.lines)
         for index, step in enumerate(ensemble.ensemble_scheduling.step):
@@ -183,19 +236,28 @@ class _Check:
                 continue
             served = select_versions(other.file.versions, other.file.config.version_policy)
             if step.model_version not in served:
-                message = (
-                    f"ensemble '{ensemble.name}' depends on '{step.model_name}' whose required version {step.model_version} is not loaded."
-                )
+                message = f"ensemble '{ensemble.name}' depends on '{step.model_name}' whose required version {step.model_version} is not loaded."
                 path = f"ensemble_scheduling.step[{index}].model_version"
                 expected = f"-1 for the latest, or one of: {', '.join(map(str, served)) or 'none'}"
                 fix = "write model_version: -1"
-                found.add("ensemble-version", message, path, found=f"model_version {step.model_version}", expected=expected, fix=fix)
+                found.add(
+                    "ensemble-version",
+                    message,
+                    path,
+                    found=f"model_version {step.model_version}",
+                    expected=expected,
+                    fix=fix,
+                )
         for problem in found.problems:
             self._add(Severity.ERROR, model.repository, ensemble.name, problem)
 
 
 def _is_described(model: _Model) -> bool:
-    return model.file is not None and model.is_sound and bool(model.file.config.input or model.file.config.output)
+    return (
+        model.file is not None
+        and model.is_sound
+        and bool(model.file.config.input or model.file.config.output)
+    )
 
 
 def _check_doubtful(file: ModelConfigFile) -> list[Problem]:
@@ -205,17 +267,43 @@ def _check_doubtful(file: ModelConfigFile) -> list[Problem]:
     for version in missing_versions(file.versions, config.version_policy) if is_served else []:
         message = f"version {version} is specified for model '{config.name}', but the version directory is not present"
         shown = f"versions {', '.join(map(str, file.versions)) or 'none'}"
-        found.add("version-missing", message, "version_policy", found=shown, expected=f"a directory {config.name}/{version}")
-    for kind, names in (("input", [t.name for t in config.input]), ("output", [t.name for t in config.output])):
+        found.add(
+            "version-missing",
+            message,
+            "version_policy",
+            found=shown,
+            expected=f"a directory {config.name}/{version}",
+        )
+    for kind, names in (
+        ("input", [t.name for t in config.input]),
+        ("output", [t.name for t in config.output]),
+    ):
         for name, count in Counter(names).items():
             if count > 1:
                 last = len(names) - 1 - names[::-1].index(name)
                 message = f"{kind} '{name}' is described {count} times"
-                found.add(f"{kind}-twice", message, f"{kind}[{last}]", found=f"'{name}' again", expected="once", fix="remove this one")
-    if config.HasField("dynamic_batching") and config.max_batch_size == 0 and not config.dynamic_batching.preferred_batch_size:
+                found.add(
+                    f"{kind}-twice",
+                    message,
+                    f"{kind}[{last}]",
+                    found=f"'{name}' again",
+                    expected="once",
+                    fix="remove this one",
+                )
+    if (
+        config.HasField("dynamic_batching")
+        and config.max_batch_size == 0
+        and not config.dynamic_batching.preferred_batch_size
+    ):
         message = "dynamic_batching has nothing to batch: max_batch_size is 0"
         expected = "max_batch_size of 2 or more, and dims without the batch dimension"
-        found.add("batching-without-batch", message, "dynamic_batching", found="max_batch_size 0", expected=expected)
+        found.add(
+            "batching-without-batch",
+            message,
+            "dynamic_batching",
+            found="max_batch_size 0",
+            expected=expected,
+        )
     return found.problems
 
 
@@ -228,9 +316,16 @@ def _misplaced_configs(directory: ModelDirectory, options: ConfigOptions) -> Ite
     except OSError:
         return
     likely = [
-        name for name in names if name.lower() in ("config.pbtxt", "config.pbtext", "config.pb.txt", "config.txt", "config.textproto")
+        name
+        for name in names
+        if name.lower()
+        in ("config.pbtxt", "config.pbtext", "config.pb.txt", "config.txt", "config.textproto")
     ]
-    likely += [f"{version}/{CONFIG_FILE}" for version, path in directory.versions.items() if (path / CONFIG_FILE).exists()]
+    likely += [
+        f"{version}/{CONFIG_FILE}"
+        for version, path in directory.versions.items()
+        if (path / CONFIG_FILE).exists()
+    ]
     for name in likely:
         yield Problem(
             code="config-misplaced",

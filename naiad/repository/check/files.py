@@ -1,6 +1,8 @@
-"""Are the files there that a configuration speaks of? Versions, model files, labels, warm-up and initial-state data; part of check.
+"""Are the files there that a configuration speaks of? Versions, model files, labels, warm-up and
+initial-state data; part of check.
 
-In:  a completed configuration and its directory. Out: problems; files are looked at, Python sources parsed, nothing is run.
+In:  a completed configuration and its directory. Out: problems; files are looked at, Python sources
+     parsed, nothing is run.
 """
 
 from __future__ import annotations
@@ -28,13 +30,24 @@ def check_versions(file: ModelConfigFile) -> Iterator[Problem]:
         found = ProblemList(file.lines)
         shown = f"version directories {', '.join(map(str, file.versions))}"
         wanted = ", ".join(map(str, file.config.version_policy.specific.versions))
-        expected = f"a directory for one of the versions {wanted}" if wanted else "a policy that serves at least one version"
+        expected = (
+            f"a directory for one of the versions {wanted}"
+            if wanted
+            else "a policy that serves at least one version"
+        )
         fix = "remove version_policy to serve the latest version"
         found.add("no-version", message, "version_policy", found=shown, expected=expected, fix=fix)
         yield from found.problems
         return
     expected = f"a directory such as {name}/1"
-    yield Problem(code="no-version", message=message, file=name, found="no version directory", expected=expected, fix=_version_fix(file))
+    yield Problem(
+        code="no-version",
+        message=message,
+        file=name,
+        found="no version directory",
+        expected=expected,
+        fix=_version_fix(file),
+    )
 
 
 def _version_fix(file: ModelConfigFile) -> str:
@@ -66,7 +79,9 @@ def check_model_files(file: ModelConfigFile) -> Iterator[Problem]:
                 fix="put the file there, or name it in default_model_filename",
             )
         elif config.backend == "python" and "EXECUTION_ENV_PATH" not in config.parameters:
-            yield from check_python_source(path, shown, has_tensors=bool(config.input or config.output))
+            yield from check_python_source(
+                path, shown, has_tensors=bool(config.input or config.output)
+            )
 
 
 def check_data_files(file: ModelConfigFile) -> list[Problem]:
@@ -74,23 +89,36 @@ def check_data_files(file: ModelConfigFile) -> list[Problem]:
     root = file.directory.path
     for index, output in enumerate(file.config.output):
         if output.label_filename:
-            _check_file(root, output.label_filename, f"output[{index}].label_filename", "label file", found)
+            _check_file(
+                root, output.label_filename, f"output[{index}].label_filename", "label file", found
+            )
     for index, sample in enumerate(file.config.model_warmup):
         for name, warm_input in sorted(sample.inputs.items()):
             if warm_input.input_data_file:
                 path = f"{entry_path(f'model_warmup[{index}].inputs', name)}.input_data_file"
                 wanted = _byte_size(warm_input.data_type, list(warm_input.dims))
-                _check_file(root / "warmup", warm_input.input_data_file, path, "warmup data", found, wanted)
+                _check_file(
+                    root / "warmup", warm_input.input_data_file, path, "warmup data", found, wanted
+                )
     for index, state in enumerate(file.config.sequence_batching.state):
         for at, initial in enumerate(state.initial_state):
             if initial.data_file:
                 path = f"sequence_batching.state[{index}].initial_state[{at}].data_file"
                 wanted = _byte_size(initial.data_type, list(initial.dims))
-                _check_file(root / "initial_state", initial.data_file, path, "initial_state data", found, wanted)
+                _check_file(
+                    root / "initial_state",
+                    initial.data_file,
+                    path,
+                    "initial_state data",
+                    found,
+                    wanted,
+                )
     return found.problems
 
 
-def _check_file(directory: Path, name: str, path: str, kind: str, found: ProblemList, wanted_bytes: int = 0) -> None:
+def _check_file(
+    directory: Path, name: str, path: str, kind: str, found: ProblemList, wanted_bytes: int = 0
+) -> None:
     target = directory / name
     shown = f"{directory.name}/{name}"
     try:
@@ -98,13 +126,25 @@ def _check_file(directory: Path, name: str, path: str, kind: str, found: Problem
     except OSError as error:
         message = f"failed to open text file for read {shown}: {error.strerror}"
         names = ", ".join(_names(target.parent)) or "nothing"
-        found.add("data-file", message, path, found=f"in {target.parent.name}: {names}", expected=f"the {kind} {name}")
+        found.add(
+            "data-file",
+            message,
+            path,
+            found=f"in {target.parent.name}: {names}",
+            expected=f"the {kind} {name}",
+        )
         return
     if size < wanted_bytes:
         setting = kind.split(" ")[0]
         message = f"{setting} setting expects {wanted_bytes} bytes, but the data provided from {name} only has {size} bytes"
         message += "." if setting == "initial_state" else ""
-        found.add("data-size", message, path, found=f"{size} bytes", expected=f"{wanted_bytes} bytes for one batch element")
+        found.add(
+            "data-size",
+            message,
+            path,
+            found=f"{size} bytes",
+            expected=f"{wanted_bytes} bytes for one batch element",
+        )
 
 
 def _byte_size(data_type: int, dims: list[int]) -> int:

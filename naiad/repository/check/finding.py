@@ -1,6 +1,8 @@
-"""What `naiad check` found, and how it is printed: file:line, the line itself, found, expected, fix.
+"""What `naiad check` found, and how it is printed: file:line, the line itself, found, expected,
+fix.
 
-In: problems of all models of some repositories. Out: text for a terminal, in the order in which the findings came.
+In: problems of all models of some repositories. Out: text for a terminal, in the order in which the
+    findings came.
 """
 
 from __future__ import annotations
@@ -47,7 +49,11 @@ def render_finding(finding: Finding) -> str:
     parts = [f"{path}{line}: {finding.severity.value}: {problem.brief or problem.message}"]
     if problem.source.strip():
         parts.append(f"      {problem.source.strip()[:160]}")
-    for title, text in (("found", problem.found), ("expected", problem.expected), ("fix", problem.fix)):
+    for title, text in (
+        ("found", problem.found),
+        ("expected", problem.expected),
+        ("fix", problem.fix),
+    ):
         if text:
             parts.append(f"  {title + ':':<10}{text}")
     return "\n".join(parts)

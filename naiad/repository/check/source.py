@@ -1,4 +1,5 @@
-"""A Python model's source, read but never run: does it parse, and is TritonPythonModel in it? Part of check."""
+"""A Python model's source, read but never run: does it parse, and is TritonPythonModel in it? Part
+of check."""
 
 from __future__ import annotations
 
@@ -26,26 +27,45 @@ def check_python_source(path: Path, shown: str, *, has_tensors: bool) -> Iterato
         )
         return
     except OSError as error:
-        yield Problem(code="unreadable", message=f"cannot read it: {error.strerror}", file=shown, expected="a readable file")
+        yield Problem(
+            code="unreadable",
+            message=f"cannot read it: {error.strerror}",
+            file=shown,
+            expected="a readable file",
+        )
         return
     yield from _check_class(tree, shown, has_tensors=has_tensors)
 
 
 def _check_class(tree: ast.Module, shown: str, *, has_tensors: bool) -> Iterator[Problem]:
     """Says nothing where the class comes from elsewhere: an import, an assignment, a base class."""
-    model = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "TritonPythonModel"), None)
+    model = next(
+        (
+            node
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and node.name == "TritonPythonModel"
+        ),
+        None,
+    )
     if model is None:
         if "TritonPythonModel" not in _other_names(tree):
             yield Problem(
                 code="python-class",
                 message="the model has no class TritonPythonModel",
                 file=shown,
-                found=", ".join(f"class {node.name}" for node in tree.body if isinstance(node, ast.ClassDef)) or "no class",
+                found=", ".join(
+                    f"class {node.name}" for node in tree.body if isinstance(node, ast.ClassDef)
+                )
+                or "no class",
                 expected="class TritonPythonModel with def execute(self, requests)",
             )
         return
-    methods = {node.name for node in model.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    names = methods | {name for node in model.body if isinstance(node, ast.Assign) for name in _targets(node)}
+    methods = {
+        node.name for node in model.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    names = methods | {
+        name for node in model.body if isinstance(node, ast.Assign) for name in _targets(node)
+    }
     if model.bases or model.decorator_list:
         return
     position = Position(model.lineno, 1)
@@ -53,7 +73,14 @@ def _check_class(tree: ast.Module, shown: str, *, has_tensors: bool) -> Iterator
         shown_methods = ", ".join(sorted(methods)) or "no method"
         message = f"Python model {shown} does not implement `execute` method."
         expected = "def execute(self, requests)"
-        yield Problem(code="python-execute", message=message, file=shown, position=position, found=shown_methods, expected=expected)
+        yield Problem(
+            code="python-execute",
+            message=message,
+            file=shown,
+            position=position,
+            found=shown_methods,
+            expected=expected,
+        )
     if not has_tensors and "auto_complete_config" not in names:
         yield Problem(
             code="no-tensors",
@@ -70,7 +97,10 @@ def _other_names(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom | ast.Import):
             # A star may bring anything.
-            names.update("TritonPythonModel" if alias.name == "*" else alias.asname or alias.name for alias in node.names)
+            names.update(
+                "TritonPythonModel" if alias.name == "*" else alias.asname or alias.name
+                for alias in node.names
+            )
         elif isinstance(node, ast.Assign):
             names.update(_targets(node))
         elif isinstance(node, ast.ClassDef):

@@ -1,7 +1,10 @@
-"""What a configuration leaves out -> Triton's defaults: backend, file name, version policy, batch sizes, instance groups.
+"""What a configuration leaves out -> Triton's defaults: backend, file name, version policy, batch
+sizes, instance groups.
 
-In:  a ModelConfig as written, and what is in the model's directory. Out: the same message, completed in place.
-Rule: fills what is missing and never changes what was given; whether the result is right is for validate to say.
+In:  a ModelConfig as written, and what is in the model's directory. Out: the same message,
+     completed in place.
+Rule: fills what is missing and never changes what was given; whether the result is right is for
+      validate to say.
 """
 
 from __future__ import annotations
@@ -37,9 +40,11 @@ _FRAMEWORKS = [
     Framework("python", "model.py"),
 ]
 MODEL_FILES = {row.backend: row.file_name for row in reversed(_FRAMEWORKS)}
-# Two CPU instances by default only where one leaves a core idle; the others bring their own threads.
+# Two CPU instances by default only where one leaves a core idle; the others bring their own
+# threads.
 _DEFAULT_CPU_COUNT = {"onnxruntime": 2}
-# Groups made for a model that has none. An engine places itself; everything else takes the GPUs there are.
+# Groups made for a model that has none. An engine places itself; everything else takes the GPUs
+# there are.
 _DEFAULT_KIND = {
     "vllm": ModelInstanceGroup.KIND_MODEL,
     "tensorrtllm": ModelInstanceGroup.KIND_MODEL,
@@ -67,13 +72,16 @@ def _recognise(config: ModelConfig, version_files: Collection[str]) -> Framework
         if not config.platform and not config.default_model_filename:
             present = [row for row in rows if row.file_name in version_files]
             rows = present or rows
-        return next((row for row in rows if row.platform == config.platform), rows[0] if rows else None)
+        return next(
+            (row for row in rows if row.platform == config.platform), rows[0] if rows else None
+        )
     if config.platform or config.default_model_filename:
         return next(
             (
                 row
                 for row in _FRAMEWORKS
-                if (row.platform and row.platform == config.platform) or row.file_name == config.default_model_filename
+                if (row.platform and row.platform == config.platform)
+                or row.file_name == config.default_model_filename
             ),
             None,
         )
@@ -105,10 +113,14 @@ def fill_defaults(config: ModelConfig) -> None:
     if not config.HasField("version_policy"):
         config.version_policy.latest.num_versions = 1
     if config.HasField("dynamic_batching"):
-        _fill_preferred_batch_size(config.dynamic_batching.preferred_batch_size, config.max_batch_size)
+        _fill_preferred_batch_size(
+            config.dynamic_batching.preferred_batch_size, config.max_batch_size
+        )
     if config.HasField("sequence_batching"):
         batching = config.sequence_batching
-        batching.max_sequence_idle_microseconds = batching.max_sequence_idle_microseconds or SEQUENCE_IDLE_DEFAULT_US
+        batching.max_sequence_idle_microseconds = (
+            batching.max_sequence_idle_microseconds or SEQUENCE_IDLE_DEFAULT_US
+        )
         if batching.HasField("oldest"):
             _fill_preferred_batch_size(batching.oldest.preferred_batch_size, config.max_batch_size)
     if not config.HasField("ensemble_scheduling"):
@@ -127,20 +139,27 @@ def fill_instance_groups(config: ModelConfig, gpus: Sequence[int]) -> None:
     if config.HasField("ensemble_scheduling"):
         return
     if not config.instance_group:
-        config.instance_group.add(name=config.name, kind=_DEFAULT_KIND.get(config.backend, ModelInstanceGroup.KIND_AUTO))
+        config.instance_group.add(
+            name=config.name, kind=_DEFAULT_KIND.get(config.backend, ModelInstanceGroup.KIND_AUTO)
+        )
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
         if group.kind == ModelInstanceGroup.KIND_AUTO:
             has_gpus = bool(gpus) and set(group.gpus) <= set(gpus)
             group.kind = ModelInstanceGroup.KIND_GPU if has_gpus else ModelInstanceGroup.KIND_CPU
         if group.count < 1:
-            group.count = _DEFAULT_CPU_COUNT.get(config.backend, 1) if group.kind == ModelInstanceGroup.KIND_CPU else 1
+            group.count = (
+                _DEFAULT_CPU_COUNT.get(config.backend, 1)
+                if group.kind == ModelInstanceGroup.KIND_CPU
+                else 1
+            )
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)
 
 
 def default_max_batch_size(backend_config: dict[str, dict[str, str]], backend: str) -> int:
-    """`--backend-config=onnxruntime,default-max-batch-size=N`, else the global one (key ""), else Triton's 4."""
+    """`--backend-config=onnxruntime,default-max-batch-size=N`, else the global one (key ""), else
+    Triton's 4."""
     for name in (backend, ""):
         value = backend_config.get(name, {}).get("default-max-batch-size", "")
         if value.isascii() and value.isdigit():
@@ -149,8 +168,16 @@ def default_max_batch_size(backend_config: dict[str, dict[str, str]], backend: s
 
 
 def apply_auto_complete(config: ModelConfig, returned: dict[str, Any]) -> None:
-    """Takes over what a backend or a model's auto_complete_config found out about itself; nothing else of it is looked at."""
-    allowed = ("max_batch_size", "input", "output", "dynamic_batching", "sequence_batching", "model_transaction_policy")
+    """Takes over what a backend or a model's auto_complete_config found out about itself; nothing
+    else of it is looked at."""
+    allowed = (
+        "max_batch_size",
+        "input",
+        "output",
+        "dynamic_batching",
+        "sequence_batching",
+        "model_transaction_policy",
+    )
     found = parse_override_dict({name: returned[name] for name in allowed if name in returned})
     if "max_batch_size" in returned:
         config.max_batch_size = found.max_batch_size

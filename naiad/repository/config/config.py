@@ -1,6 +1,7 @@
 """A model's directory (or a load request's JSON) -> its completed ModelConfig.
 
-In:  the directory and the server's options. Out: ModelConfigFile: the configuration, where each field was written, the versions on disk.
+In:  the directory and the server's options. Out: ModelConfigFile: the configuration, where each
+     field was written, the versions on disk.
 Rule: reads and completes; validate says whether the result may be loaded.
 """
 
@@ -19,7 +20,8 @@ from naiad.repository.config.problem import InvalidConfigError, Problem
 from naiad.repository.config.source_map import SourceMap
 from naiad.repository.scan import CONFIG_FILE, ModelDirectory, scan_model
 
-# A configuration is written by people; a file of this size is something else, and must not be read into memory.
+# A configuration is written by people; a file of this size is something else, and must not be read
+# into memory.
 MAX_CONFIG_BYTES = 16 << 20
 
 
@@ -27,14 +29,16 @@ class ConfigOptions(msgspec.Struct, frozen=True):
     """What the command line says about configurations."""
 
     is_auto_complete_enabled: bool = True
-    """--disable-auto-complete-config: a model then needs a config.pbtxt, and backends do not complete it."""
+    """--disable-auto-complete-config: a model then needs a config.pbtxt, and backends do not
+    complete it."""
     config_name: str = ""
     """--model-config-name: configs/<name>.pbtxt instead of config.pbtxt, where a model has it."""
     gpus: tuple[int, ...] = ()
     """Ids of the GPUs that may be used."""
     min_compute_capability: float = 6.0
     other_backends: frozenset[str] = frozenset()
-    """Backends of others, from packages and from --backend-directory: they may complete a config too."""
+    """Backends of others, from packages and from --backend-directory: they may complete a config
+    too."""
 
 
 class ModelConfigFile(msgspec.Struct, frozen=True):
@@ -50,7 +54,9 @@ class ModelConfigFile(msgspec.Struct, frozen=True):
         return list(self.directory.versions)
 
 
-def read_model_config(model_dir: Path, *, options: ConfigOptions, override: str | bytes | None = None) -> ModelConfigFile:
+def read_model_config(
+    model_dir: Path, *, options: ConfigOptions, override: str | bytes | None = None
+) -> ModelConfigFile:
     """`override` is the JSON of a load request and replaces the file. Raises InvalidConfigError."""
     directory = scan_model(model_dir)
     notes: list[Problem] = []
@@ -58,7 +64,11 @@ def read_model_config(model_dir: Path, *, options: ConfigOptions, override: str 
         config, lines = parse_override(override), SourceMap()
     else:
         path = config_path(model_dir, options)
-        text = _read(path, f"{model_dir.name}/{path.relative_to(model_dir)}", is_required=not options.is_auto_complete_enabled)
+        text = _read(
+            path,
+            f"{model_dir.name}/{path.relative_to(model_dir)}",
+            is_required=not options.is_auto_complete_enabled,
+        )
         parsed = parse_text(text, ModelConfig, f"{model_dir.name}/{path.relative_to(model_dir)}")
         config, lines, notes = parsed.message, parsed.lines, parsed.notes
     if config.name not in ("", model_dir.name):
@@ -75,7 +85,8 @@ def config_path(model_dir: Path, options: ConfigOptions) -> Path:
 
 
 def _read(path: Path, shown: str, *, is_required: bool) -> str:
-    """Undecodable bytes become surrogates: they are harmless in comments, and refused in strings."""
+    """Undecodable bytes become surrogates: they are harmless in comments, and refused in
+    strings."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_CONFIG_BYTES + 1)
@@ -98,7 +109,11 @@ def _newest_files(directory: ModelDirectory) -> list[str]:
 
 
 def _unreadable(shown: str, reason: str) -> Problem:
-    fix = "add a config.pbtxt, or serve without --disable-auto-complete-config" if reason == os.strerror(2) else ""
+    fix = (
+        "add a config.pbtxt, or serve without --disable-auto-complete-config"
+        if reason == os.strerror(2)
+        else ""
+    )
     return Problem(
         code="unreadable",
         message=f"failed to open text file for read {shown}: {reason}",

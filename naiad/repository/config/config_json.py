@@ -1,7 +1,10 @@
-"""ModelConfig -> JSON as Triton prints it, for `GET /v2/models/M/config` and for a Python model's `args["model_config"]`.
+"""ModelConfig -> JSON as Triton prints it, for `GET /v2/models/M/config` and for a Python model's
+`args["model_config"]`.
 
-Original field names in declaration order, unset messages left out, defaults printed, 64-bit integers as numbers, enums by name.
-Rule: pure and never cached here; callers keep the bytes of a loaded model. The other direction is config_override.
+Original field names in declaration order, unset messages left out, defaults printed, 64-bit
+integers as numbers, enums by name.
+Rule: pure and never cached here; callers keep the bytes of a loaded model. The other direction is
+      config_override.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from google.protobuf.message import Message
 from naiad.pb.model_config_pb2 import ModelConfig
 
 _Convert = Callable[[Any], Any]
-# One field's way into the object: its name, whether it must be set to be printed, and how its value is converted.
+# One field's way into the object: its name, whether it must be set to be printed, and how its value
+# is converted.
 _FieldPlan = tuple[str, bool, _Convert | None]
 
 
@@ -43,15 +47,27 @@ def _to_dict(message: Message) -> dict[str, Any]:
 
 @cache
 def _plan(descriptor: Descriptor) -> list[_FieldPlan]:
-    # Triton prints the single values of a oneof (zero_data, data_file) after all other fields, and its messages in their place.
-    fields = sorted(descriptor.fields, key=lambda field: field.containing_oneof is not None and field.message_type is None)
+    # Triton prints the single values of a oneof (zero_data, data_file) after all other fields, and
+    # its messages in their place.
+    fields = sorted(
+        descriptor.fields,
+        key=lambda field: field.containing_oneof is not None and field.message_type is None,
+    )
     return [_plan_field(field) for field in fields]
 
 
 def _plan_field(field: FieldDescriptor) -> _FieldPlan:
-    if field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
+    if (
+        field.is_repeated
+        and field.message_type is not None
+        and field.message_type.GetOptions().map_entry
+    ):
         element = _plan_value(field.message_type.fields_by_name["value"])
-        return field.name, False, lambda entries: {str(key): _through(element, entries[key]) for key in sorted(entries)}
+        return (
+            field.name,
+            False,
+            lambda entries: {str(key): _through(element, entries[key]) for key in sorted(entries)},
+        )
     element = _plan_value(field)
     if field.is_repeated:
         return field.name, False, lambda elements: [_through(element, value) for value in elements]
@@ -83,8 +99,11 @@ def _double(value: float) -> float | int | str:
     return _short(value, (15, 17), lambda short: short == value)
 
 
-def _short(value: float, digits: tuple[int, int], is_same: Callable[[float], bool]) -> float | int | str:
-    """As protobuf prints it: few digits if they suffice, else all; no fraction for whole numbers; a string for what JSON cannot say."""
+def _short(
+    value: float, digits: tuple[int, int], is_same: Callable[[float], bool]
+) -> float | int | str:
+    """As protobuf prints it: few digits if they suffice, else all; no fraction for whole numbers; a
+    string for what JSON cannot say."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

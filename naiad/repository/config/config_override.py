@@ -1,6 +1,8 @@
-"""JSON -> ModelConfig: the configuration given with a load request, and what a Python model's auto_complete_config returns.
+"""JSON -> ModelConfig: the configuration given with a load request, and what a Python model's
+auto_complete_config returns.
 
-Read as protobuf's JSON: original or camelCase names, numbers also as strings, enums by name in any case or by number, null for unset.
+Read as protobuf's JSON: original or camelCase names, numbers also as strings, enums by name in any
+case or by number, null for unset.
 Rule: every problem is told with the path of its field; nothing of a faulty override is used.
 """
 
@@ -29,7 +31,9 @@ def parse_override(text: str | bytes) -> ModelConfig:
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidConfigError([Problem(code="bad-json", message=f"{_PREFIX}not valid JSON: {error}")]) from error
+        raise InvalidConfigError(
+            [Problem(code="bad-json", message=f"{_PREFIX}not valid JSON: {error}")]
+        ) from error
     return parse_override_dict(document)
 
 
@@ -52,11 +56,19 @@ class _Reader:
             return
         descriptor = cast(Descriptor, message.DESCRIPTOR)
         for name, value in document.items():
-            field = descriptor.fields_by_name.get(name) or descriptor.fields_by_camelcase_name.get(name)
+            field = descriptor.fields_by_name.get(name) or descriptor.fields_by_camelcase_name.get(
+                name
+            )
             if field is None:
                 names = ", ".join(f.name for f in descriptor.fields)
                 fix = unknown_field_fix(name, descriptor)
-                self._wrong("unknown-field", _join(path, name), found=name, expected=f"one of {names}", fix=fix)
+                self._wrong(
+                    "unknown-field",
+                    _join(path, name),
+                    found=name,
+                    expected=f"one of {names}",
+                    fix=fix,
+                )
             elif value is not None and not self._is_second_choice(message, field, path):
                 self._read_field(message, field, value, _join(path, field.name))
 
@@ -66,7 +78,13 @@ class _Reader:
         if not oneof or not other or other == field.name:
             return False
         expected = "one of " + ", ".join(choice.name for choice in oneof.fields)
-        self._wrong("oneof", _join(path, field.name), found=f"{other} and {field.name}", expected=expected, fix="remove one of the two")
+        self._wrong(
+            "oneof",
+            _join(path, field.name),
+            found=f"{other} and {field.name}",
+            expected=expected,
+            fix="remove one of the two",
+        )
         return True
 
     def _read_field(self, message: Message, field: FieldDescriptor, value: Any, path: str) -> None:
@@ -85,7 +103,13 @@ class _Reader:
 
     def _read_list(self, message: Message, field: FieldDescriptor, value: Any, path: str) -> None:
         if not isinstance(value, list | tuple):
-            self._wrong("wrong-type", path, found=_shown(value), expected="a JSON array", fix=f"write [{_shown(value)}]")
+            self._wrong(
+                "wrong-type",
+                path,
+                found=_shown(value),
+                expected="a JSON array",
+                fix=f"write [{_shown(value)}]",
+            )
             return
         elements = getattr(message, field.name)
         for index, element in enumerate(value):
@@ -101,7 +125,9 @@ class _Reader:
             self._wrong("wrong-type", path, found=_shown(value), expected="a JSON object")
             return
         assert field.message_type is not None
-        key_field, value_field = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        key_field, value_field = (
+            field.message_type.fields_by_name[name] for name in ("key", "value")
+        )
         entries = getattr(message, field.name)
         for name, element in value.items():
             key = self._read_scalar(key_field, name, entry_path(path, name))
@@ -124,7 +150,9 @@ class _Reader:
     def _wrong(self, code: str, path: str, *, found: str, expected: str, fix: str = "") -> None:
         where = f"{path}: " if path else ""
         message = f"{_PREFIX}{where}found {found}, expected {expected}"
-        self.problems.append(Problem(code=code, message=message, path=path, found=found, expected=expected, fix=fix))
+        self.problems.append(
+            Problem(code=code, message=message, path=path, found=found, expected=expected, fix=fix)
+        )
         if len(self.problems) == MAX_PROBLEMS:
             raise InvalidConfigError(self.problems)
 
@@ -152,7 +180,9 @@ def _scalar(field: FieldDescriptor, value: Any) -> Any:
         raise wrong
     _, low, high = INTEGER_RANGES[field.cpp_type]
     if not low <= number <= high:
-        raise WrongValueError("out-of-range", found=_shown(value), expected=f"an integer from {low} to {high}")
+        raise WrongValueError(
+            "out-of-range", found=_shown(value), expected=f"an integer from {low} to {high}"
+        )
     return int(number)
 
 
@@ -186,7 +216,10 @@ def _enum(field: FieldDescriptor, value: Any) -> int:
         return by_upper[value.upper()]
     near = nearest(value, names) if isinstance(value, str) else ""
     raise WrongValueError(
-        "unknown-value", found=_shown(value), expected="one of " + ", ".join(names), fix=f"did you mean {near}?" if near else ""
+        "unknown-value",
+        found=_shown(value),
+        expected="one of " + ", ".join(names),
+        fix=f"did you mean {near}?" if near else "",
     )
 
 
@@ -202,5 +235,9 @@ def _join(path: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = msgspec.json.encode(value).decode() if isinstance(value, dict | list | str | int | float | None) else str(type(value))
+    text = (
+        msgspec.json.encode(value).decode()
+        if isinstance(value, dict | list | str | int | float | None)
+        else str(type(value))
+    )
     return text if len(text) <= 60 else text[:57] + "..."

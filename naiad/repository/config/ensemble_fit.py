@@ -1,6 +1,7 @@
 """Does an ensemble fit its models? The rules that need the other models' completed configurations.
 
-In:  the ensemble and its models by name. Out: every broken rule; and whether the ensemble is decoupled, which follows from its models.
+In:  the ensemble and its models by name. Out: every broken rule; and whether the ensemble is
+     decoupled, which follows from its models.
 Rule: called when all models are known: at load after them, and by `naiad check`.
 """
 
@@ -10,7 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from naiad.pb.model_config_pb2 import DataType, ModelConfig, ModelEnsembling, ModelInput, ModelOutput
+from naiad.pb.model_config_pb2 import (
+    DataType,
+    ModelConfig,
+    ModelEnsembling,
+    ModelInput,
+    ModelOutput,
+)
 from naiad.repository.config.nearest import nearest
 from naiad.repository.config.problem import Problem
 from naiad.repository.config.problem_list import ProblemList
@@ -33,10 +40,13 @@ class _Tensor(msgspec.Struct, frozen=True):
 class EnsembleFit(msgspec.Struct, frozen=True):
     errors: list[Problem]
     doubts: list[Problem]
-    """What Triton loads although only batches of one can pass: a batch dimension on one side only."""
+    """What Triton loads although only batches of one can pass: a batch dimension on one side
+    only."""
 
 
-def validate_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig], *, lines: SourceMap | None = None) -> EnsembleFit:
+def validate_ensemble(
+    ensemble: ModelConfig, models: Mapping[str, ModelConfig], *, lines: SourceMap | None = None
+) -> EnsembleFit:
     found, doubts = ProblemList(lines or SourceMap()), ProblemList(lines or SourceMap())
     steps = ensemble.ensemble_scheduling.step
     missing = sorted({step.model_name for step in steps} - set(models))
@@ -51,18 +61,35 @@ def validate_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig], 
     return EnsembleFit(found.problems, doubts.problems)
 
 
-def _add_missing(ensemble: ModelConfig, missing: list[str], known: list[str], found: ProblemList) -> None:
+def _add_missing(
+    ensemble: ModelConfig, missing: list[str], known: list[str], found: ProblemList
+) -> None:
     message = f"ensemble {ensemble.name} contains models that are not available or ambiguous: {', '.join(missing)}"
     near = nearest(missing[0], [name for name in known if name != ensemble.name])
     fix = f"did you mean '{near}'?" if near else "add the model to the repository"
-    index = next(at for at, step in enumerate(ensemble.ensemble_scheduling.step) if step.model_name == missing[0])
+    index = next(
+        at
+        for at, step in enumerate(ensemble.ensemble_scheduling.step)
+        if step.model_name == missing[0]
+    )
     path = f"ensemble_scheduling.step[{index}].model_name"
-    found.add("ensemble-model", message, path, found=f"no model '{missing[0]}'", expected="a model of this repository", fix=fix)
+    found.add(
+        "ensemble-model",
+        message,
+        path,
+        found=f"no model '{missing[0]}'",
+        expected="a model of this repository",
+        fix=fix,
+    )
 
 
 def is_decoupled_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> bool:
-    """Triton writes this into the ensemble's model_transaction_policy, whatever its own configuration says."""
-    return any(models[step.model_name].model_transaction_policy.decoupled for step in ensemble.ensemble_scheduling.step)
+    """Triton writes this into the ensemble's model_transaction_policy, whatever its own
+    configuration says."""
+    return any(
+        models[step.model_name].model_transaction_policy.decoupled
+        for step in ensemble.ensemble_scheduling.step
+    )
 
 
 def find_cycle(ensembles: Mapping[str, ModelConfig]) -> list[str]:
@@ -80,7 +107,9 @@ def cycle_message(cycle: Sequence[str]) -> str:
     return f"circular dependency between ensembles: {cycle[0]} -> ... -> {cycle[-1]} -> {cycle[0]}"
 
 
-def _walk(name: str, ensembles: Mapping[str, ModelConfig], trail: list[str], done: set[str]) -> list[str]:
+def _walk(
+    name: str, ensembles: Mapping[str, ModelConfig], trail: list[str], done: set[str]
+) -> list[str]:
     if name in trail:
         return trail[trail.index(name) :]
     if name in done or name not in ensembles:
@@ -117,7 +146,12 @@ class _Fit:
             )
             fix = f"lower the ensemble's max_batch_size to {model.max_batch_size}, or raise the model's"
             self._found.add(
-                "ensemble-batch", message, "max_batch_size", found=str(limit), expected=f"at most {model.max_batch_size}", fix=fix
+                "ensemble-batch",
+                message,
+                "max_batch_size",
+                found=str(limit),
+                expected=f"at most {model.max_batch_size}",
+                fix=fix,
             )
         self._check_inputs(step, model, path)
         self._check_outputs(step, model, path)
@@ -128,18 +162,29 @@ class _Fit:
             where = entry_path(f"{path}.input_map", name)
             if name in tensors:
                 tensor = tensors[name]
-                self._compare(ensemble_tensor, _Tensor(model, tensor.data_type, list(tensor.dims)), where)
+                self._compare(
+                    ensemble_tensor, _Tensor(model, tensor.data_type, list(tensor.dims)), where
+                )
             else:
                 message = (
                     f"in ensemble {self._ensemble.name}, ensemble tensor {ensemble_tensor} is mapping to non-existing input {name} "
                     f"in model {step.model_name}"
                 )
-                self._no_such_tensor(message, where, name, list(tensors), f"inputs of {step.model_name}")
+                self._no_such_tensor(
+                    message, where, name, list(tensors), f"inputs of {step.model_name}"
+                )
         for name, tensor in tensors.items():
             if name not in step.input_map and not tensor.optional:
                 message = f"in ensemble {self._ensemble.name}, input {name} in model {model.name} is not mapped to any ensemble tensors"
                 fix = f'add input_map {{ key: "{name}" value: "<an ensemble tensor>" }}'
-                self._found.add("ensemble-unmapped", message, f"{path}.input_map", found=f"no entry for '{name}'", expected="one", fix=fix)
+                self._found.add(
+                    "ensemble-unmapped",
+                    message,
+                    f"{path}.input_map",
+                    found=f"no entry for '{name}'",
+                    expected="one",
+                    fix=fix,
+                )
 
     def _check_outputs(self, step: ModelEnsembling.Step, model: ModelConfig, path: str) -> None:
         tensors = {tensor.name: tensor for tensor in model.output}
@@ -147,31 +192,52 @@ class _Fit:
             where = entry_path(f"{path}.output_map", name)
             if name in tensors:
                 tensor = tensors[name]
-                self._compare(ensemble_tensor, _Tensor(model, tensor.data_type, list(tensor.dims)), where)
+                self._compare(
+                    ensemble_tensor, _Tensor(model, tensor.data_type, list(tensor.dims)), where
+                )
             else:
                 message = (
                     f"in ensemble {self._ensemble.name}, ensemble tensor {ensemble_tensor} is mapped from non-existing output {name} "
                     f"in model {step.model_name}"
                 )
-                self._no_such_tensor(message, where, name, list(tensors), f"outputs of {step.model_name}")
+                self._no_such_tensor(
+                    message, where, name, list(tensors), f"outputs of {step.model_name}"
+                )
 
-    def _no_such_tensor(self, message: str, path: str, name: str, known: list[str], whose: str) -> None:
+    def _no_such_tensor(
+        self, message: str, path: str, name: str, known: list[str], whose: str
+    ) -> None:
         near = nearest(name, known)
-        fix = f"did you mean '{near}'?" if near else "the key is the model's own tensor name, the value the ensemble's"
+        fix = (
+            f"did you mean '{near}'?"
+            if near
+            else "the key is the model's own tensor name, the value the ensemble's"
+        )
         expected = f"one of the {whose}: {', '.join(known) or 'none'}"
-        self._found.add("ensemble-tensor", message, path, found=f"'{name}'", expected=expected, fix=fix)
+        self._found.add(
+            "ensemble-tensor", message, path, found=f"'{name}'", expected=expected, fix=fix
+        )
 
     def _compare(self, name: str, said: _Tensor, path: str) -> None:
         first = self._tensors.setdefault(name, said)
         prefix = f"in ensemble {self._ensemble.name}, ensemble tensor {name}: inconsistent "
         if first.data_type != said.data_type:
-            types = [DataType.Name(kind) if kind in DataType.values() else str(kind) for kind in (first.data_type, said.data_type)]
+            types = [
+                DataType.Name(kind) if kind in DataType.values() else str(kind)
+                for kind in (first.data_type, said.data_type)
+            ]
             message = (
                 f"{prefix}data type: {types[0]} is inferred from model {first.model.name} while {types[1]} is inferred from model "
                 f"{said.model.name}"
             )
             shown = f"{types[1]} in {said.model.name}"
-            self._found.add("ensemble-type", message, path, found=shown, expected=f"{types[0]}, as in {first.model.name}")
+            self._found.add(
+                "ensemble-type",
+                message,
+                path,
+                found=shown,
+                expected=f"{types[0]}, as in {first.model.name}",
+            )
         elif not _agree(first.full_dims, said.full_dims):
             message = (
                 f"{prefix}shape: {dims_text(first.full_dims)} is inferred from model {first.model.name} while "
@@ -184,33 +250,54 @@ class _Fit:
             else:
                 fix = "set max_batch_size in both, or write the batch dimension as -1 into the dims of the one that does not"
                 fix += "; as it is, only batches of 1 pass"
-                self._doubts.add("ensemble-batching", message, path, found=shown, expected=expected, fix=fix)
+                self._doubts.add(
+                    "ensemble-batching", message, path, found=shown, expected=expected, fix=fix
+                )
 
 
 def _agree(one: list[int], other: list[int]) -> bool:
-    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        a == b or -1 in (a, b) for a, b in zip(one, other, strict=True)
+    )
 
 
-def _label_responses(ensemble: ModelConfig, models: Mapping[str, ModelConfig], found: ProblemList) -> None:
-    """A decoupled step answers any number of times: what follows it may only join tensors of the same one."""
+def _label_responses(
+    ensemble: ModelConfig, models: Mapping[str, ModelConfig], found: ProblemList
+) -> None:
+    """A decoupled step answers any number of times: what follows it may only join tensors of the
+    same one."""
     labels: dict[str, int] = {tensor.name: 0 for tensor in ensemble.input}
     makers = {0: "plain models"}  # by label: whose answers its tensors come with
     waiting = list(enumerate(ensemble.ensemble_scheduling.step))
     next_label = 1
     while True:
-        ready = next((entry for entry in waiting if all(name in labels for name in entry[1].input_map.values())), None)
+        ready = next(
+            (
+                entry
+                for entry in waiting
+                if all(name in labels for name in entry[1].input_map.values())
+            ),
+            None,
+        )
         if ready is None:
             break
         waiting.remove(ready)
         index, step = ready
         origins = {labels[name] for name in step.input_map.values()}
         if len(origins) > 1:
-            message = (
-                f"in ensemble {ensemble.name}, step of model '{step.model_name}' receives inputs originated from different decoupled models"
-            )
+            message = f"in ensemble {ensemble.name}, step of model '{step.model_name}' receives inputs originated from different decoupled models"
             path = f"ensemble_scheduling.step[{index}]"
-            shown = ", ".join(f"'{name}' with the answers of {makers[labels[name]]}" for name in sorted(step.input_map.values()))
-            found.add("ensemble-decoupled", message, path, found=shown, expected="all inputs from one decoupled step, or from none")
+            shown = ", ".join(
+                f"'{name}' with the answers of {makers[labels[name]]}"
+                for name in sorted(step.input_map.values())
+            )
+            found.add(
+                "ensemble-decoupled",
+                message,
+                path,
+                found=shown,
+                expected="all inputs from one decoupled step, or from none",
+            )
             return
         label = origins.pop()
         if models[step.model_name].model_transaction_policy.decoupled:
@@ -222,4 +309,10 @@ def _label_responses(ensemble: ModelConfig, models: Mapping[str, ModelConfig], f
         message = f"in ensemble {ensemble.name}, step of model '{ensemble.name}' receives inputs originated from different decoupled models"
         made = (tensor.name for tensor in ensemble.output if tensor.name in labels)
         shown = ", ".join(f"'{name}' with the answers of {makers[labels[name]]}" for name in made)
-        found.add("ensemble-decoupled", message, "output", found=shown, expected="all outputs from one decoupled step, or from none")
+        found.add(
+            "ensemble-decoupled",
+            message,
+            "output",
+            found=shown,
+            expected="all outputs from one decoupled step, or from none",
+        )

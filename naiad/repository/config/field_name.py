@@ -49,7 +49,8 @@ def unknown_field_fix(name: str, around: Descriptor) -> str:
 
 
 def _places(name: str, root: Descriptor | None) -> list[str]:
-    """Every message of a configuration that has a field of this name, as `dynamic_batching { }`; at most three."""
+    """Every message of a configuration that has a field of this name, as `dynamic_batching { }`; at
+    most three."""
     found: list[str] = []
     waiting = [("", root)] if root else []
     while waiting:
@@ -58,6 +59,12 @@ def _places(name: str, root: Descriptor | None) -> list[str]:
             continue
         if name in message.fields_by_name:
             found.append(f"{path} {{ }}" if path else "the top level")
-        inner = [(field.name, field.message_type) for field in message.fields if field.message_type is not None]
-        waiting.extend((f"{path}.{field_name}" if path else field_name, kind) for field_name, kind in inner)
+        inner = [
+            (field.name, field.message_type)
+            for field in message.fields
+            if field.message_type is not None
+        ]
+        waiting.extend(
+            (f"{path}.{field_name}" if path else field_name, kind) for field_name, kind in inner
+        )
     return found if len(found) <= 3 else []

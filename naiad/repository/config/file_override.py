@@ -1,8 +1,11 @@
-"""The files that came with a load request -> a directory of their own, which is the model's directory as long as it is loaded.
+"""The files that came with a load request -> a directory of their own, which is the model's
+directory as long as it is loaded.
 
-In:  `file:<path>` parameters. Out: an OverrideFolder, held by every loaded version that was made from it.
-Rules: a path that would leave the model's directory is refused before anything is written; the directory is 0700 and ours; it goes
-with its last holder, and what a killed server left behind goes when the next one starts.
+In:  `file:<path>` parameters. Out: an OverrideFolder, held by every loaded version that was made
+     from it.
+Rules: a path that would leave the model's directory is refused before anything is written; the
+       directory is 0700 and ours; it goes with its last holder, and what a killed server left
+       behind goes when the next one starts.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ def write_override_files(model_name: str, files: dict[str, str | bytes]) -> Over
     try:
         root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     except OSError as error:
-        raise internal(f"no temporary directory for the files of model '{model_name}': {error.strerror}") from error
+        raise internal(
+            f"no temporary directory for the files of model '{model_name}': {error.strerror}"
+        ) from error
     folder = OverrideFolder(root, root / model_name)
     try:
         folder.directory.mkdir(mode=0o700)
@@ -67,20 +72,30 @@ def remove_leftovers() -> None:
             status = folder.lstat()
         except OSError:
             continue
-        if pid.isdigit() and status.st_uid == os.geteuid() and not folder.is_symlink() and not Path(f"/proc/{pid}").exists():
+        if (
+            pid.isdigit()
+            and status.st_uid == os.geteuid()
+            and not folder.is_symlink()
+            and not Path(f"/proc/{pid}").exists()
+        ):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _checked(path: str) -> list[str]:
-    """The path's parts. Written so that what is not clearly inside is refused, not so that it is made to fit."""
+    """The path's parts. Written so that what is not clearly inside is refused, not so that it is
+    made to fit."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     is_inside = parts and not path.startswith("/") and not path.endswith("/") and ".." not in parts
     if not is_inside or "\\" in path or any(ord(character) < 32 for character in path):
-        raise invalid_arg(f"Invalid file parameter 'file:{_shown(path)}': the path must stay within model directory.")
+        raise invalid_arg(
+            f"Invalid file parameter 'file:{_shown(path)}': the path must stay within model directory."
+        )
     try:
         encoded = [os.fsencode(part) for part in parts]
     except UnicodeEncodeError:
-        raise invalid_arg(f"Invalid file parameter 'file:{_shown(path)}': no file can have this name.") from None
+        raise invalid_arg(
+            f"Invalid file parameter 'file:{_shown(path)}': no file can have this name."
+        ) from None
     if len(path) > MAX_PATH_BYTES or any(len(part) > MAX_NAME_BYTES for part in encoded):
         raise invalid_arg(f"Invalid file parameter 'file:{_shown(path)}': the path is too long.")
     return parts
@@ -88,11 +103,15 @@ def _checked(path: str) -> list[str]:
 
 def _unwritable(path: str, error: OSError) -> NaiadError:
     if isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError):
-        return invalid_arg(f"Invalid file parameter 'file:{_shown(path)}': it is a file and a directory at once.")
+        return invalid_arg(
+            f"Invalid file parameter 'file:{_shown(path)}': it is a file and a directory at once."
+        )
     return internal(f"failed to write 'file:{_shown(path)}' of the load request: {error.strerror}")
 
 
 def _shown(path: str) -> str:
     text = path.encode("utf-8", "backslashreplace").decode()
-    text = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
+    text = "".join(
+        character if character.isprintable() else f"\\x{ord(character):02x}" for character in text
+    )
     return text if len(text) <= 120 else text[:117] + "..."

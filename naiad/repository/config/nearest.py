@@ -1,11 +1,13 @@
-"""The name somebody probably meant: spelling mistakes in field names, enum values, tensor names and model names."""
+"""The name somebody probably meant: spelling mistakes in field names, enum values, tensor names and
+model names."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-# What people write who know the thing by the name other frameworks or other parts of the format give it.
+# What people write who know the thing by the name other frameworks or other parts of the format
+# give it.
 _ALIASES = {
     "TYPE_FLOAT": "TYPE_FP32",
     "TYPE_FLOAT16": "TYPE_FP16",

@@ -1,9 +1,9 @@
 """Protobuf text format -> a message, with the place of every field: config.pbtxt is read here.
 
-In:  the text and the message type. Out: ParsedMessage, or InvalidConfigError with every unknown field and wrong value in the text, and
-the first syntax error, each with its line.
-Rule: accepts and refuses what protobuf's own parser does (tests hold the two against each other); no field is known by name here,
-the descriptors say everything.
+In:  the text and the message type. Out: ParsedMessage, or InvalidConfigError with every unknown
+     field and wrong value in the text, and the first syntax error, each with its line.
+Rule: accepts and refuses what protobuf's own parser does (tests hold the two against each other);
+      no field is known by name here, the descriptors say everything.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class ParsedMessage(Generic[M]):
 
 
 def parse_text(text: str, message_type: type[M], file_name: str) -> ParsedMessage[M]:
-    """`file_name` is only used in problems. Undecodable bytes of a file are passed in as surrogates (errors="surrogateescape")."""
+    """`file_name` is only used in problems. Undecodable bytes of a file are passed in as surrogates
+    (errors="surrogateescape")."""
     message = message_type()
     lines = SourceMap(file_name, text)
     parser = _Parser(tokens(text), lines)
@@ -45,14 +46,22 @@ def parse_text(text: str, message_type: type[M], file_name: str) -> ParsedMessag
         parser.start()
         parser.fill(message, "", None)
     except TextSyntaxError as fault:
-        parser.problem(fault.code, fault.message, fault.offset, found=fault.found, expected=fault.expected, fix=fault.fix)
+        parser.problem(
+            fault.code,
+            fault.message,
+            fault.offset,
+            found=fault.found,
+            expected=fault.expected,
+            fix=fault.fix,
+        )
     if parser.problems:
         raise InvalidConfigError(parser.problems)
     return ParsedMessage(message, lines, parser.notes)
 
 
 class _Parser:
-    """Recursive descent over the tokens. Wrong values are noted and skipped; a TextSyntaxError ends the parse."""
+    """Recursive descent over the tokens. Wrong values are noted and skipped; a TextSyntaxError ends
+    the parse."""
 
     def __init__(self, stream: Iterator[Token], lines: SourceMap) -> None:
         self.problems: list[Problem] = []
@@ -66,18 +75,41 @@ class _Parser:
     def start(self) -> None:
         self._token = next(self._stream)
 
-    def problem(self, code: str, detail: str, offset: int, *, path: str = "", found: str = "", expected: str = "", fix: str = "") -> None:
-        self.problems.append(self._make_problem(code, detail, offset, path=path, found=found, expected=expected, fix=fix))
+    def problem(
+        self,
+        code: str,
+        detail: str,
+        offset: int,
+        *,
+        path: str = "",
+        found: str = "",
+        expected: str = "",
+        fix: str = "",
+    ) -> None:
+        self.problems.append(
+            self._make_problem(
+                code, detail, offset, path=path, found=found, expected=expected, fix=fix
+            )
+        )
         if len(self.problems) == MAX_PROBLEMS:
             raise InvalidConfigError(self.problems)
 
     def _make_problem(
-        self, code: str, detail: str, offset: int, *, path: str = "", found: str = "", expected: str = "", fix: str = ""
+        self,
+        code: str,
+        detail: str,
+        offset: int,
+        *,
+        path: str = "",
+        found: str = "",
+        expected: str = "",
+        fix: str = "",
     ) -> Problem:
         position = self._lines.position_of_offset(offset)
         return Problem(
             code=code,
-            # Triton says only the first half; the second half is what it leaves in libprotobuf's log.
+            # Triton says only the first half; the second half is what it leaves in libprotobuf's
+            # log.
             message=f"failed to read text proto from {self._lines.file_name}: {detail}",
             brief=detail,
             path=path,
@@ -90,10 +122,13 @@ class _Parser:
         )
 
     def fill(self, message: Message, path: str, opening: Token | None) -> None:
-        """Reads fields into `message` up to and including what closes `opening`; without one, to the end of the text."""
+        """Reads fields into `message` up to and including what closes `opening`; without one, to
+        the end of the text."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise TextSyntaxError("too-deep", f"more than {_MAX_DEPTH} messages inside each other", self._token.offset)
+            raise TextSyntaxError(
+                "too-deep", f"more than {_MAX_DEPTH} messages inside each other", self._token.offset
+            )
         while not self._at_close(opening):
             self._read_field(message, path, opening)
             if not self._accept(","):
@@ -130,7 +165,9 @@ class _Parser:
             self._skip_value()
             return
         if field.message_type is None:
-            self._expect(":", f"'{name.text}' needs a ':' before its value", fix=f"write {name.text}: ...")
+            self._expect(
+                ":", f"'{name.text}' needs a ':' before its value", fix=f"write {name.text}: ..."
+            )
         else:
             self._accept(":")
         self._offsets.setdefault(field_path, name.offset)
@@ -141,7 +178,15 @@ class _Parser:
         else:
             fix = "leave out the brackets"
             detail = f"'{name.text}' takes one value, not a list"
-            self.problem("not-a-list", detail, self._token.offset, path=field_path, found="a list", expected=describe_type(field), fix=fix)
+            self.problem(
+                "not-a-list",
+                detail,
+                self._token.offset,
+                path=field_path,
+                found="a list",
+                expected=describe_type(field),
+                fix=fix,
+            )
             self._skip_value()
 
     def _read_list(self, message: Message, field: FieldDescriptor, path: str) -> None:
@@ -164,7 +209,9 @@ class _Parser:
                 return
             comma = self._token
             self._expect(
-                ",", f"the elements of '{field.name}' must be separated by ','", fix="put a ',' between two elements, or a ']' at the end"
+                ",",
+                f"the elements of '{field.name}' must be separated by ','",
+                fix="put a ',' between two elements, or a ']' at the end",
             )
 
     def _read_element(self, message: Message, field: FieldDescriptor, path: str) -> None:
@@ -189,7 +236,11 @@ class _Parser:
         literal = [self._token]
         if self._token.kind in (Kind.SYMBOL, Kind.END):
             raise TextSyntaxError(
-                "no-value", f"'{field.name}' has no value", self._token.offset, found=str(self._token), expected=describe_type(field)
+                "no-value",
+                f"'{field.name}' has no value",
+                self._token.offset,
+                found=str(self._token),
+                expected=describe_type(field),
             )
         self._advance()
         while literal[0].kind is Kind.STRING and self._token.kind is Kind.STRING:
@@ -199,7 +250,15 @@ class _Parser:
             return read_scalar(field, is_negative, literal)
         except WrongValueError as wrong:
             detail = f"'{field.name}' cannot be {wrong.found}"
-            self.problem(wrong.code, detail, start.offset, path=path, found=wrong.found, expected=wrong.expected, fix=wrong.fix)
+            self.problem(
+                wrong.code,
+                detail,
+                start.offset,
+                path=path,
+                found=wrong.found,
+                expected=wrong.expected,
+                fix=wrong.fix,
+            )
             return None
 
     def _read_message(self, message: Message, field: FieldDescriptor, path: str) -> None:
@@ -221,7 +280,9 @@ class _Parser:
             child.SetInParent()
             self.fill(child, path, opening)
 
-    def _read_map_entry(self, message: Message, field: FieldDescriptor, path: str, opening: Token) -> None:
+    def _read_map_entry(
+        self, message: Message, field: FieldDescriptor, path: str, opening: Token
+    ) -> None:
         assert field.message_type is not None
         entry: Any = GetMessageClass(field.message_type)()
         around, self._offsets = self._offsets, {}
@@ -251,7 +312,9 @@ class _Parser:
         else:
             entries[entry.key] = entry.value
 
-    def _is_given_twice(self, message: Message, field: FieldDescriptor, name: Token, path: str) -> bool:
+    def _is_given_twice(
+        self, message: Message, field: FieldDescriptor, name: Token, path: str
+    ) -> bool:
         if field.is_repeated:
             return False
         oneof = field.containing_oneof
@@ -261,14 +324,34 @@ class _Parser:
             choices = " or ".join(choice.name for choice in oneof.fields)
             first = path.removesuffix(field.name) + other
             fix = f"remove one of the two ('{other}' is on line {self._line_of(first)})"
-            self.problem("oneof", detail, name.offset, path=path, found=f"{other} and {field.name}", expected=f"one of {choices}", fix=fix)
+            self.problem(
+                "oneof",
+                detail,
+                name.offset,
+                path=path,
+                found=f"{other} and {field.name}",
+                expected=f"one of {choices}",
+                fix=fix,
+            )
             return True
         # As protobuf: a field without presence that holds its default counts as not given.
-        is_set = message.HasField(field.name) if field.has_presence else bool(getattr(message, field.name))
+        is_set = (
+            message.HasField(field.name)
+            if field.has_presence
+            else bool(getattr(message, field.name))
+        )
         if is_set:
             detail = f"'{field.name}' is given twice"
             fix = f"remove one of the two (the first is on line {self._line_of(path)})"
-            self.problem("given-twice", detail, name.offset, path=path, found="a second value", expected="one value", fix=fix)
+            self.problem(
+                "given-twice",
+                detail,
+                name.offset,
+                path=path,
+                found="a second value",
+                expected="one value",
+                fix=fix,
+            )
         return is_set
 
     def _line_of(self, path: str) -> int:
@@ -277,15 +360,39 @@ class _Parser:
     def _unknown_field(self, around: Descriptor, name: Token, path: str) -> None:
         detail = f"{around.name} has no field named '{name.text}'"
         fix = unknown_field_fix(name.text, around)
-        expected = f"a field of {around.name}" if fix else "one of " + ", ".join(f.name for f in around.fields)
-        self.problem("unknown-field", detail, name.offset, path=path, found=name.text, expected=expected, fix=fix)
+        expected = (
+            f"a field of {around.name}"
+            if fix
+            else "one of " + ", ".join(f.name for f in around.fields)
+        )
+        self.problem(
+            "unknown-field",
+            detail,
+            name.offset,
+            path=path,
+            found=name.text,
+            expected=expected,
+            fix=fix,
+        )
         self._skip_value()
 
     def _not_a_message(self, field: FieldDescriptor, path: str) -> None:
-        if self._token.kind is Kind.END or (self._token.kind is Kind.SYMBOL and self._token.text != "-"):
-            raise TextSyntaxError("no-value", f"'{field.name}' has no value", self._token.offset, found=str(self._token), expected="'{'")
+        if self._token.kind is Kind.END or (
+            self._token.kind is Kind.SYMBOL and self._token.text != "-"
+        ):
+            raise TextSyntaxError(
+                "no-value",
+                f"'{field.name}' has no value",
+                self._token.offset,
+                found=str(self._token),
+                expected="'{'",
+            )
         detail = f"'{field.name}' is a message, not a single value"
-        example = f"{field.name} {{ }}" if self._token.text in ("true", "True", "1") else f"{field.name} {{ ... }}"
+        example = (
+            f"{field.name} {{ }}"
+            if self._token.text in ("true", "True", "1")
+            else f"{field.name} {{ ... }}"
+        )
         self.problem(
             "not-a-value",
             detail,
@@ -314,7 +421,9 @@ class _Parser:
             fix = "a configuration is protobuf text, not JSON: no braces around it, no quotes around names"
         elif token.kind is Kind.STRING:
             fix = "field names are written without quotes, as in name: value"
-        return TextSyntaxError("no-name", detail, token.offset, found=str(token), expected=expected, fix=fix)
+        return TextSyntaxError(
+            "no-name", detail, token.offset, found=str(token), expected=expected, fix=fix
+        )
 
     def _skip_value(self) -> None:
         """Over the value of a field that was refused, whatever its type."""
@@ -324,13 +433,25 @@ class _Parser:
         elif self._token.text in _CLOSING:
             self._skip_bracketed()
         else:
-            raise TextSyntaxError("no-value", "a field has no value", self._token.offset, found=str(self._token), expected="a value")
+            raise TextSyntaxError(
+                "no-value",
+                "a field has no value",
+                self._token.offset,
+                found=str(self._token),
+                expected="a value",
+            )
 
     def _skip_scalar(self) -> None:
         self._accept("-")
         is_string = self._token.kind is Kind.STRING
         if self._token.kind in (Kind.END, Kind.SYMBOL):
-            raise TextSyntaxError("no-value", "a field has no value", self._token.offset, found=str(self._token), expected="a value")
+            raise TextSyntaxError(
+                "no-value",
+                "a field has no value",
+                self._token.offset,
+                found=str(self._token),
+                expected="a value",
+            )
         self._advance()
         while is_string and self._token.kind is Kind.STRING:
             self._advance()
@@ -340,7 +461,11 @@ class _Parser:
         while True:
             if self._token.kind is Kind.END:
                 raise TextSyntaxError(
-                    "not-closed", "a message is not closed", self._token.offset, found=str(self._token), expected=f"'{closings[-1]}'"
+                    "not-closed",
+                    "a message is not closed",
+                    self._token.offset,
+                    found=str(self._token),
+                    expected=f"'{closings[-1]}'",
                 )
             if self._token.kind is Kind.SYMBOL and self._token.text in _CLOSING:
                 closings.append(_CLOSING[self._token.text])
@@ -359,7 +484,14 @@ class _Parser:
 
     def _expect(self, symbol: str, detail: str, *, fix: str = "", advance: bool = True) -> None:
         if self._token.kind is not Kind.SYMBOL or self._token.text != symbol:
-            raise TextSyntaxError("missing-symbol", detail, self._token.offset, found=str(self._token), expected=f"'{symbol}'", fix=fix)
+            raise TextSyntaxError(
+                "missing-symbol",
+                detail,
+                self._token.offset,
+                found=str(self._token),
+                expected=f"'{symbol}'",
+                fix=fix,
+            )
         if advance:
             self._advance()
 

@@ -1,7 +1,9 @@
 """One scalar of protobuf text -> a Python value, checked against its field's type.
 
-In: the tokens of one value. Out: a value the message accepts, or a WrongValueError that says what was found and what was expected.
-Rule: what protobuf's C++ parser refuses is refused (1.0 for an integer, hexadecimal for a float, unknown escapes).
+In: the tokens of one value. Out: a value the message accepts, or a WrongValueError that says what
+    was found and what was expected.
+Rule: what protobuf's C++ parser refuses is refused (1.0 for an integer, hexadecimal for a float,
+      unknown escapes).
 """
 
 from __future__ import annotations
@@ -19,9 +21,32 @@ INTEGER_RANGES: dict[int, tuple[str, int, int]] = {
     FieldDescriptor.CPPTYPE_UINT32: ("uint32", 0, 2**32 - 1),
     FieldDescriptor.CPPTYPE_UINT64: ("uint64", 0, 2**64 - 1),
 }
-_BOOLS = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
-_SIMPLE_ESCAPES = {"n": 10, "r": 13, "t": 9, "a": 7, "b": 8, "f": 12, "v": 11, "\\": 92, "'": 39, '"': 34, "?": 63}
-_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_BOOLS = {
+    "true": True,
+    "True": True,
+    "t": True,
+    "1": True,
+    "false": False,
+    "False": False,
+    "f": False,
+    "0": False,
+}
+_SIMPLE_ESCAPES = {
+    "n": 10,
+    "r": 13,
+    "t": 9,
+    "a": 7,
+    "b": 8,
+    "f": 12,
+    "v": 11,
+    "\\": 92,
+    "'": 39,
+    '"': 34,
+    "?": 63,
+}
+_ESCAPE = re.compile(
+    r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
+)
 
 Scalar = bool | int | float | str | bytes
 
@@ -62,15 +87,23 @@ def read_scalar(field: FieldDescriptor, is_negative: bool, literal: list[Token])
         return _read_float(is_negative, token, shown)
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
         if is_negative or token.text not in _BOOLS:
-            fix = f"write {token.text.strip(chr(34)).lower()} without quotes" if token.kind is Kind.STRING else ""
+            fix = (
+                f"write {token.text.strip(chr(34)).lower()} without quotes"
+                if token.kind is Kind.STRING
+                else ""
+            )
             raise WrongValueError("wrong-type", found=shown, expected="true or false", fix=fix)
         return _BOOLS[token.text]
     return _read_enum(_enum(field), is_negative, token, shown)
 
 
-def _read_string(field: FieldDescriptor, is_negative: bool, literal: list[Token], shown: str) -> str | bytes:
+def _read_string(
+    field: FieldDescriptor, is_negative: bool, literal: list[Token], shown: str
+) -> str | bytes:
     if is_negative or literal[0].kind is not Kind.STRING:
-        raise WrongValueError("wrong-type", found=shown, expected="a string in quotes", fix=f'write "{shown}"')
+        raise WrongValueError(
+            "wrong-type", found=shown, expected="a string in quotes", fix=f'write "{shown}"'
+        )
     value = b"".join(_unescape(token.text[1:-1]) for token in literal)
     if field.type == FieldDescriptor.TYPE_BYTES:
         return value
@@ -98,20 +131,26 @@ def _unescape(text: str) -> bytes:
         else:
             fix = r"write \\ for a backslash"
             raise WrongValueError(
-                "bad-string", found=f"the escape \\{simple}", expected=r"one of \n \r \t \" \' \\ \ooo \xhh \uhhhh", fix=fix
+                "bad-string",
+                found=f"the escape \\{simple}",
+                expected=r"one of \n \r \t \" \' \\ \ooo \xhh \uhhhh",
+                fix=fix,
             )
     parts.append(_utf8(text[done:]))
     return b"".join(parts)
 
 
 def _utf8(text: str) -> bytes:
-    # Undecodable bytes of the file arrive as lone surrogates; they go back to what they were and fail as a string, not in comments.
+    # Undecodable bytes of the file arrive as lone surrogates; they go back to what they were and
+    # fail as a string, not in comments.
     return text.encode("utf-8", "surrogateescape")
 
 
 def _code_point(number: int, shown: str) -> bytes:
     if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-        raise WrongValueError("bad-string", found=f"the escape {shown}", expected="a Unicode character")
+        raise WrongValueError(
+            "bad-string", found=f"the escape {shown}", expected="a Unicode character"
+        )
     return chr(number).encode()
 
 
@@ -123,7 +162,9 @@ def _read_integer(field: FieldDescriptor, is_negative: bool, token: Token, shown
     value = _integer(token.text, shown)
     value = -value if is_negative else value
     if not low <= value <= high or (is_negative and low == 0):
-        raise WrongValueError("out-of-range", found=shown, expected=f"an integer from {low} to {high}")
+        raise WrongValueError(
+            "out-of-range", found=shown, expected=f"an integer from {low} to {high}"
+        )
     return value
 
 
@@ -132,10 +173,17 @@ def _integer(text: str, shown: str) -> int:
         return int(text, 16)
     if text[0] == "0" and len(text) > 1:
         if not set(text) <= set("01234567"):
-            raise WrongValueError("wrong-type", found=shown, expected="octal digits after a leading 0", fix=f"write {text.lstrip('0')}")
+            raise WrongValueError(
+                "wrong-type",
+                found=shown,
+                expected="octal digits after a leading 0",
+                fix=f"write {text.lstrip('0')}",
+            )
         return int(text, 8)
     if len(text) > 40:
-        raise WrongValueError("out-of-range", found=f"{shown[:20]}... ({len(text)} digits)", expected="an integer")
+        raise WrongValueError(
+            "out-of-range", found=f"{shown[:20]}... ({len(text)} digits)", expected="an integer"
+        )
     return int(text)
 
 
@@ -143,7 +191,9 @@ def _read_float(is_negative: bool, token: Token, shown: str) -> float:
     text = token.text.lower()
     if token.kind is Kind.NAME and text in ("inf", "infinity", "nan", "inff", "infinityf", "nanf"):
         value = float(text.removesuffix("f") if text not in ("inf",) else "inf")
-    elif token.kind is Kind.FLOAT or (token.kind is Kind.INTEGER and (text == "0" or text[0] != "0")):
+    elif token.kind is Kind.FLOAT or (
+        token.kind is Kind.INTEGER and (text == "0" or text[0] != "0")
+    ):
         value = float(text.removesuffix("f"))
     else:
         fix = "leave out the quotes" if token.kind is Kind.STRING else ""
@@ -157,9 +207,13 @@ def _read_enum(enum: EnumDescriptor, is_negative: bool, token: Token, shown: str
         if not -(2**31) <= number <= 2**31 - 1:
             raise WrongValueError("out-of-range", found=shown, expected=f"a value of {enum.name}")
         return number
-    value = enum.values_by_name.get(token.text) if token.kind is Kind.NAME and not is_negative else None
+    value = (
+        enum.values_by_name.get(token.text) if token.kind is Kind.NAME and not is_negative else None
+    )
     if value is None:
-        raise WrongValueError("unknown-value", found=shown, expected=_choices(enum), fix=_enum_fix(enum, token))
+        raise WrongValueError(
+            "unknown-value", found=shown, expected=_choices(enum), fix=_enum_fix(enum, token)
+        )
     return value.number
 
 
@@ -168,7 +222,9 @@ def _enum_fix(enum: EnumDescriptor, token: Token) -> str:
     if token.kind is Kind.STRING and word in enum.values_by_name:
         return f"write {word} without quotes"
     prefix = next(iter(enum.values_by_name)).split("_")[0]
-    near = nearest(word, enum.values_by_name) or nearest(f"{prefix}_{word}".upper(), enum.values_by_name)
+    near = nearest(word, enum.values_by_name) or nearest(
+        f"{prefix}_{word}".upper(), enum.values_by_name
+    )
     return f"did you mean {near}?" if near else ""
 
 

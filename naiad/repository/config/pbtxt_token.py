@@ -1,7 +1,8 @@
 """Protobuf text -> tokens, as protobuf's own C++ tokenizer cuts them.
 
 In: the text of a config.pbtxt. Out: tokens with their offsets, one at a time, then END.
-Rule: anything that is no token is a syntax error here, with the fix for what people really type (`=`, curly quotes, `//`).
+Rule: anything that is no token is a syntax error here, with the fix for what people really type
+      (`=`, curly quotes, `//`).
 """
 
 from __future__ import annotations
@@ -29,13 +30,28 @@ class Token(msgspec.Struct, frozen=True):
     offset: int
 
     def __str__(self) -> str:
-        return Kind.END.value if self.kind is Kind.END else self.text if self.kind is Kind.STRING else f"'{self.text}'"
+        return (
+            Kind.END.value
+            if self.kind is Kind.END
+            else self.text
+            if self.kind is Kind.STRING
+            else f"'{self.text}'"
+        )
 
 
 class TextSyntaxError(Exception):
     """The text cannot be read on from `offset`."""
 
-    def __init__(self, code: str, message: str, offset: int, *, found: str = "", expected: str = "", fix: str = "") -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        offset: int,
+        *,
+        found: str = "",
+        expected: str = "",
+        fix: str = "",
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -45,7 +61,8 @@ class TextSyntaxError(Exception):
         self.fix = fix
 
 
-# Possessive quantifiers: a long string or comment must not cost memory for ways back that are never taken.
+# Possessive quantifiers: a long string or comment must not cost memory for ways back that are never
+# taken.
 _SKIPPED = re.compile(r"(?:[ \t\r\n\f\v]++|#[^\n]*+)*+")
 _TOKEN = re.compile(
     r"""(?P<NAME>[A-Za-z_][A-Za-z0-9_]*)
@@ -111,5 +128,10 @@ def _no_token(text: str, offset: int) -> TextSyntaxError:
         fix = "leave the '+' out"
     name = repr(char) if char.isprintable() else f"U+{ord(char):04X}"
     return TextSyntaxError(
-        "bad-character", f"unexpected character {name}", offset, found=line[:60], expected="a field name or a value", fix=fix
+        "bad-character",
+        f"unexpected character {name}",
+        offset,
+        found=line[:60],
+        expected="a field name or a value",
+        fix=fix,
     )

@@ -1,8 +1,10 @@
 """What is wrong with a model's configuration, said so that a person can act on it.
 
-Made by pbtxt (text), validate (rules) and check (files); read by `naiad check` and by whoever fails a load.
-Rule: `message` is Triton's wording where Triton has one, because clients and scripts match on it; everything a person needs
-beyond that (where, found, expected, fix) stands beside it and never inside it.
+Made by pbtxt (text), validate (rules) and check (files); read by `naiad check` and by whoever fails
+a load.
+Rule: `message` is Triton's wording where Triton has one, because clients and scripts match on it;
+      everything a person needs beyond that (where, found, expected, fix) stands beside it and never
+      inside it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import msgspec
 from naiad.errors import Code, NaiadError
 
 MAX_PROBLEMS = 100
-"""So many are told of one configuration; what comes after is either the same again or no configuration at all."""
+"""So many are told of one configuration; what comes after is either the same again or no
+configuration at all."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -27,11 +30,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Stable, for scripts: 'unknown-field', 'dims-missing'."""
     message: str
     brief: str = ""
-    """The same for a reader who already sees the file and the line; empty when `message` is short enough."""
+    """The same for a reader who already sees the file and the line; empty when `message` is short
+    enough."""
     path: str = ""
     """The field it is about: `input[1].dims[0]`."""
     file: str = ""
-    """As the user knows it, relative to the repository: `resnet/config.pbtxt`. Empty when no file is concerned."""
+    """As the user knows it, relative to the repository: `resnet/config.pbtxt`. Empty when no file
+    is concerned."""
     position: Position | None = None
     source: str = ""
     """The line of the file."""
@@ -47,7 +52,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     def sentence(self) -> str:
         """One line: Triton's words first, then the place and the fix."""
-        place = f"line {self.position.line}" if self.position and self.file in self.message else self.where
+        place = (
+            f"line {self.position.line}"
+            if self.position and self.file in self.message
+            else self.where
+        )
         notes = "; ".join(note for note in (place, self.fix) if note)
         return f"{self.message} ({notes})" if notes else self.message
 

@@ -1,6 +1,7 @@
 """Where validation rules put what they find: adds the file and the line to each problem.
 
-In: a rule's words and the path of the field concerned. Out: `problems`, in the order in which Triton checks.
+In: a rule's words and the path of the field concerned. Out: `problems`, in the order in which
+    Triton checks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ class ProblemList:
     def is_written(self, path: str) -> bool:
         return path in self._lines
 
-    def add(self, code: str, message: str, path: str, *, found: str, expected: str, fix: str = "") -> None:
+    def add(
+        self, code: str, message: str, path: str, *, found: str, expected: str, fix: str = ""
+    ) -> None:
         position = self._lines.position(path)
         self.problems.append(
             Problem(

@@ -1,7 +1,8 @@
 """Where in a text each field of a message was written: field path -> line and column.
 
-Filled by pbtxt while parsing, asked by validate when a rule fails. Paths look like `input[1].dims[0]` and, for map entries,
-`parameters["key"].string_value`. Only offsets are kept; lines are counted when somebody asks.
+Filled by pbtxt while parsing, asked by validate when a rule fails. Paths look like
+`input[1].dims[0]` and, for map entries, `parameters["key"].string_value`. Only offsets are kept;
+lines are counted when somebody asks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class SourceMap:
         return Position(line, offset - self._line_starts[line - 1] + 1)
 
     def position(self, path: str) -> Position | None:
-        """Of the field itself or, when it was not written, of the nearest field around it that was."""
+        """Of the field itself or, when it was not written, of the nearest field around it that
+        was."""
         while path:
             offset = self.offsets.get(path)
             if offset is not None:

@@ -1,7 +1,10 @@
-"""The rules a completed ModelConfig must keep to be loaded, in Triton's order and with Triton's words.
+"""The rules a completed ModelConfig must keep to be loaded, in Triton's order and with Triton's
+words.
 
-In:  a ModelConfig after autocomplete, and where its fields were written. Out: every broken rule; an empty list means it may load.
-Rule: only this configuration is looked at. What an ensemble needs of its models is validate_ensemble, what needs the disk is check.
+In:  a ModelConfig after autocomplete, and where its fields were written. Out: every broken rule; an
+     empty list means it may load.
+Rule: only this configuration is looked at. What an ensemble needs of its models is
+      validate_ensemble, what needs the disk is check.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ from naiad.repository.config.config import ConfigOptions, ModelConfigFile
 from naiad.repository.config.problem import InvalidConfigError, Problem
 from naiad.repository.config.problem_list import ProblemList
 from naiad.repository.config.source_map import SourceMap
-from naiad.repository.config.validate_batching import check_dynamic_batching, check_sequence_batching
+from naiad.repository.config.validate_batching import (
+    check_dynamic_batching,
+    check_sequence_batching,
+)
 from naiad.repository.config.validate_ensemble import ENSEMBLE_PLATFORM, check_ensemble_scheduling
 from naiad.repository.config.validate_instances import check_instance_groups
 from naiad.repository.config.validate_io import check_batch_io, check_tensors
@@ -32,7 +38,9 @@ def require_valid(file: ModelConfigFile, options: ConfigOptions) -> None:
         raise InvalidConfigError(problems)
 
 
-def validate_config(config: ModelConfig, *, lines: SourceMap | None = None, options: ConfigOptions | None = None) -> list[Problem]:
+def validate_config(
+    config: ModelConfig, *, lines: SourceMap | None = None, options: ConfigOptions | None = None
+) -> list[Problem]:
     found = ProblemList(lines or SourceMap())
     options = options or ConfigOptions()
     _check_identity(config, found)
@@ -51,31 +59,78 @@ def validate_config(config: ModelConfig, *, lines: SourceMap | None = None, opti
 
 def _check_identity(config: ModelConfig, found: ProblemList) -> None:
     if not config.name:
-        found.add("name-missing", "model configuration must specify 'name'", "name", found="no name", expected="the model's name")
+        found.add(
+            "name-missing",
+            "model configuration must specify 'name'",
+            "name",
+            found="no name",
+            expected="the model's name",
+        )
     if not config.backend and config.platform != ENSEMBLE_PLATFORM:
-        platforms = ", ".join([ENSEMBLE_PLATFORM, *(name for names in _PLATFORMS.values() for name in names)])
+        platforms = ", ".join(
+            [ENSEMBLE_PLATFORM, *(name for names in _PLATFORMS.values() for name in names)]
+        )
         message = f"unexpected platform type '{config.platform}' for {config.name}"
         fix = 'name the backend instead: backend: "python", "onnxruntime", "pytorch", ...'
-        found.add("platform-unknown", message, "platform", found=f"platform '{config.platform}'", expected=f"one of {platforms}", fix=fix)
+        found.add(
+            "platform-unknown",
+            message,
+            "platform",
+            found=f"platform '{config.platform}'",
+            expected=f"one of {platforms}",
+            fix=fix,
+        )
     elif config.backend and config.platform == ENSEMBLE_PLATFORM:
         message = f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE_PLATFORM}' and empty backend type"
         shown = f'backend: "{config.backend}"'
-        found.add("ensemble-backend", message, "backend", found=shown, expected="no backend", fix="remove the backend line")
+        found.add(
+            "ensemble-backend",
+            message,
+            "backend",
+            found=shown,
+            expected="no backend",
+            fix="remove the backend line",
+        )
     elif config.platform not in _PLATFORMS.get(config.backend, (config.platform,)):
-        message = f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
-        expected = f"platform {' or '.join(_PLATFORMS[config.backend])} with backend {config.backend}"
+        message = (
+            f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+        )
+        expected = (
+            f"platform {' or '.join(_PLATFORMS[config.backend])} with backend {config.backend}"
+        )
         shown = f"platform {config.platform}"
-        found.add("platform-backend", message, "platform", found=shown, expected=expected, fix="remove the platform line")
+        found.add(
+            "platform-backend",
+            message,
+            "platform",
+            found=shown,
+            expected=expected,
+            fix="remove the platform line",
+        )
 
 
 def _check_sizes(config: ModelConfig, found: ProblemList) -> None:
     if config.max_batch_size < 0:
         message = f"'max_batch_size' must be non-negative value for {config.name}"
-        expected = "0 (the model does not batch, dims are full shapes) or the largest batch it takes"
-        found.add("max-batch-size", message, "max_batch_size", found=str(config.max_batch_size), expected=expected)
+        expected = (
+            "0 (the model does not batch, dims are full shapes) or the largest batch it takes"
+        )
+        found.add(
+            "max-batch-size",
+            message,
+            "max_batch_size",
+            found=str(config.max_batch_size),
+            expected=expected,
+        )
     if not config.HasField("version_policy"):
         message = f"must specify 'version policy' for {config.name}"
-        found.add("version-policy", message, "version_policy", found="none", expected="latest, all or specific")
+        found.add(
+            "version-policy",
+            message,
+            "version_policy",
+            found="none",
+            expected="latest, all or specific",
+        )
 
 
 def _check_cache(config: ModelConfig, found: ProblemList) -> None:
@@ -85,7 +140,14 @@ def _check_cache(config: ModelConfig, found: ProblemList) -> None:
             "Please disable the response cache."
         )
         shown = "response_cache and decoupled"
-        found.add("cache-decoupled", message, "response_cache", found=shown, expected="one of the two", fix="remove response_cache")
+        found.add(
+            "cache-decoupled",
+            message,
+            "response_cache",
+            found=shown,
+            expected="one of the two",
+            fix="remove response_cache",
+        )
 
 
 def _check_metrics(config: ModelConfig, found: ProblemList) -> None:
@@ -93,13 +155,37 @@ def _check_metrics(config: ModelConfig, found: ProblemList) -> None:
         path = f"model_metrics.metric_control[{index}]"
         if not control.HasField("metric_identifier"):
             message = "metric control must specify 'metric_identifier'"
-            found.add("metric-identifier", message, path, found="none", expected='metric_identifier { family: "..." }')
+            found.add(
+                "metric-identifier",
+                message,
+                path,
+                found="none",
+                expected='metric_identifier { family: "..." }',
+            )
         elif not control.metric_identifier.family:
             message = "metric identifier must specify non-empty 'family'"
-            found.add("metric-family", message, f"{path}.metric_identifier", found="no family", expected="the name of a metric")
+            found.add(
+                "metric-family",
+                message,
+                f"{path}.metric_identifier",
+                found="no family",
+                expected="the name of a metric",
+            )
         if not control.HasField("histogram_options"):
             message = "metric control must specify 'histogram_options'"
-            found.add("metric-options", message, path, found="none", expected="histogram_options { buckets: [ ... ] }")
+            found.add(
+                "metric-options",
+                message,
+                path,
+                found="none",
+                expected="histogram_options { buckets: [ ... ] }",
+            )
         elif not control.histogram_options.buckets:
             message = "histogram options must specify non-empty 'buckets'"
-            found.add("metric-buckets", message, f"{path}.histogram_options", found="no buckets", expected="buckets: [ 0.1, 1, 10 ]")
+            found.add(
+                "metric-buckets",
+                message,
+                f"{path}.histogram_options",
+                found="no buckets",
+                expected="buckets: [ 0.1, 1, 10 ]",
+            )

@@ -1,6 +1,8 @@
-"""Rules for an ensemble's own graph of tensors; part of validate. Whether it fits its models is ensemble_fit's question.
+"""Rules for an ensemble's own graph of tensors; part of validate. Whether it fits its models is
+ensemble_fit's question.
 
-A step reads and writes tensors of the ensemble. Every output must be computable from the inputs, and nothing may be computed in vain.
+A step reads and writes tensors of the ensemble. Every output must be computable from the inputs,
+and nothing may be computed in vain.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ ENSEMBLE_PLATFORM = "ensemble"
 
 
 class Node(msgspec.Struct):
-    """A tensor of the ensemble: the steps' outputs it is needed for, and the tensors it is made from."""
+    """A tensor of the ensemble: the steps' outputs it is needed for, and the tensors it is made
+    from."""
 
     name: str
     needs: list[str] = []
@@ -31,18 +34,35 @@ def check_ensemble_scheduling(config: ModelConfig, found: ProblemList) -> None:
         if config.platform == ENSEMBLE_PLATFORM:
             message = f"ensemble scheduling must be set for ensemble {name} whose platform is {ENSEMBLE_PLATFORM}"
             found.add(
-                "ensemble-missing", message, "platform", found="no ensemble_scheduling", expected="ensemble_scheduling { step [ ... ] }"
+                "ensemble-missing",
+                message,
+                "platform",
+                found="no ensemble_scheduling",
+                expected="ensemble_scheduling { step [ ... ] }",
             )
         return
     if config.platform != ENSEMBLE_PLATFORM:
         message = f"ensemble scheduling cannot be set for model '{name}' whose platform is not {ENSEMBLE_PLATFORM}"
         fix = 'write platform: "ensemble" and no backend'
         shown = f"platform '{config.platform}', backend '{config.backend}'"
-        found.add("ensemble-platform", message, "ensemble_scheduling", found=shown, expected=f"platform '{ENSEMBLE_PLATFORM}'", fix=fix)
+        found.add(
+            "ensemble-platform",
+            message,
+            "ensemble_scheduling",
+            found=shown,
+            expected=f"platform '{ENSEMBLE_PLATFORM}'",
+            fix=fix,
+        )
     _check_forbidden(config, found)
     if not config.ensemble_scheduling.step:
         message = f"must specify 'step' for ensemble '{name}'"
-        found.add("ensemble-step", message, "ensemble_scheduling", found="no step", expected="one step per model")
+        found.add(
+            "ensemble-step",
+            message,
+            "ensemble_scheduling",
+            found="no step",
+            expected="one step per model",
+        )
         return
     graph = _build_graph(config, found)
     if graph is not None:
@@ -64,7 +84,14 @@ def _check_forbidden(config: ModelConfig, found: ProblemList) -> None:
         if is_given[field]:
             message = f"{start} be specified for ensemble '{config.name}'"
             fix = f"move {field} to the configurations of the models in its steps"
-            found.add("ensemble-field", message, field, found=field, expected="none: an ensemble runs no model of its own", fix=fix)
+            found.add(
+                "ensemble-field",
+                message,
+                field,
+                found=field,
+                expected="none: an ensemble runs no model of its own",
+                fix=fix,
+            )
 
 
 def _build_graph(config: ModelConfig, found: ProblemList) -> dict[str, Node] | None:
@@ -80,7 +107,14 @@ def _build_graph(config: ModelConfig, found: ProblemList) -> dict[str, Node] | N
                 message = f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{config.name}' step {index}"
                 fix = "give one of the two another ensemble tensor name"
                 where = entry_path(f"{path}.output_map", output)
-                found.add("ensemble-written-twice", message, where, found=f"'{tensor}' is written twice", expected="once", fix=fix)
+                found.add(
+                    "ensemble-written-twice",
+                    message,
+                    where,
+                    found=f"'{tensor}' is written twice",
+                    expected="once",
+                    fix=fix,
+                )
                 is_whole = False
             node.is_written = True
         for tensor in sorted(set(step.input_map.values())):
@@ -91,14 +125,22 @@ def _build_graph(config: ModelConfig, found: ProblemList) -> dict[str, Node] | N
     return graph if is_whole else None
 
 
-def _check_step(config: ModelConfig, step: ModelEnsembling.Step, index: int, found: ProblemList) -> bool:
+def _check_step(
+    config: ModelConfig, step: ModelEnsembling.Step, index: int, found: ProblemList
+) -> bool:
     path = f"ensemble_scheduling.step[{index}]"
-    is_given = {"model_name": bool(step.model_name), "input_map": bool(step.input_map), "output_map": bool(step.output_map)}
+    is_given = {
+        "model_name": bool(step.model_name),
+        "input_map": bool(step.input_map),
+        "output_map": bool(step.output_map),
+    }
     for field, given in is_given.items():
         if not given:
             message = f"must specify '{field}' in step {index} of ensemble '{config.name}'"
             example = (
-                'model_name: "..."' if field == "model_name" else f'{field} {{ key: "<model\'s tensor>" value: "<ensemble\'s tensor>" }}'
+                'model_name: "..."'
+                if field == "model_name"
+                else f'{field} {{ key: "<model\'s tensor>" value: "<ensemble\'s tensor>" }}'
             )
             found.add("ensemble-step", message, path, found=f"no {field}", expected=example)
     return all(is_given.values())
@@ -111,13 +153,29 @@ def _check_flow(config: ModelConfig, graph: dict[str, Node], found: ProblemList)
         else:
             # The missing quote is Triton's, and scripts match on it.
             message = f"ensemble input '{tensor.name}' for ensemble {config.name}' is not used"
-            _unused("ensemble-input", message, f"input[{index}]", tensor.name, graph, "value in an input_map", found)
+            _unused(
+                "ensemble-input",
+                message,
+                f"input[{index}]",
+                tensor.name,
+                graph,
+                "value in an input_map",
+                found,
+            )
     outputs: set[str] = set()
     for index, output in enumerate(config.output):
         node = graph.get(output.name)
         if node is None:
             message = f"ensemble output '{output.name}' for ensemble {config.name}' is not used"
-            _unused("ensemble-output", message, f"output[{index}]", output.name, graph, "value in an output_map", found)
+            _unused(
+                "ensemble-output",
+                message,
+                f"output[{index}]",
+                output.name,
+                graph,
+                "value in an output_map",
+                found,
+            )
         elif not node.is_ready:
             _not_written(config, graph, node, f"output[{index}]", found)
         outputs.add(output.name)
@@ -127,7 +185,14 @@ def _check_flow(config: ModelConfig, graph: dict[str, Node], found: ProblemList)
         if name not in outputs and (not node.is_ready or not node.feeds):
             message = f"ensemble tensor '{name}' is unused in ensemble '{config.name}'"
             fix = f"remove its output_map entry, or add '{name}' to the ensemble's outputs"
-            found.add("ensemble-unused", message, _written_at(config, name), found=f"nobody reads '{name}'", expected="a reader", fix=fix)
+            found.add(
+                "ensemble-unused",
+                message,
+                _written_at(config, name),
+                found=f"nobody reads '{name}'",
+                expected="a reader",
+                fix=fix,
+            )
 
 
 def _spread(graph: dict[str, Node], start: str) -> None:
@@ -142,28 +207,62 @@ def _spread(graph: dict[str, Node], start: str) -> None:
                 waiting.append(target)
 
 
-def _not_written(config: ModelConfig, graph: dict[str, Node], node: Node, path: str, found: ProblemList) -> None:
+def _not_written(
+    config: ModelConfig, graph: dict[str, Node], node: Node, path: str, found: ProblemList
+) -> None:
     culprit, seen = node, {node.name}
-    while missing := next((graph[need] for need in culprit.needs if not graph[need].is_ready and need not in seen), None):
+    while missing := next(
+        (graph[need] for need in culprit.needs if not graph[need].is_ready and need not in seen),
+        None,
+    ):
         culprit = missing
         seen.add(missing.name)
     message = f"output '{node.name}' for ensemble '{config.name}' is not written"
     fix = "let a step write it: add it to an output_map"
     if culprit is not node:
         message += f": at least one of its depending tensors, '{culprit.name}', is not connected"
-        known = sorted({tensor.name for tensor in config.input} | {other.name for other in graph.values() if other.is_written})
+        known = sorted(
+            {tensor.name for tensor in config.input}
+            | {other.name for other in graph.values() if other.is_written}
+        )
         near = nearest(culprit.name, [name for name in known if name != culprit.name])
-        fix = f"add '{culprit.name}' to the ensemble's inputs, or let a step write it" + (f"; did you mean '{near}'?" if near else "")
+        fix = f"add '{culprit.name}' to the ensemble's inputs, or let a step write it" + (
+            f"; did you mean '{near}'?" if near else ""
+        )
         if culprit.is_written:
             fix = f"the steps around '{culprit.name}' wait for each other: break the circle"
-    shown = f"no step can write '{node.name}'" if culprit is node else f"nobody writes '{culprit.name}'"
-    found.add("ensemble-not-written", message, path, found=shown, expected="every tensor an input or written by a step", fix=fix)
+    shown = (
+        f"no step can write '{node.name}'" if culprit is node else f"nobody writes '{culprit.name}'"
+    )
+    found.add(
+        "ensemble-not-written",
+        message,
+        path,
+        found=shown,
+        expected="every tensor an input or written by a step",
+        fix=fix,
+    )
 
 
-def _unused(code: str, message: str, path: str, name: str, graph: dict[str, Node], place: str, found: ProblemList) -> None:
+def _unused(
+    code: str,
+    message: str,
+    path: str,
+    name: str,
+    graph: dict[str, Node],
+    place: str,
+    found: ProblemList,
+) -> None:
     near = nearest(name, graph)
     fix = f"did you mean '{near}'?" if near else ""
-    found.add(code, message, path, found=f"'{name}' is in no step", expected=f"'{name}' as a {place}", fix=fix)
+    found.add(
+        code,
+        message,
+        path,
+        found=f"'{name}' is in no step",
+        expected=f"'{name}' as a {place}",
+        fix=fix,
+    )
 
 
 def _written_at(config: ModelConfig, tensor: str) -> str:

@@ -15,7 +15,9 @@ def check_instance_groups(config: ModelConfig, options: ConfigOptions, found: Pr
         return
     if not config.instance_group:
         message = f"must specify one or more 'instance group's for {config.name}"
-        found.add("instance-group", message, "instance_group", found="none", expected="at least one")
+        found.add(
+            "instance-group", message, "instance_group", found="none", expected="at least one"
+        )
     for index, group in enumerate(config.instance_group):
         path = f"instance_group[{index}]"
         subject = f"instance group {group.name} of model {config.name}"
@@ -25,22 +27,47 @@ def check_instance_groups(config: ModelConfig, options: ConfigOptions, found: Pr
             kind = Kind.Name(group.kind)
             message = f"{subject} has kind {kind} but specifies one or more GPUs"
             shown = f"gpus {list(group.gpus)}"
-            fix = "use KIND_GPU, or remove gpus" if options.gpus else "remove gpus: this machine has none to use"
+            fix = (
+                "use KIND_GPU, or remove gpus"
+                if options.gpus
+                else "remove gpus: this machine has none to use"
+            )
             code = "instance-kind" if found.is_written(f"{path}.kind") else "instance-gpus"
-            found.add(code, message, f"{path}.gpus", found=shown, expected="gpus only with KIND_GPU", fix=fix)
+            found.add(
+                code,
+                message,
+                f"{path}.gpus",
+                found=shown,
+                expected="gpus only with KIND_GPU",
+                fix=fix,
+            )
         if group.profile and config.platform != TENSORRT_PLATFORM:
             message = f"{subject} and platform {config.platform}specifies profile field which is only supported for TensorRT models"
-            found.add("instance-profile", message, f"{path}.profile", found="a profile", expected="none", fix="remove profile")
+            found.add(
+                "instance-profile",
+                message,
+                f"{path}.profile",
+                found="a profile",
+                expected="none",
+                fix="remove profile",
+            )
 
 
-def _check_gpus(group: ModelInstanceGroup, options: ConfigOptions, subject: str, path: str, found: ProblemList) -> None:
+def _check_gpus(
+    group: ModelInstanceGroup, options: ConfigOptions, subject: str, path: str, found: ProblemList
+) -> None:
     available = ", ".join(str(gpu) for gpu in options.gpus)
     if not group.gpus:
         reason = "specifies no GPUs" if options.gpus else "no GPUs are available"
         fix = "use KIND_CPU, or KIND_AUTO to take a GPU only where there is one"
         message = f"{subject} has kind KIND_GPU but {reason}"
         found.add(
-            "instance-gpus", message, f"{path}.kind", found="KIND_GPU", expected=f"a GPU; usable here: {available or 'none'}", fix=fix
+            "instance-gpus",
+            message,
+            f"{path}.kind",
+            found="KIND_GPU",
+            expected=f"a GPU; usable here: {available or 'none'}",
+            fix=fix,
         )
     for at, gpu in enumerate(group.gpus):
         if gpu not in options.gpus:
@@ -48,4 +75,10 @@ def _check_gpus(group: ModelInstanceGroup, options: ConfigOptions, subject: str,
                 f"{subject} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA compute "
                 f"compatibility of {options.min_compute_capability:.6f} are: {available}"
             )
-            found.add("instance-gpus", message, f"{path}.gpus[{at}]", found=f"gpu {gpu}", expected=f"one of: {available or 'none'}")
+            found.add(
+                "instance-gpus",
+                message,
+                f"{path}.gpus[{at}]",
+                found=f"gpu {gpu}",
+                expected=f"one of: {available or 'none'}",
+            )

@@ -18,7 +18,19 @@ def check_warmup(config: ModelConfig, found: ProblemList) -> None:
             if any(dim < 0 for dim in warm_input.dims):
                 message = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
                 shown = f"dims {dims_text(warm_input.dims)}"
-                found.add("warmup-dims", message, f"{path}.dims", found=shown, expected="real sizes, without the batch dimension")
+                found.add(
+                    "warmup-dims",
+                    message,
+                    f"{path}.dims",
+                    found=shown,
+                    expected="real sizes, without the batch dimension",
+                )
             if warm_input.data_type not in BY_CONFIG_NUMBER:
                 message = f"warmup setting must specify 'data_type' for input '{name}' in sample '{sample.name}' for {config.name}"
-                found.add("warmup-type", message, path, found="no data_type", expected="the input's data type")
+                found.add(
+                    "warmup-type",
+                    message,
+                    path,
+                    found="no data_type",
+                    expected="the input's data type",
+                )

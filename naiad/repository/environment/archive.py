@@ -1,8 +1,11 @@
-"""A packed Python environment (conda-pack's tar.gz) -> a folder. Nothing in the archive can reach outside of it.
+"""A packed Python environment (conda-pack's tar.gz) -> a folder. Nothing in the archive can reach
+outside of it.
 
-In:  the archive, a folder that does not exist yet. Out: the folder, complete; or NaiadError and nothing.
-Rules: names that leave the folder, devices, pipes and links that point outside are refused. Links are made last, so nothing is ever
-written through one. Sizes and counts are bounded, before the disk is full rather than after.
+In:  the archive, a folder that does not exist yet. Out: the folder, complete; or NaiadError and
+     nothing.
+Rules: names that leave the folder, devices, pipes and links that point outside are refused. Links
+       are made last, so nothing is ever written through one. Sizes and counts are bounded, before
+       the disk is full rather than after.
 """
 
 from __future__ import annotations
@@ -21,12 +24,21 @@ MAX_NAME_CHARS = 1024
 BLOCK_BYTES = 1 << 20
 
 
-def unpack(archive: Path, folder: Path, stop: threading.Event, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:
+def unpack(
+    archive: Path,
+    folder: Path,
+    stop: threading.Event,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_members: int = MAX_MEMBERS,
+) -> None:
     """Blocks; `stop` ends it early."""
     folder.mkdir(mode=0o700)
     try:
         with tarfile.open(archive) as packed:
-            _Unpacking(packed, folder, stop, min(max_bytes, shutil.disk_usage(folder).free), max_members).run()
+            _Unpacking(
+                packed, folder, stop, min(max_bytes, shutil.disk_usage(folder).free), max_members
+            ).run()
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise _refused(archive, str(error) or type(error).__name__) from error
@@ -36,7 +48,14 @@ def unpack(archive: Path, folder: Path, stop: threading.Event, *, max_bytes: int
 
 
 class _Unpacking:
-    def __init__(self, packed: tarfile.TarFile, folder: Path, stop: threading.Event, max_bytes: int, max_members: int) -> None:
+    def __init__(
+        self,
+        packed: tarfile.TarFile,
+        folder: Path,
+        stop: threading.Event,
+        max_bytes: int,
+        max_members: int,
+    ) -> None:
         self._packed = packed
         self._folder = folder
         self._stop = stop
@@ -66,7 +85,13 @@ class _Unpacking:
 
     def _target(self, name: str) -> Path:
         parts = PurePosixPath(name).parts
-        if len(name) > MAX_NAME_CHARS or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+        if (
+            len(name) > MAX_NAME_CHARS
+            or name.startswith("/")
+            or ".." in parts
+            or "\\" in name
+            or "\0" in name
+        ):
             raise ValueError(f"'{name[:100]}' would leave its folder")
         return self._folder.joinpath(*parts)
 
@@ -80,7 +105,9 @@ class _Unpacking:
         mode = 0o700 if member.mode & 0o100 else 0o600
         # A second member of the same name replaces the first, as tar does it.
         target.unlink(missing_ok=True)
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        descriptor = os.open(
+            target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode
+        )
         with source, os.fdopen(descriptor, "wb") as file:
             while block := source.read(BLOCK_BYTES):
                 if self._stop.is_set():
@@ -96,11 +123,17 @@ class _Unpacking:
         if member.islnk():
             original = self._target(member.linkname)
             if original.is_symlink() or not original.is_file():
-                raise ValueError(f"'{member.name}' is a second name for what is no file of the archive")
+                raise ValueError(
+                    f"'{member.name}' is a second name for what is no file of the archive"
+                )
             os.link(original, place)
             return
         inside = os.path.normpath(os.path.join(os.path.dirname(member.name), member.linkname))
-        if len(member.linkname) > MAX_NAME_CHARS or os.path.isabs(member.linkname) or inside.split("/")[0] == "..":
+        if (
+            len(member.linkname) > MAX_NAME_CHARS
+            or os.path.isabs(member.linkname)
+            or inside.split("/")[0] == ".."
+        ):
             raise ValueError(f"the link '{member.name}' points outside")
         os.symlink(member.linkname, place)
 

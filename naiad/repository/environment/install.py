@@ -1,6 +1,8 @@
-"""Runs pip (or uv, where there is no pip) for an environment that the server makes: a model's requirements, or what a worker needs.
+"""Runs pip (or uv, where there is no pip) for an environment that the server makes: a model's
+requirements, or what a worker needs.
 
-Rule: the installer decides where packages come from, by its own settings (PIP_INDEX_URL, PIP_NO_INDEX, PIP_FIND_LINKS, pip.conf).
+Rule: the installer decides where packages come from, by its own settings (PIP_INDEX_URL,
+      PIP_NO_INDEX, PIP_FIND_LINKS, pip.conf).
 """
 
 from __future__ import annotations
@@ -24,13 +26,24 @@ MAX_WORDS = 600
 def installer(python: Path) -> list[str] | None:
     """The command that installs for this interpreter; None when there is neither pip nor uv."""
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--no-input", "install", "--quiet"]
+        return [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "--disable-pip-version-check",
+            "--no-input",
+            "install",
+            "--quiet",
+        ]
     uv = shutil.which("uv")
     return [uv, "pip", "install", "--quiet", "--python", str(python)] if uv is not None else None
 
 
 async def run_quietly(command: list[str], cwd: Path, what: str) -> None:
-    """Its output goes to the log when it fails. Raises NaiadError; a cancelled one is killed, with what it has started."""
+    """Its output goes to the log when it fails. Raises NaiadError; a cancelled one is killed, with
+    what it has started."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command, cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -57,6 +70,10 @@ async def run_quietly(command: list[str], cwd: Path, what: str) -> None:
 def _failure(what: str, output: str, cwd: Path) -> NaiadError:
     """The installer's own errors, without the server's paths."""
     lines = output.splitlines()
-    errors = [line.removeprefix("ERROR:").removeprefix("error:").strip() for line in lines if line.lower().startswith("error:")]
+    errors = [
+        line.removeprefix("ERROR:").removeprefix("error:").strip()
+        for line in lines
+        if line.lower().startswith("error:")
+    ]
     words = "; ".join(errors) or next(reversed(lines), "it failed without a word")
     return invalid_arg(f"{what}: {words.replace(f'{cwd}/', '').replace(str(cwd), '.')[:MAX_WORDS]}")

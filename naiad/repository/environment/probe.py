@@ -1,4 +1,5 @@
-"""What an interpreter is, asked of itself: its version, and which of the packages that a worker runs on it lacks.
+"""What an interpreter is, asked of itself: its version, and which of the packages that a worker
+runs on it lacks.
 
 In:  the path of an interpreter. Out: an Interpreter, or NaiadError with what to do about it.
 """
@@ -56,7 +57,10 @@ async def probe(executable: Path, variables: dict[str, str], model: str) -> Inte
                 process.kill()
             await process.wait()
     if process.returncode:
-        last = next(reversed(errors.decode("utf-8", "replace").strip().splitlines()), f"exit status {process.returncode}")
+        last = next(
+            reversed(errors.decode("utf-8", "replace").strip().splitlines()),
+            f"exit status {process.returncode}",
+        )
         raise _unusable(model, last)
     try:
         interpreter = msgspec.json.decode(answer.strip().splitlines()[-1], type=Interpreter)

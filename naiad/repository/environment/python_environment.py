@@ -1,9 +1,11 @@
 """The interpreter that a Python model runs on: the server's own, unless the model says otherwise.
 
-In:  a model's config and directory. Out: how to start an interpreter for its workers, or None for the server's own.
-EXECUTION_ENV_PATH: an environment's folder, or an archive of one (conda-pack). PYTHON_VENV: the folder of a virtual environment, or an
-interpreter. Both may hold $$TRITON_MODEL_DIRECTORY. Else a requirements.txt in the model's directory: an environment is made from it,
-on top of the server's packages, once for each content. What a worker needs and the environment lacks comes from the server.
+In:  a model's config and directory. Out: how to start an interpreter for its workers, or None for
+     the server's own. EXECUTION_ENV_PATH: an environment's folder, or an archive of one
+     (conda-pack). PYTHON_VENV: the folder of a virtual environment, or an interpreter. Both may
+     hold $$TRITON_MODEL_DIRECTORY. Else a requirements.txt in the model's directory: an environment
+     is made from it, on top of the server's packages, once for each content. What a worker needs
+     and the environment lacks comes from the server.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ LOCK_RETRY_S = 0.1
 
 class PythonEnvironments:
     def __init__(self, cache: Path, *, should_install: bool = True) -> None:
-        """`cache` is made when it is needed. Without `should_install` a requirements.txt is only a file."""
+        """`cache` is made when it is needed. Without `should_install` a requirements.txt is only a
+        file."""
         self._cache = cache
         self._should_install = should_install
 
@@ -56,14 +59,21 @@ class PythonEnvironments:
             return None
         executable, variables = found
         interpreter = await probe(executable, variables, config.name)
-        places = {"naiad": str(Path(naiad.__file__).parent.parent), "missing": await self._missing(interpreter, executable, config.name)}
+        places = {
+            "naiad": str(Path(naiad.__file__).parent.parent),
+            "missing": await self._missing(interpreter, executable, config.name),
+        }
         command = [str(executable), bootstrap.__file__, msgspec.json.encode(places).decode()]
         return Launch(command, variables)
 
-    async def _find(self, config: ModelConfig, model_dir: Path) -> tuple[Path, dict[str, str]] | None:
+    async def _find(
+        self, config: ModelConfig, model_dir: Path
+    ) -> tuple[Path, dict[str, str]] | None:
         """(interpreter, environment variables)"""
         for parameter in (EXECUTION_ENV_PATH, PYTHON_VENV):
-            text = config.parameters[parameter].string_value if parameter in config.parameters else ""
+            text = (
+                config.parameters[parameter].string_value if parameter in config.parameters else ""
+            )
             if text:
                 path = model_dir / text.replace(MODEL_DIRECTORY, str(model_dir))
                 if path.name.endswith(ARCHIVES) and path.is_file():
@@ -97,7 +107,9 @@ class PythonEnvironments:
         script = folder / "bin" / "conda-unpack"
         if script.is_file():
             try:
-                await run_quietly([str(folder / "bin" / "python"), str(script)], folder, "conda-unpack failed")
+                await run_quietly(
+                    [str(folder / "bin" / "python"), str(script)], folder, "conda-unpack failed"
+                )
             except NaiadError as error:
                 log.warning(f"{error.message}; the environment is used as it is")
 
@@ -117,7 +129,9 @@ class PythonEnvironments:
             raise invalid_arg(f"{what}: the server has neither pip nor uv")
         log.info(f"installing the requirements of model '{model}'")
         try:
-            await run_quietly([sys.executable, "-m", "venv", "--without-pip", str(folder)], model_dir, what)
+            await run_quietly(
+                [sys.executable, "-m", "venv", "--without-pip", str(folder)], model_dir, what
+            )
             _see_packages_of_server(folder)
             await run_quietly([*install, "-r", REQUIREMENTS], model_dir, what)
         except BaseException:
@@ -125,7 +139,9 @@ class PythonEnvironments:
             raise
         (folder / COMPLETE).touch()
 
-    async def _missing(self, interpreter: Interpreter, executable: Path, model: str) -> dict[str, str]:
+    async def _missing(
+        self, interpreter: Interpreter, executable: Path, model: str
+    ) -> dict[str, str]:
         """Where the packages are that a worker needs and this interpreter lacks."""
         if not interpreter.missing:
             return {}
@@ -137,7 +153,9 @@ class PythonEnvironments:
                 await self._fetch_support(interpreter, executable, model, folder)
         return dict.fromkeys(interpreter.missing, str(folder))
 
-    async def _fetch_support(self, interpreter: Interpreter, executable: Path, model: str, folder: Path) -> None:
+    async def _fetch_support(
+        self, interpreter: Interpreter, executable: Path, model: str, folder: Path
+    ) -> None:
         names = ", ".join(interpreter.missing)
         install = installer(executable)
         what = (
@@ -148,7 +166,9 @@ class PythonEnvironments:
             raise invalid_arg(what)
         log.info(f"fetching {names} for Python {interpreter.version_text}")
         try:
-            await run_quietly([*install, "--target", str(folder), "msgspec", "numpy"], self._folder(), what)
+            await run_quietly(
+                [*install, "--target", str(folder), "msgspec", "numpy"], self._folder(), what
+            )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -161,8 +181,13 @@ class PythonEnvironments:
 
     @contextlib.asynccontextmanager
     async def _making(self, folder: Path) -> AsyncIterator[bool]:
-        """Whoever comes first makes it, in this server or another; the others wait. Yields whether it is there already."""
-        descriptor = os.open(folder.with_name(f".{folder.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Whoever comes first makes it, in this server or another; the others wait. Yields whether
+        it is there already."""
+        descriptor = os.open(
+            folder.with_name(f".{folder.name}.lock"),
+            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+            0o600,
+        )
         try:
             while True:
                 try:
@@ -179,7 +204,9 @@ class PythonEnvironments:
 
 
 def default_cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or Path.home()) / ".cache"
+    home = (
+        os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or Path.home()) / ".cache"
+    )
     return Path(home) / "naiad" / "environments"
 
 
@@ -189,13 +216,19 @@ def _executable(path: Path, parameter: str, model: str) -> tuple[Path, dict[str,
         return path, _variables(path.parent.parent)
     if not (path / "bin" / "python").exists():
         words = "there is no bin/python in it" if path.exists() else "no such file or directory"
-        raise invalid_arg(f"parameter '{parameter}' of model '{model}' names no Python environment: {words}")
+        raise invalid_arg(
+            f"parameter '{parameter}' of model '{model}' names no Python environment: {words}"
+        )
     return path / "bin" / "python", _variables(path)
 
 
 def _variables(folder: Path) -> dict[str, str]:
     """As `activate` sets them."""
-    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+    }
     variables["PATH"] = f"{folder / 'bin'}:{variables.get('PATH', os.defpath)}"
     if (folder / "pyvenv.cfg").is_file():
         variables["VIRTUAL_ENV"] = str(folder)
@@ -207,9 +240,12 @@ def _variables(folder: Path) -> dict[str, str]:
 
 
 def _see_packages_of_server(folder: Path) -> None:
-    """The server may itself run in a virtual environment, which a new one does not see by itself."""
+    """The server may itself run in a virtual environment, which a new one does not see by
+    itself."""
     paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
-    packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages = (
+        folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    )
     (packages / "packages-of-the-server.pth").write_text("".join(f"{path}\n" for path in paths))
 
 
@@ -222,7 +258,12 @@ def _requirements_key(model_dir: Path) -> str:
     """Where it names files of the model, their change is a change too."""
     text = (model_dir / REQUIREMENTS).read_bytes()
     lines = [line.split(b"#")[0].strip() for line in text.splitlines()]
-    has_files = any(line.startswith((b"-", b".", b"/")) or b"file:" in line or line.endswith((b".whl", b".gz", b".zip")) for line in lines)
+    has_files = any(
+        line.startswith((b"-", b".", b"/"))
+        or b"file:" in line
+        or line.endswith((b".whl", b".gz", b".zip"))
+        for line in lines
+    )
     files = f"{model_dir} {fingerprint(model_dir).shared}" if has_files else ""
     return _key("requirements", text.hex(), files, sys.version, sys.prefix)
 

@@ -1,6 +1,8 @@
-"""Copies of a model that serve no more: they finish what they have, are finalized, and go. In the background, but never forgotten.
+"""Copies of a model that serve no more: they finish what they have, are finalized, and go. In the
+background, but never forgotten.
 
-A request that somebody waits for may take as long as it needs; one whose caller has gone keeps nothing.
+A request that somebody waits for may take as long as it needs; one whose caller has gone keeps
+nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ class Drains:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, model: Model, on_end: Callable[[], None] = lambda: None) -> asyncio.Task[None]:
-        for instance in model.instances:  # now: whoever is told that the model is gone, or another, must find it so
+        # now: whoever is told that the model is gone, or another, must find it so
+        for instance in model.instances:
             instance.is_lendable = False
             instance.recall()
         return self._own(self._run(model, on_end))

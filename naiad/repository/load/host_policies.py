@@ -1,7 +1,7 @@
 """`--host-policy` and an instance group -> where an instance of that group is to run.
 
-A group that names no policy follows the one of its kind, as under Triton: `cpu`, `model`, or `gpu_<id>`. A policy that was not given
-asks for nothing.
+A group that names no policy follows the one of its kind, as under Triton: `cpu`, `model`, or
+`gpu_<id>`. A policy that was not given asks for nothing.
 """
 
 from __future__ import annotations

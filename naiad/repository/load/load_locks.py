@@ -1,7 +1,10 @@
-"""Who may change which models now: requests for related models (an ensemble and its parts) take turns, others go side by side.
+"""Who may change which models now: requests for related models (an ensemble and its parts) take
+turns, others go side by side.
 
-In:  the keys that a change touches, and which model asked for it, if one did. Out: a turn, held for as long as the change takes.
-Rule: a change that would wait for itself (a model whose `initialize` loads a model that waits for this very load) is refused.
+In:  the keys that a change touches, and which model asked for it, if one did. Out: a turn, held for
+     as long as the change takes.
+Rule: a change that would wait for itself (a model whose `initialize` loads a model that waits for
+      this very load) is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ class Turn:
         self.caller = caller
         """The instance whose model asked for it, if one did."""
         self.parent = parent
-        """The turn whose model asked for this one, and does not become ready before this one ends."""
+        """The turn whose model asked for this one, and does not become ready before this one
+        ends."""
         self.keys: frozenset[str] = frozenset()
         self.starting: set[str] = set()
         """Instance groups of which new instances are starting now."""
@@ -44,12 +48,17 @@ class Turns:
         """For each survey that is under way, the keys of the turns that have ended meanwhile."""
 
     @contextlib.asynccontextmanager
-    async def take(self, survey: Callable[[], Awaitable[set[str]]], caller: str = "") -> AsyncIterator[Turn]:
-        """`survey` tells the keys; it is asked again after each wait, because the disk may have changed. Raises NaiadError."""
+    async def take(
+        self, survey: Callable[[], Awaitable[set[str]]], caller: str = ""
+    ) -> AsyncIterator[Turn]:
+        """`survey` tells the keys; it is asked again after each wait, because the disk may have
+        changed. Raises NaiadError."""
         turn = Turn(caller, self._turn_starting(caller))
         while True:
             keys = await self._survey(survey)
-            holder = next((other for other in self._running if not keys.isdisjoint(other.keys)), None)
+            holder = next(
+                (other for other in self._running if not keys.isdisjoint(other.keys)), None
+            )
             if holder is None:
                 break
             if self._ends_after(holder, turn):
@@ -90,7 +99,8 @@ class Turns:
         return next((turn for turn in self._running if group_of(caller) in turn.starting), None)
 
     def _ends_after(self, holder: Turn, turn: Turn) -> bool:
-        """Cannot `holder` end before `turn` does? A turn ends after those that its starting models asked for."""
+        """Cannot `holder` end before `turn` does? A turn ends after those that its starting models
+        asked for."""
         seen: list[Turn] = []
         open_turns = [holder]
         while open_turns:
@@ -100,7 +110,9 @@ class Turns:
             seen.append(other)
             if turn.has_ancestor(other):
                 return True
-            open_turns += [child for child in self._running + self._waiting if child.parent is other]
+            open_turns += [
+                child for child in self._running + self._waiting if child.parent is other
+            ]
             if other.waits_for is not None:
                 open_turns.append(other.waits_for)
         return False
@@ -112,4 +124,7 @@ def group_of(instance_name: str) -> str:
 
 
 def conflict(keys: set[str]) -> NaiadError:
-    return unavailable(f"a related model '{min(keys)}' to a load/unload request is currently loading or unloading", RETRY_AFTER_S)
+    return unavailable(
+        f"a related model '{min(keys)}' to a load/unload request is currently loading or unloading",
+        RETRY_AFTER_S,
+    )

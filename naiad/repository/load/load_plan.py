@@ -1,8 +1,9 @@
-"""What a load has to do: which versions are loaded, which stay as they are, which only get more or fewer instances, which go.
+"""What a load has to do: which versions are loaded, which stay as they are, which only get more or
+fewer instances, which go.
 
 In:  what serves, and what was read from disk. Out: a LoadPlan. Pure; operations.py carries it out.
-Triton's rule: a version is loaded anew when its files or its config changed; `version_policy` alone adds and removes versions,
-`instance_group` alone adds and removes instances.
+     Triton's rule: a version is loaded anew when its files or its config changed; `version_policy`
+     alone adds and removes versions, `instance_group` alone adds and removes instances.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from naiad.repository.entry import Origin
 from naiad.repository.model_source import ModelSource
 
 UNLOAD_FIRST = "UNLOAD_BEFORE_RELOAD"
-"""Parameter of a model's config: there is no room for two copies, so the old one goes before the new one comes."""
+"""Parameter of a model's config: there is no room for two copies, so the old one goes before the
+new one comes."""
 
 
 class LoadPlan(msgspec.Struct, frozen=True):
@@ -32,16 +34,27 @@ class LoadPlan(msgspec.Struct, frozen=True):
         return not (self.load or self.resize or self.drop)
 
 
-def plan_load(loaded: Mapping[int, Origin], source: ModelSource, *, is_forced: bool = False) -> LoadPlan:
-    """`loaded`: the origins of the versions that serve. Forced: nothing is kept, for ensembles whose parts changed."""
+def plan_load(
+    loaded: Mapping[int, Origin], source: ModelSource, *, is_forced: bool = False
+) -> LoadPlan:
+    """`loaded`: the origins of the versions that serve. Forced: nothing is kept, for ensembles
+    whose parts changed."""
     config, groups = _without_counts(source.config), _groups(source.config)
-    origins = {version: Origin(source.fingerprint.of_version(version), config, groups) for version in source.versions}
+    origins = {
+        version: Origin(source.fingerprint.of_version(version), config, groups)
+        for version in source.versions
+    }
     load: list[int] = []
     resize: list[int] = []
     keep: list[int] = []
     for version, origin in origins.items():
         old = loaded.get(version)
-        if old is None or is_forced or source.folder is not None or (old.files, old.config) != (origin.files, origin.config):
+        if (
+            old is None
+            or is_forced
+            or source.folder is not None
+            or (old.files, old.config) != (origin.files, origin.config)
+        ):
             load.append(version)
         elif old.instance_groups != origin.instance_groups:
             resize.append(version)

@@ -1,4 +1,5 @@
-"""What a request to load or unload is about: the models on disk, what they are made of, and who is made of them.
+"""What a request to load or unload is about: the models on disk, what they are made of, and who is
+made of them.
 
 In:  a name. Out: nodes to load, parts first, and the keys of every model that the request touches.
 Rule: looks only. `nodes` and `parts_of` read the disk, so they are called in a thread.
@@ -16,7 +17,13 @@ from naiad.core.response import ResponseStream
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.repository.entry import Entry
 from naiad.repository.model import Model
-from naiad.repository.model_source import DUPLICATE, ModelSource, ModelSources, NoVersionError, Override
+from naiad.repository.model_source import (
+    DUPLICATE,
+    ModelSource,
+    ModelSources,
+    NoVersionError,
+    Override,
+)
 from naiad.repository.namespace import Entries
 from naiad.repository.store import Store
 
@@ -44,12 +51,17 @@ class Survey:
     # What is to be loaded.
 
     def parts_of(self, names: Iterable[str]) -> dict[str, set[str]]:
-        """Of each of these models, those of its parts that it may wait for: parts that lead back to it are left out."""
+        """Of each of these models, those of its parts that it may wait for: parts that lead back to
+        it are left out."""
         parts = {name: self._read_parts(name) for name in names}
-        return {name: {part for part in parts[name] if not _leads_to(part, name, parts)} for name in parts}
+        return {
+            name: {part for part in parts[name] if not _leads_to(part, name, parts)}
+            for name in parts
+        }
 
     def nodes(self, name: str, override: Override, should_load_parts: bool) -> list[Node]:
-        """With the parts of ensembles that do not serve yet, unless these are loaded for themselves."""
+        """With the parts of ensembles that do not serve yet, unless these are loaded for
+        themselves."""
         found: dict[str, Node] = {}
         places: list[Store | None] = list(self._sources.places(name))
         if override.folder is not None and not places:
@@ -64,7 +76,13 @@ class Survey:
         return list(found.values())
 
     def _visit(
-        self, name: str, store: Store | None, override: Override, should_load_parts: bool, path: list[str], found: dict[str, Node]
+        self,
+        name: str,
+        store: Store | None,
+        override: Override,
+        should_load_parts: bool,
+        path: list[str],
+        found: dict[str, Node],
     ) -> Node:
         key, namespace = self._sources.key(name, store), store.location if store is not None else ""
         node = found.get(key)
@@ -81,7 +99,9 @@ class Survey:
             self._visit_parts(node, should_load_parts, [*path, key], found)
         return node
 
-    def _visit_parts(self, node: Node, should_load_parts: bool, path: list[str], found: dict[str, Node]) -> None:
+    def _visit_parts(
+        self, node: Node, should_load_parts: bool, path: list[str], found: dict[str, Node]
+    ) -> None:
         assert node.source is not None
         last = self._end_of_circle(node.source)
         if last:
@@ -95,7 +115,10 @@ class Survey:
             if (entry is not None and entry.models) or not places:
                 continue
             if len(places) > 1:
-                node.source, node.error = None, _unreadable(node.name, invalid_arg(f"'{name}': {DUPLICATE}"))
+                node.source, node.error = (
+                    None,
+                    _unreadable(node.name, invalid_arg(f"'{name}': {DUPLICATE}")),
+                )
                 return
             part = self._visit(name, places[0], Override(), True, path, found)
             node.depth = max(node.depth, part.depth + 1)
@@ -140,7 +163,13 @@ class Survey:
         keys: set[str] = set()
         for name in source.parts:
             entry, places = self._part(name, namespace), self._part_places(name, namespace)
-            keys.add(entry.key if entry is not None else self._sources.key(name, places[0]) if len(places) == 1 else name)
+            keys.add(
+                entry.key
+                if entry is not None
+                else self._sources.key(name, places[0])
+                if len(places) == 1
+                else name
+            )
         return keys
 
     def related(self, nodes: list[Node]) -> set[str]:
@@ -164,7 +193,11 @@ class Survey:
         """And the ensembles that are made of them, and those that are made of these."""
         keys = set(keys)
         while True:
-            users = {entry.key for entry in self._entries if entry.key not in keys and not entry.part_keys.isdisjoint(keys)}
+            users = {
+                entry.key
+                for entry in self._entries
+                if entry.key not in keys and not entry.part_keys.isdisjoint(keys)
+            }
             if not users:
                 return keys
             keys |= users
@@ -178,10 +211,14 @@ class Survey:
             name for name in source.parts if self._part(name, namespace) is None and len(self._part_places(name, namespace)) != 1
         ]  # fmt: skip
         if missing:
-            raise invalid_arg(f"ensemble {source.name} contains models that are not available or ambiguous: {', '.join(missing)}")
+            raise invalid_arg(
+                f"ensemble {source.name} contains models that are not available or ambiguous: {', '.join(missing)}"
+            )
         found: dict[str, Model] = {}
         for step in source.config.ensemble_scheduling.step:
-            found[step.model_name] = self._part_model(source.name, step.model_name, step.model_version, namespace)
+            found[step.model_name] = self._part_model(
+                source.name, step.model_name, step.model_version, namespace
+            )
         return found
 
     def _part_model(self, ensemble: str, name: str, version: int, namespace: str) -> Model:
@@ -189,9 +226,13 @@ class Survey:
         if entry is None or entry.latest is None:
             reason = entry.failure_text() if entry is not None else ""
             words = f" Model '{name}' loading failed with error: {reason}" if reason else ""
-            raise invalid_arg(f"ensemble '{ensemble}' depends on '{name}' which has no loaded version.{words}")
+            raise invalid_arg(
+                f"ensemble '{ensemble}' depends on '{name}' which has no loaded version.{words}"
+            )
         if version > 0 and version not in entry.models:
-            raise invalid_arg(f"ensemble '{ensemble}' depends on '{name}' whose required version {version} is not loaded.")
+            raise invalid_arg(
+                f"ensemble '{ensemble}' depends on '{name}' whose required version {version} is not loaded."
+            )
         return entry.models[version] if version > 0 else entry.latest
 
     def infer_in(self, source: ModelSource, infer: Infer) -> Infer:

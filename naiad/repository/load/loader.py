@@ -1,4 +1,5 @@
-"""A model's directory and config -> a loaded version: workers started, model initialized, scheduler in front.
+"""A model's directory and config -> a loaded version: workers started, model initialized, scheduler
+in front.
 
 In:  what config.py read. Out: a Model that serves, or NaiadError with nothing left behind.
 """
@@ -49,7 +50,8 @@ from naiad.shm.directory import SlotDirectory
 from naiad.worker.import_backend import BACKENDS, find_backend
 
 EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
-"""Parameter of a model's config: an `execute` that takes longer is killed. Unset means that long is busy, not dead."""
+"""Parameter of a model's config: an `execute` that takes longer is killed. Unset means that long is
+busy, not dead."""
 
 
 class LoadOptions(msgspec.Struct, frozen=True):
@@ -65,7 +67,8 @@ class LoadOptions(msgspec.Struct, frozen=True):
 
 
 class ConfiguredProcess(msgspec.Struct, eq=False):
-    """A worker in which the model has completed its config. It goes on to load it, so that nothing is imported twice."""
+    """A worker in which the model has completed its config. It goes on to load it, so that nothing
+    is imported twice."""
 
     version: int
     config_json: bytes
@@ -101,17 +104,25 @@ class Loader:
         self._services = services
         self._options = options
         self._directory = SlotDirectory()
-        """Of the shared memory of all models, so that a tensor can go from one to the other uncopied."""
+        """Of the shared memory of all models, so that a tensor can go from one to the other
+        uncopied."""
 
     @property
     def infer(self) -> Infer:
         """For the steps of ensembles."""
         return self._services.infer
 
-    async def configure(self, config: ModelConfig, version: int, model_dir: Path) -> ConfiguredProcess:
-        """Asks the model to complete its config. Raises NaiadError. The process is the caller's to pass to `load` or to kill."""
+    async def configure(
+        self, config: ModelConfig, version: int, model_dir: Path
+    ) -> ConfiguredProcess:
+        """Asks the model to complete its config. Raises NaiadError. The process is the caller's to
+        pass to `load` or to kill."""
         backend = self._backend(config)
-        group = config.instance_group[0] if config.instance_group else ModelInstanceGroup(name=config.name, count=1)
+        group = (
+            config.instance_group[0]
+            if config.instance_group
+            else ModelInstanceGroup(name=config.name, count=1)
+        )
         arguments = self._arguments(config, group, 0, version, model_dir)
         arena = Arena(directory=self._directory)
         templates = await self._templates_for(config, backend, model_dir)
@@ -123,12 +134,16 @@ class Loader:
                 case StartCall() | CancelCall() | CallFlow() | Metric() | Control():
                     calls.take(message)
                 case LogLine():
-                    log.emit(message.severity, message.message, message.file, message.line, process.pid)
+                    log.emit(
+                        message.severity, message.message, message.file, message.line, process.pid
+                    )
 
         process.on_message = take
         try:
             await process.start(templates.get(backend))
-            return ConfiguredProcess(version, await process.configure(arguments), process, arena, templates)
+            return ConfiguredProcess(
+                version, await process.configure(arguments), process, arena, templates
+            )
         except BaseException:
             await process.kill()
             self._release(templates)
@@ -140,7 +155,12 @@ class Loader:
         self._release(configured.templates)
 
     async def load(
-        self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, configured: ConfiguredProcess | None = None
+        self,
+        config: ModelConfig,
+        version: int,
+        versions: list[int],
+        model_dir: Path,
+        configured: ConfiguredProcess | None = None,
     ) -> Model:
         started_ns = time.monotonic_ns()
         spec = self._spec(config, version, versions, model_dir)
@@ -148,22 +168,49 @@ class Loader:
         arena = configured.arena if configured is not None else Arena(directory=self._directory)
         plan = self._plan(config, spec, model_dir)
         places = self._places(config, version, model_dir)
-        templates = configured.templates if configured is not None else await self._templates_for(config, plan.backend, model_dir)
+        templates = (
+            configured.templates
+            if configured is not None
+            else await self._templates_for(config, plan.backend, model_dir)
+        )
         instances: list[Instance] = []
         try:
             for place in places:
                 permit = self._permit(place)
-                instances.append(Instance(self._clock, templates, plan, place.arguments, arena, statistics, self._services, permit))
+                instances.append(
+                    Instance(
+                        self._clock,
+                        templates,
+                        plan,
+                        place.arguments,
+                        arena,
+                        statistics,
+                        self._services,
+                        permit,
+                    )
+                )
             scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
             process = configured.process if configured is not None else None
-            await _all_or_none([self._start(instance, process if at == 0 else None) for at, instance in enumerate(instances)])
+            await _all_or_none(
+                [
+                    self._start(instance, process if at == 0 else None)
+                    for at, instance in enumerate(instances)
+                ]
+            )
         except BaseException:
             await asyncio.gather(*(instance.stop(0.0) for instance in instances))
             arena.close()
             self._release(templates)
             raise
         statistics.load_duration_s = (time.monotonic_ns() - started_ns) / 1e9
-        model = Model(spec, config, statistics, instances, self._cached(scheduler, config, spec, statistics), arena)
+        model = Model(
+            spec,
+            config,
+            statistics,
+            instances,
+            self._cached(scheduler, config, spec, statistics),
+            arena,
+        )
         model.signatures = {place.arguments.instance_name: place.kind for place in places}
         model.templates = templates
         model.on_stopped.append(lambda: self._release(templates))
@@ -178,7 +225,8 @@ class Loader:
         parts: Mapping[str, Model],
         infer: Infer | None = None,
     ) -> Model:
-        """Needs no process: its steps are requests to other models. `parts` serve now. Raises NaiadError."""
+        """Needs no process: its steps are requests to other models. `parts` serve now. Raises
+        NaiadError."""
         models = {name: part.config for name, part in parts.items()}
         fit = validate_ensemble(config, models)
         if fit.errors:
@@ -187,17 +235,28 @@ class Loader:
         statistics = build_statistics(config.name, version, self._options.latency)
         spec = self._spec(config, version, versions, model_dir)
         find = self._services.find if infer is None or infer is self._services.infer else None
-        scheduler = build_ensemble(config, version, models, infer or self._services.infer, self._clock, statistics, find)
+        scheduler = build_ensemble(
+            config, version, models, infer or self._services.infer, self._clock, statistics, find
+        )
         cached = self._cached(scheduler, config, spec, statistics)
         return Model(spec, config, statistics, [], cached, Arena(directory=self._directory))
 
-    def _cached(self, scheduler: Scheduler, config: ModelConfig, spec: ModelSpec, statistics: ModelStatistics) -> Scheduler:
+    def _cached(
+        self,
+        scheduler: Scheduler,
+        config: ModelConfig,
+        spec: ModelSpec,
+        statistics: ModelStatistics,
+    ) -> Scheduler:
         if self._cache is None or not config.response_cache.enable:
             return scheduler
         return CachingScheduler(scheduler, self._cache, spec, self._clock, statistics)
 
-    async def resize(self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path) -> list[Instance] | None:
-        """Starts what is missing of these instance groups in a model that serves; the instances that are to go are the caller's.
+    async def resize(
+        self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path
+    ) -> list[Instance] | None:
+        """Starts what is missing of these instance groups in a model that serves; the instances
+        that are to go are the caller's.
 
         None when its scheduler cannot do that. Raises NaiadError; nothing has changed then.
         """
@@ -218,7 +277,18 @@ class Loader:
             for name, at in change.come.items():
                 arguments = msgspec.structs.replace(wanted[at].arguments, instance_name=name)
                 permit = self._permit(wanted[at])
-                new.append(Instance(self._clock, templates, plan, arguments, model.arena, model.statistics, self._services, permit))
+                new.append(
+                    Instance(
+                        self._clock,
+                        templates,
+                        plan,
+                        arguments,
+                        model.arena,
+                        model.statistics,
+                        self._services,
+                        permit,
+                    )
+                )
             await _all_or_none([self._start(instance, None) for instance in new])
         except BaseException:
             await asyncio.gather(*(instance.stop(0.0) for instance in new))
@@ -228,7 +298,9 @@ class Loader:
         for instance in new:
             scheduler.add_instance(instance)
         gone = [instance for instance in model.instances if instance.name in change.go]
-        model.set_instances([instance for instance in model.instances if instance not in gone] + new, config)
+        model.set_instances(
+            [instance for instance in model.instances if instance not in gone] + new, config
+        )
         return gone
 
     async def _start(self, instance: Instance, process: WorkerProcess | None) -> None:
@@ -236,14 +308,19 @@ class Loader:
         await instance.load(process)
         await self._options.gpu_limits.check(instance.arguments)
 
-    def _spec(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path) -> ModelSpec:
+    def _spec(
+        self, config: ModelConfig, version: int, versions: list[int], model_dir: Path
+    ) -> ModelSpec:
         try:
             return build_spec(config, version, versions, model_dir)
         except OSError as error:
-            raise invalid_arg(f"failed to read a label file of model '{config.name}': {error.strerror}") from error
+            raise invalid_arg(
+                f"failed to read a label file of model '{config.name}': {error.strerror}"
+            ) from error
 
     async def _templates_for(self, config: ModelConfig, backend: str, model_dir: Path) -> Templates:
-        """Those of the model's own interpreter, if it has one: they live as long as the model does. Raises NaiadError."""
+        """Those of the model's own interpreter, if it has one: they live as long as the model does.
+        Raises NaiadError."""
         if backend != "python" or self._options.environments is None:
             return self._templates
         launch = await self._options.environments.prepare(config, model_dir)
@@ -262,7 +339,9 @@ class Loader:
             return "python"
         if find_backend(backend) is not None:
             return backend
-        raise invalid_arg(f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration.")
+        raise invalid_arg(
+            f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration."
+        )
 
     def _backend_dir(self, backend: str) -> Path | None:
         """A backend that is itself a model.py, shared by models that have none."""
@@ -272,11 +351,17 @@ class Loader:
         return directory / backend if (directory / backend / "model.py").is_file() else None
 
     def _execution_timeout_ns(self, config: ModelConfig) -> int:
-        text = config.parameters[EXECUTION_TIMEOUT].string_value if EXECUTION_TIMEOUT in config.parameters else ""
+        text = (
+            config.parameters[EXECUTION_TIMEOUT].string_value
+            if EXECUTION_TIMEOUT in config.parameters
+            else ""
+        )
         try:
             seconds = float(text) if text else self._options.execution_timeout_s
         except ValueError:
-            raise invalid_arg(f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', expected seconds") from None
+            raise invalid_arg(
+                f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', expected seconds"
+            ) from None
         return int(max(seconds, 0.0) * 1e9)
 
     def _plan(self, config: ModelConfig, spec: ModelSpec, model_dir: Path) -> InstancePlan:
@@ -294,7 +379,9 @@ class Loader:
         result: list[Place] = []
         for group in config.instance_group:
             if group.host_policy and not self._options.host_policies.knows(group.host_policy):
-                log.warning(f"model '{config.name}' asks for host policy '{group.host_policy}', which no --host-policy describes")
+                log.warning(
+                    f"model '{config.name}' asks for host policy '{group.host_policy}', which no --host-policy describes"
+                )
             devices = list(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else [0]
             places = [device for device in devices for _ in range(max(group.count, 1))]
             for index, device in enumerate(places):
@@ -303,11 +390,22 @@ class Loader:
         return result
 
     def _permit(self, place: Place) -> Permit | None:
-        """Raises NaiadError when the server does not have the resources that such an instance needs."""
-        return self._limiter.add(place.needs) if self._limiter is not None and place.needs.resources else None
+        """Raises NaiadError when the server does not have the resources that such an instance
+        needs."""
+        return (
+            self._limiter.add(place.needs)
+            if self._limiter is not None and place.needs.resources
+            else None
+        )
 
     def _arguments(
-        self, config: ModelConfig, group: ModelInstanceGroup, index: int, version: int, model_dir: Path, device: int = 0
+        self,
+        config: ModelConfig,
+        group: ModelInstanceGroup,
+        index: int,
+        version: int,
+        model_dir: Path,
+        device: int = 0,
     ) -> LoadArguments:
         kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
         options = self._options.backend_config
@@ -330,7 +428,8 @@ class Loader:
 
 
 async def _all_or_none(loads: list[Coroutine[Any, Any, None]]) -> None:
-    """Waits for all of them, so that none goes on loading after the failure was reported; raises the first error."""
+    """Waits for all of them, so that none goes on loading after the failure was reported; raises
+    the first error."""
     for result in await asyncio.gather(*loads, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

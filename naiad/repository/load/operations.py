@@ -1,9 +1,11 @@
 """Loading, reloading and unloading: what changes the set of models that serve.
 
-In:  a model name, what a load request brought along. Out: entries with new copies of the model, old copies drained in the background.
-Rules: a load makes the new copy ready before the old one goes, and a failed load changes nothing that serves. Related models take
-turns, others load side by side, up to a limit. An ensemble loads after its parts, is made anew when one of them was, and goes when
-one of them goes, to return with it.
+In:  a model name, what a load request brought along. Out: entries with new copies of the model, old
+     copies drained in the background.
+Rules: a load makes the new copy ready before the old one goes, and a failed load changes nothing
+       that serves. Related models take turns, others load side by side, up to a limit. An ensemble
+       loads after its parts, is made anew when one of them was, and goes when one of them goes, to
+       return with it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class OperationOptions(msgspec.Struct, frozen=True):
 
 
 class Operations:
-    def __init__(self, entries: Entries, sources: ModelSources, loader: Loader, options: OperationOptions) -> None:
+    def __init__(
+        self, entries: Entries, sources: ModelSources, loader: Loader, options: OperationOptions
+    ) -> None:
         self._entries = entries
         self._sources = sources
         self._loader = loader
@@ -50,7 +54,8 @@ class Operations:
     # Several models: at start, and what polling found.
 
     async def load_all(self, names: Iterable[str]) -> dict[str, NaiadError]:
-        """Those that failed. Each ensemble waits for those of its parts that are among them; nothing waits for anything else."""
+        """Those that failed. Each ensemble waits for those of its parts that are among them;
+        nothing waits for anything else."""
         wanted, parts = await self._with_parts(set(names))
         tasks: dict[str, asyncio.Task[NaiadError | None]] = {}
 
@@ -73,7 +78,9 @@ class Operations:
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
             raise
-        return {name: error for name, error in zip(tasks, results, strict=True) if error is not None}
+        return {
+            name: error for name, error in zip(tasks, results, strict=True) if error is not None
+        }
 
     async def _with_parts(self, names: set[str]) -> tuple[set[str], dict[str, set[str]]]:
         """These and the models that the ensembles among them call; and by name, whom it calls."""
@@ -91,7 +98,8 @@ class Operations:
     # One model.
 
     async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
-        """Returns when the new copy serves. Raises NaiadError. `caller` is the instance whose model asked for it, if one did."""
+        """Returns when the new copy serves. Raises NaiadError. `caller` is the instance whose model
+        asked for it, if one did."""
         await self._owned(self._load(name, parameters, caller))
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
@@ -119,15 +127,29 @@ class Operations:
 
     # Loading.
 
-    async def _load(self, name: str, parameters: dict[str, str | bytes], caller: str, *, is_one_of_many: bool = False) -> None:
-        """One of many: its parts are loaded for themselves, and remote repositories have just been asked for all of them."""
+    async def _load(
+        self,
+        name: str,
+        parameters: dict[str, str | bytes],
+        caller: str,
+        *,
+        is_one_of_many: bool = False,
+    ) -> None:
+        """One of many: its parts are loaded for themselves, and remote repositories have just been
+        asked for all of them."""
         if not is_one_of_many:
             await asyncio.to_thread(self._sources.refresh, [name])
-        override = await asyncio.to_thread(self._sources.override, name, parameters) if parameters else Override()
+        override = (
+            await asyncio.to_thread(self._sources.override, name, parameters)
+            if parameters
+            else Override()
+        )
         nodes: list[Node] = []
 
         async def survey() -> set[str]:
-            nodes[:] = await asyncio.to_thread(self._survey.nodes, name, override, not is_one_of_many)
+            nodes[:] = await asyncio.to_thread(
+                self._survey.nodes, name, override, not is_one_of_many
+            )
             return self._survey.related(nodes)
 
         try:
@@ -138,16 +160,21 @@ class Operations:
                 override.folder.drop_if_unheld()
 
     async def _load_nodes(self, nodes: list[Node], turn: Turn) -> None:
-        """Parts first; those of the same depth side by side. Raises what went wrong with the models that were asked for."""
+        """Parts first; those of the same depth side by side. Raises what went wrong with the models
+        that were asked for."""
         failures: list[NaiadError] = []
         for depth in sorted({node.depth for node in nodes}):
             due = [node for node in nodes if node.depth == depth]
-            results = await asyncio.gather(*(self._load_node(node, turn) for node in due), return_exceptions=True)
+            results = await asyncio.gather(
+                *(self._load_node(node, turn) for node in due), return_exceptions=True
+            )
             for node, result in zip(due, results, strict=True):
                 if isinstance(result, NaiadError) and node.is_asked:
                     failures.append(result)
                 elif isinstance(result, NaiadError):
-                    log.error(f"model '{node.name}', a part of what is being loaded: {result.message}")
+                    log.error(
+                        f"model '{node.name}', a part of what is being loaded: {result.message}"
+                    )
                 elif isinstance(result, BaseException):
                     raise result
         if failures:
@@ -169,7 +196,9 @@ class Operations:
         if not entry.models and not entry.statuses and not self._sources.places(entry.name):
             self._entries.remove(entry.key)
 
-    async def _load_source(self, entry: Entry, source: ModelSource, turn: Turn, *, is_forced: bool = False) -> bool:
+    async def _load_source(
+        self, entry: Entry, source: ModelSource, turn: Turn, *, is_forced: bool = False
+    ) -> bool:
         """False when nothing had to be done. Raises NaiadError."""
         plan = plan_load(entry.origins if entry.models else {}, source, is_forced=is_forced)
         if plan.is_empty:
@@ -185,14 +214,18 @@ class Operations:
                 await self._load_plan(entry, source, plan, turn)
         return True
 
-    async def _load_plan(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
+    async def _load_plan(
+        self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn
+    ) -> None:
         try:
             await self._unload_first(entry, source, plan, turn)
             await self._load_planned(entry, source, plan, turn)
         finally:
             entry.is_between_copies = False
 
-    async def _load_planned(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
+    async def _load_planned(
+        self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn
+    ) -> None:
         for version in plan.load:
             log.info(f"loading: {entry.name}:{version}")
             status = entry.status(version)
@@ -213,22 +246,31 @@ class Operations:
             turn.starting -= groups
         self._switch.apply(entry, source, plan, loaded)
 
-    async def _unload_first(self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn) -> None:
+    async def _unload_first(
+        self, entry: Entry, source: ModelSource, plan: LoadPlan, turn: Turn
+    ) -> None:
         """Of a model that says that two copies have no room."""
         old = {version: model for version, model in entry.models.items() if version in plan.load}
         if old and is_unloaded_first(source.config, *(model.config for model in old.values())):
-            if any(instance.name == turn.caller for model in old.values() for instance in model.instances):
+            if any(
+                instance.name == turn.caller
+                for model in old.values()
+                for instance in model.instances
+            ):
                 raise conflict({entry.key})  # it would wait for the request that asks for it
             entry.is_between_copies = True
             await asyncio.gather(*self._switch.retire(entry, set(old)))
 
     async def _resize(self, entry: Entry, source: ModelSource, versions: list[int]) -> Loaded:
-        """More or fewer instances, in place; where the scheduler cannot, the version is loaded anew."""
+        """More or fewer instances, in place; where the scheduler cannot, the version is loaded
+        anew."""
         result: Loaded = {}
         for version in versions:
             model = entry.models[version]
             try:
-                gone = await self._loader.resize(model, list(source.config.instance_group), source.directory)
+                gone = await self._loader.resize(
+                    model, list(source.config.instance_group), source.directory
+                )
             except NaiadError as error:
                 result[version] = error
                 continue
@@ -239,14 +281,17 @@ class Operations:
         return result
 
     def _load_ensemble(self, entry: Entry, source: ModelSource, plan: LoadPlan) -> None:
-        """An ensemble that does not fit its parts was never a model, under Triton: it has no state, only a reason."""
+        """An ensemble that does not fit its parts was never a model, under Triton: it has no state,
+        only a reason."""
         entry.part_keys = self._survey.part_keys(source)
         entry.source = source
         try:
             parts = self._survey.parts(source)
             infer = self._survey.infer_in(source, self._loader.infer)
             loaded: Loaded = {
-                version: self._loader.load_ensemble(copy_of(source.config), version, source.versions, source.directory, parts, infer)
+                version: self._loader.load_ensemble(
+                    copy_of(source.config), version, source.versions, source.directory, parts, infer
+                )
                 for version in plan.load
             }
         except NaiadError as error:
@@ -264,12 +309,18 @@ class Operations:
     async def _renew_ensembles(self, part: Entry, turn: Turn) -> None:
         """Their plan holds what they know about the part; and some were waiting for it."""
         for entry in self._entries:
-            if part.key in entry.part_keys and entry is not part and (entry.models or entry.returns_with_parts):
+            if (
+                part.key in entry.part_keys
+                and entry is not part
+                and (entry.models or entry.returns_with_parts)
+            ):
                 assert entry.source is not None
                 try:
                     await self._load_source(entry, entry.source, turn, is_forced=True)
                 except NaiadError as error:
-                    log.error(f"ensemble '{entry.name}' does not fit its model '{part.name}': {error.message}")
+                    log.error(
+                        f"ensemble '{entry.name}' does not fit its model '{part.name}': {error.message}"
+                    )
                 else:
                     await self._renew_ensembles(entry, turn)
 
@@ -315,7 +366,8 @@ class Operations:
     # The end.
 
     async def stop(self) -> None:
-        """Gives up what is loading, then finalizes every copy, ensembles before the models that they call."""
+        """Gives up what is loading, then finalizes every copy, ensembles before the models that
+        they call."""
         self._is_stopping = True
         tasks = list(self._tasks)
         for task in tasks:

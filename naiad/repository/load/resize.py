@@ -1,7 +1,8 @@
 """Which instances stay, come and go when only `instance_group` has changed.
 
-In:  the instances there are and those wanted, each as a name and a signature. Out: a ResizePlan. Pure.
-Triton's rule: an instance stays when some wanted one is of the same kind in the same place, whatever either is called.
+In:  the instances there are and those wanted, each as a name and a signature. Out: a ResizePlan.
+     Pure. Triton's rule: an instance stays when some wanted one is of the same kind in the same
+     place, whatever either is called.
 """
 
 from __future__ import annotations

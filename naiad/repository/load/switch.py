@@ -1,4 +1,5 @@
-"""The moment of a reload: new copies take the place of old ones, in one turn of the event loop; the old ones drain.
+"""The moment of a reload: new copies take the place of old ones, in one turn of the event loop; the
+old ones drain.
 
 In:  what was loaded. Out: an entry whose models and states say who serves now.
 Rule: all versions or none. Where one failed, what serves is kept, and what did load is not needed.
@@ -28,10 +29,13 @@ class Switch:
         self._drains = drains
 
     def apply(self, entry: Entry, source: ModelSource, plan: LoadPlan, loaded: Loaded) -> None:
-        """The new copies serve from here on; the old ones finish what they have. All of it in one turn of the loop."""
+        """The new copies serve from here on; the old ones finish what they have. All of it in one
+        turn of the loop."""
         failed = failures(loaded)
         for version, error in failed.items():
-            log.error(f"failed to load '{entry.name}' version {version}: {error.code}: {error.message}")
+            log.error(
+                f"failed to load '{entry.name}' version {version}: {error.code}: {error.message}"
+            )
             if entry.status(version).state is State.LOADING:
                 entry.status(version).become(State.UNAVAILABLE, f"{error.code}: {error.message}")
         fresh = {version: result for version, result in loaded.items() if isinstance(result, Model)}
@@ -41,11 +45,16 @@ class Switch:
                 if entry.status(version).state is State.LOADING:
                     entry.status(version).become(State.UNAVAILABLE, "unloaded")
                 self._drains.start(model)
-            words = "".join(f"version {version} is at UNAVAILABLE state: {e.code}: {e.message};\n" for version, e in failed.items())
+            words = "".join(
+                f"version {version} is at UNAVAILABLE state: {e.code}: {e.message};\n"
+                for version, e in failed.items()
+            )
             raise invalid_arg(f"load failed for model '{entry.name}': {words}")
         self._replace(entry, source, plan, fresh)
 
-    def _replace(self, entry: Entry, source: ModelSource, plan: LoadPlan, fresh: dict[int, Model]) -> None:
+    def _replace(
+        self, entry: Entry, source: ModelSource, plan: LoadPlan, fresh: dict[int, Model]
+    ) -> None:
         old = entry.models
         models = {version: fresh.get(version) or old[version] for version in source.versions}
         for version, model in models.items():
@@ -67,11 +76,16 @@ class Switch:
     def retire(self, entry: Entry, versions: set[int]) -> list[asyncio.Task[None]]:
         """From here on these copies get no new requests."""
         old = entry.models
-        entry.set_models({version: model for version, model in old.items() if version not in versions})
+        entry.set_models(
+            {version: model for version, model in old.items() if version not in versions}
+        )
         for version in versions:
             if entry.status(version).state is State.READY:
                 entry.status(version).become(State.UNLOADING)
-        return [self._drains.start(old[version], partial(self._on_gone, entry, version)) for version in versions]
+        return [
+            self._drains.start(old[version], partial(self._on_gone, entry, version))
+            for version in versions
+        ]
 
     def _on_gone(self, entry: Entry, version: int) -> None:
         status = entry.status(version)

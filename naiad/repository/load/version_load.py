@@ -1,6 +1,8 @@
-"""One load of a model's versions: each is completed by the model itself, started, and tried again as often as the server allows.
+"""One load of a model's versions: each is completed by the model itself, started, and tried again
+as often as the server allows.
 
-In:  a ModelSource and the versions of it that are wanted. Out: a Model or an error for each; nothing else is left running.
+In:  a ModelSource and the versions of it that are wanted. Out: a Model or an error for each;
+     nothing else is left running.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class VersionLoads:
             for task in tasks:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.gather(*(result.kill() for result in results if isinstance(result, Model)))
+            await asyncio.gather(
+                *(result.kill() for result in results if isinstance(result, Model))
+            )
             raise
         return {version: task.result() for version, task in zip(versions, tasks, strict=True)}
 
@@ -43,7 +47,9 @@ class VersionLoads:
             except NaiadError as failure:
                 error = failure
                 if attempt < self._retry_count:
-                    log.warning(f"failed to load '{source.name}' version {version}, trying again: {error.code}: {error.message}")
+                    log.warning(
+                        f"failed to load '{source.name}' version {version}, trying again: {error.code}: {error.message}"
+                    )
         return error
 
     async def _load_once(self, source: ModelSource, version: int) -> Model:
@@ -54,7 +60,9 @@ class VersionLoads:
             if source.should_configure:
                 configured = await self._loader.configure(config, version, source.directory)
                 config = self._sources.complete(source, configured.config_json)
-            model = await self._loader.load(config, version, source.versions, source.directory, configured)
+            model = await self._loader.load(
+                config, version, source.versions, source.directory, configured
+            )
         except BaseException:
             if configured is not None:
                 await self._loader.discard(configured)

@@ -1,7 +1,9 @@
-"""`model_warmup` of a config and the files that it names -> samples that instances execute before they are ready.
+"""`model_warmup` of a config and the files that it names -> samples that instances execute before
+they are ready.
 
-In:  a ModelConfig and the model's directory. Out: `WarmupSample`s whose inputs fit the model, or NaiadError in Triton's words.
-Files lie in the folder `warmup` of the model. Inputs that the server adds itself (controls, states) may be given, too.
+In:  a ModelConfig and the model's directory. Out: `WarmupSample`s whose inputs fit the model, or
+     NaiadError in Triton's words. Files lie in the folder `warmup` of the model. Inputs that the
+     server adds itself (controls, states) may be given, too.
 """
 
 from __future__ import annotations
@@ -38,26 +40,33 @@ def read_warmup(config: ModelConfig, spec: ModelSpec, model_dir: Path) -> list[W
             raise invalid_arg(f"failed to run warmup sample '{sample.name}': {words}; ")
         inputs = [_tensor(name, given, config, model_dir) for name, given in sample.inputs.items()]
         added = {tensor.name: tensor for tensor in _added_inputs(config, model_dir)}
-        check.check(InferRequest(config.name, [tensor for tensor in inputs if tensor.name not in added]))
+        check.check(
+            InferRequest(config.name, [tensor for tensor in inputs if tensor.name not in added])
+        )
         inputs += [tensor for name, tensor in added.items() if name not in sample.inputs]
         samples.append(WarmupSample(sample.name, inputs, sample.batch_size, max(sample.count, 1)))
     return samples
 
 
 def _added_inputs(config: ModelConfig, model_dir: Path) -> list[Tensor]:
-    """Controls of a sequence of one request, and its initial state. A sample need not name them; under Triton it must."""
+    """Controls of a sequence of one request, and its initial state. A sample need not name them;
+    under Triton it must."""
     controls = read_controls(config).tensors(1, is_start=True, is_ready=True, is_end=True)
     return [*controls, *(state.initial for state in read_state(config, model_dir).tensors)]
 
 
 def _tensor(name: str, given: ModelWarmup.Input, config: ModelConfig, model_dir: Path) -> Tensor:
     if any(dim < 0 for dim in given.dims):
-        raise invalid_arg(f"warmup setting expects all variable-size dimensions are specified for input '{name}'")
+        raise invalid_arg(
+            f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
+        )
     datatype = BY_CONFIG_NUMBER[given.data_type]
     shape = [1, *given.dims] if config.max_batch_size > 0 else list(given.dims)
     match given.WhichOneof("input_data_type"):
         case "input_data_file":
-            data = _read(given.input_data_file, prod(shape) * datatype.byte_size, model_dir / FOLDER)
+            data = _read(
+                given.input_data_file, prod(shape) * datatype.byte_size, model_dir / FOLDER
+            )
         case "random_data":
             data = _random(datatype, prod(shape))
         case _:
@@ -66,11 +75,16 @@ def _tensor(name: str, given: ModelWarmup.Input, config: ModelConfig, model_dir:
 
 
 def _zeros(datatype: DataType, count: int) -> bytes:
-    return bytes(count * datatype.byte_size) if datatype.byte_size else encode_byte_strings([b""] * count)
+    return (
+        bytes(count * datatype.byte_size)
+        if datatype.byte_size
+        else encode_byte_strings([b""] * count)
+    )
 
 
 def _random(datatype: DataType, count: int) -> bytes:
-    """Between 0 and 1; whole numbers are 0 or 1, because they may be indices. Triton's random strings are empty ones."""
+    """Between 0 and 1; whole numbers are 0 or 1, because they may be indices. Triton's random
+    strings are empty ones."""
     if not datatype.byte_size:
         return _zeros(datatype, count)
     random = np.random.default_rng()
@@ -84,11 +98,17 @@ def _random(datatype: DataType, count: int) -> bytes:
 def _read(file_name: str, size: int, folder: Path) -> bytes:
     path = path_inside(folder, file_name)
     if path is None:
-        raise invalid_arg(f"warmup file '{file_name}' lies outside of the model's folder '{FOLDER}'")
+        raise invalid_arg(
+            f"warmup file '{file_name}' lies outside of the model's folder '{FOLDER}'"
+        )
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise internal(f"failed to open text file for read {FOLDER}/{file_name}: {error.strerror}") from error
+        raise internal(
+            f"failed to open text file for read {FOLDER}/{file_name}: {error.strerror}"
+        ) from error
     if len(data) < size:
-        raise invalid_arg(f"warmup setting expects {size} bytes, but the data provided from {file_name} only has {len(data)} bytes")
+        raise invalid_arg(
+            f"warmup setting expects {size} bytes, but the data provided from {file_name} only has {len(data)} bytes"
+        )
     return data[:size] if size else data

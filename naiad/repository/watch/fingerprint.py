@@ -1,9 +1,11 @@
-"""Has a model's directory changed? A digest of names, sizes and times, compared between two looks (poll mode, reload).
+"""Has a model's directory changed? A digest of names, sizes and times, compared between two looks
+(poll mode, reload).
 
 In: a model's directory. Out: a Fingerprint; equal ones mean nothing was touched.
-Rule: files are not opened, except those that are too young for their time to tell (young_file.py). The configuration counts apart
-from the rest and every version for itself, because a change of one of them needs no reload of the others. What Python writes when it
-imports (__pycache__) is no change.
+Rule: files are not opened, except those that are too young for their time to tell (young_file.py).
+      The configuration counts apart from the rest and every version for itself, because a change of
+      one of them needs no reload of the others. What Python writes when it imports (__pycache__) is
+      no change.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Fingerprint(msgspec.Struct, frozen=True):
 def fingerprint(model_dir: Path, young: YoungFiles | None = None) -> Fingerprint:
     """`young` is kept from look to look.
 
-    Links are followed, so that a swapped target is a change; a directory reached twice is read once, so loops end.
+    Links are followed, so that a swapped target is a change; a directory reached twice is read
+    once, so loops end.
     """
     lines: dict[str, list[str]] = {CONFIG: [], SHARED: []}
     seen: set[tuple[int, int]] = set()
@@ -52,8 +55,12 @@ def fingerprint(model_dir: Path, young: YoungFiles | None = None) -> Fingerprint
             if status is None:
                 part.append(f"{relative}\0unreadable\n")
             elif not stat.S_ISDIR(status.st_mode):
-                num_changes = young.num_changes(directory / name, status) if young is not None else 0
-                part.append(f"{relative}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\0{num_changes}\n")
+                num_changes = (
+                    young.num_changes(directory / name, status) if young is not None else 0
+                )
+                part.append(
+                    f"{relative}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\0{num_changes}\n"
+                )
             elif name != IGNORED and (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
                 waiting.append((directory / name, f"{relative}/"))
@@ -63,7 +70,11 @@ def fingerprint(model_dir: Path, young: YoungFiles | None = None) -> Fingerprint
 
 def merged(one: Fingerprint, other: Fingerprint) -> Fingerprint:
     """Of a model that is in two repositories: changes when either does."""
-    versions = {f"{at}.{name}": digest for at, print_ in enumerate((one, other)) for name, digest in print_.versions.items()}
+    versions = {
+        f"{at}.{name}": digest
+        for at, print_ in enumerate((one, other))
+        for name, digest in print_.versions.items()
+    }
     return Fingerprint(one.config + other.config, one.shared + other.shared, versions)
 
 

@@ -1,7 +1,9 @@
 """Poll mode: follows what changes in the repositories.
 
-In:  the disk, every --repository-poll-secs, and sooner while something is changing. Out: loads and unloads, through operations.py.
-Rule: nothing that is wrong with a model, or with a whole repository, ends the polling. Models load beside the next looks.
+In:  the disk, every --repository-poll-secs, and sooner while something is changing. Out: loads and
+     unloads, through operations.py.
+Rule: nothing that is wrong with a model, or with a whole repository, ends the polling. Models load
+      beside the next looks.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Poll:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, look: Look, failed: set[str]) -> None:
-        """`look` was taken before the models in it were loaded; `failed` are the names of those that were not."""
+        """`look` was taken before the models in it were loaded; `failed` are the names of those
+        that were not."""
         self._watch.start(look, {key for key in look if name_of(key) in failed})
         self._own(self._run())
 
@@ -50,7 +53,9 @@ class Poll:
 
     async def _run(self) -> None:
         while True:
-            await self._sleep(min(SETTLE_S, self._interval_s) if self._watch.is_unsettled else self._interval_s)
+            await self._sleep(
+                min(SETTLE_S, self._interval_s) if self._watch.is_unsettled else self._interval_s
+            )
             try:
                 self._apply(self._watch.changes(await asyncio.to_thread(self._look), self._busy))
             except NaiadError as error:

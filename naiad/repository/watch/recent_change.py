@@ -1,8 +1,10 @@
-"""Files looked at so soon after they were written that the next change may leave their time as it is: their content is remembered.
+"""Files looked at so soon after they were written that the next change may leave their time as it
+is: their content is remembered.
 
-A file system's clock moves in ticks: milliseconds on a local disk, a second or two on FAT, on some network file systems and on mounted
-buckets. In: files as fingerprints see them. Out: a number that grows when a file has changed and neither its size, its time nor its
-inode tell. Rule: only files that are young, or were at the last look, are opened, and no large ones.
+A file system's clock moves in ticks: milliseconds on a local disk, a second or two on FAT, on some
+network file systems and on mounted buckets. In: files as fingerprints see them. Out: a number that
+grows when a file has changed and neither its size, its time nor its inode tell. Rule: only files
+that are young, or were at the last look, are opened, and no large ones.
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ class YoungFiles:
     def num_changes(self, path: Path, status: os.stat_result) -> int:
         """So many that nothing but the content showed."""
         stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
-        is_young = abs(self._clock_ns() - status.st_mtime_ns) < TICK_NS and status.st_size <= MAX_BYTES and stat.S_ISREG(status.st_mode)
+        is_young = (
+            abs(self._clock_ns() - status.st_mtime_ns) < TICK_NS
+            and status.st_size <= MAX_BYTES
+            and stat.S_ISREG(status.st_mode)
+        )
         with self._lock:
             known = self._known.get(path)
             if known is None or known.stamp != stamp:

@@ -1,8 +1,11 @@
-"""Which models on disk have changed since they were last dealt with, and have stopped changing. Poll mode's judgement.
+"""Which models on disk have changed since they were last dealt with, and have stopped changing.
+Poll mode's judgement.
 
-In:  one look at the repositories after the other. Out: what is to be loaded and what is to go. Pure: no disk, no clock.
-Rules: only what looks the same twice in a row is acted on, so a model that is being copied is left alone until it is complete, and
-one that is being replaced is not missed. A load that failed is tried again without a change too, ever less often.
+In:  one look at the repositories after the other. Out: what is to be loaded and what is to go.
+     Pure: no disk, no clock.
+Rules: only what looks the same twice in a row is acted on, so a model that is being copied is left
+       alone until it is complete, and one that is being replaced is not missed. A load that failed
+       is tried again without a change too, ever less often.
 """
 
 from __future__ import annotations
@@ -45,7 +48,11 @@ class Watch:
     def changes(self, look: Look, busy: Collection[str] = ()) -> Changes:
         """`busy` ones are being loaded now: they have to wait."""
         load = [key for key in look if key not in busy and self._is_due(key, look)]
-        gone = [key for key in self._done if key not in look and key not in self._seen and key not in busy]
+        gone = [
+            key
+            for key in self._done
+            if key not in look and key not in self._seen and key not in busy
+        ]
         self.is_unsettled = dict(look) != self._seen
         self._seen = dict(look)
         for key in load:
@@ -73,4 +80,6 @@ class Watch:
             return
         failure = self._failures.setdefault(key, _Failure(0))
         failure.num_looks_waited = 0
-        failure.num_looks_to_wait = min(failure.num_looks_to_wait * 2 or 1, MAX_LOOKS_BETWEEN_RETRIES)
+        failure.num_looks_to_wait = min(
+            failure.num_looks_to_wait * 2 or 1, MAX_LOOKS_BETWEEN_RETRIES
+        )

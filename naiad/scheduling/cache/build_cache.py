@@ -1,6 +1,7 @@
 """`--cache-config` -> the response cache that it asks for.
 
-Settings are Triton's: `local,size=N` and `redis,host=H`, with port, user, password, db, timeouts in milliseconds and TLS.
+Settings are Triton's: `local,size=N` and `redis,host=H`, with port, user, password, db, timeouts in
+milliseconds and TLS.
 """
 
 from __future__ import annotations
@@ -16,7 +17,20 @@ from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.cache.redis_cache import RedisCache, RedisOptions
 
 REDIS_SETTINGS = frozenset(
-    {"host", "port", "user", "password", "db", "connect_timeout", "wait_timeout", "tls_enabled", "cacert", "cert", "key", "sni"}
+    {
+        "host",
+        "port",
+        "user",
+        "password",
+        "db",
+        "connect_timeout",
+        "wait_timeout",
+        "tls_enabled",
+        "cacert",
+        "cert",
+        "key",
+        "sni",
+    }
 )
 
 
@@ -27,22 +41,31 @@ def build_cache(kind: str, settings: Mapping[str, str], clock: Clock) -> Respons
             return LocalCache(_size(settings))
         case "redis":
             return RedisCache(_redis_options(settings), clock)
-    raise invalid_arg(f"unable to find the response cache '{kind}': this server has 'local' and 'redis'")
+    raise invalid_arg(
+        f"unable to find the response cache '{kind}': this server has 'local' and 'redis'"
+    )
 
 
 def _size(settings: Mapping[str, str]) -> int:
     if "size" not in settings:
-        raise invalid_arg("Failed to initialize LocalCache: config didn't contain a valid 'size' field.")
+        raise invalid_arg(
+            "Failed to initialize LocalCache: config didn't contain a valid 'size' field."
+        )
     size = _number(settings, "size", 0, "LocalCache")
     if size <= 0:
-        raise invalid_arg(f"Failed to initialize LocalCache: 'size' is {size}, expected a number of bytes above 0")
+        raise invalid_arg(
+            f"Failed to initialize LocalCache: 'size' is {size}, expected a number of bytes above 0"
+        )
     return size
 
 
 def _redis_options(settings: Mapping[str, str]) -> RedisOptions:
-    """User and password may come from the environment, where a command line's readers do not see them."""
+    """User and password may come from the environment, where a command line's readers do not see
+    them."""
     for name in settings.keys() - REDIS_SETTINGS:
-        raise invalid_arg(f"Failed to initialize RedisCache: unknown setting '{name}', expected one of {', '.join(sorted(REDIS_SETTINGS))}")
+        raise invalid_arg(
+            f"Failed to initialize RedisCache: unknown setting '{name}', expected one of {', '.join(sorted(REDIS_SETTINGS))}"
+        )
     if not settings.get("host"):
         raise invalid_arg("Failed to initialize RedisCache: must specify 'host'")
     return RedisOptions(
@@ -66,7 +89,9 @@ def _tls(settings: Mapping[str, str]) -> ssl.SSLContext | None:
         if "cert" in settings:
             context.load_cert_chain(settings["cert"], settings.get("key"))
     except OSError as error:
-        raise invalid_arg(f"Failed to initialize RedisCache: certificates cannot be read: {error}") from error
+        raise invalid_arg(
+            f"Failed to initialize RedisCache: certificates cannot be read: {error}"
+        ) from error
     return context
 
 

@@ -1,8 +1,9 @@
 """The response cache: what it keeps, under which key, and what any kind of it can do.
 
-The key covers all that a model's answer may depend on: model, version, inputs with their shapes, parameters. An answer serves whoever
-asks for the same outputs or for some of them. (Triton's key covers names and bytes of the inputs only, and it hands out whatever
-outputs the first request had asked for.)
+The key covers all that a model's answer may depend on: model, version, inputs with their shapes,
+parameters. An answer serves whoever asks for the same outputs or for some of them. (Triton's key
+covers names and bytes of the inputs only, and it hands out whatever outputs the first request had
+asked for.)
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class CachedResponse(msgspec.Struct, array_like=True, frozen=True):
 
 class ResponseCache(Protocol):
     def look_up(self, key: Key, on_found: Callable[[CachedResponse | None], None]) -> None:
-        """Calls back exactly once, perhaps before it returns. A cache that cannot answer says None."""
+        """Calls back exactly once, perhaps before it returns. A cache that cannot answer says
+        None."""
         ...
 
     def insert(self, key: Key, response: CachedResponse) -> None: ...
@@ -66,6 +68,10 @@ def cache_key(request: InferRequest, spec: ModelSpec) -> Key:
 
 
 def keep(response: InferResponse, asked: list[str]) -> CachedResponse:
-    """A copy: what the response itself refers to belongs to a worker, and may be written to downstream."""
-    outputs = [Tensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in response.outputs]
+    """A copy: what the response itself refers to belongs to a worker, and may be written to
+    downstream."""
+    outputs = [
+        Tensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data))
+        for tensor in response.outputs
+    ]
     return CachedResponse(outputs, response.parameters, asked)

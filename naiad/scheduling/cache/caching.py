@@ -1,7 +1,10 @@
-"""In front of a model's scheduler: requests that were answered before are answered from the response cache.
+"""In front of a model's scheduler: requests that were answered before are answered from the
+response cache.
 
-In:  requests of a model whose config enables `response_cache`. Out: the cached answer, or the request on its way to the scheduler.
-Rule: only the one successful answer of a request is kept. A hit counts as a request that succeeded, not as an inference.
+In:  requests of a model whose config enables `response_cache`. Out: the cached answer, or the
+     request on its way to the scheduler.
+Rule: only the one successful answer of a request is kept. A hit counts as a request that succeeded,
+      not as an inference.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ from naiad.scheduling.scheduler import Executor, Resizable, Scheduler
 
 
 class CachingScheduler:
-    def __init__(self, inner: Scheduler, cache: ResponseCache, spec: ModelSpec, clock: Clock, statistics: ModelStatistics) -> None:
+    def __init__(
+        self,
+        inner: Scheduler,
+        cache: ResponseCache,
+        spec: ModelSpec,
+        clock: Clock,
+        statistics: ModelStatistics,
+    ) -> None:
         self._inner = inner
         self._cache = cache
         self._spec = spec
@@ -36,7 +46,10 @@ class CachingScheduler:
 
     def enqueue(self, request: InferRequest) -> ResponseStream:
         if self._is_stopping and not request.is_inner:
-            raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
+            raise unavailable(
+                "Server is stopping, scheduler for model has stopped accepting new inference requests",
+                RETRY_AFTER_S,
+            )
         stream = ResponseStream()
         start_ns = request.queue_start_ns = self._clock.now_ns()
         key = cache_key(request, self._spec)
@@ -66,13 +79,22 @@ class CachingScheduler:
 
     # Hits and misses.
 
-    def _on_found(self, request: InferRequest, stream: ResponseStream, key: Key, start_ns: int, found: CachedResponse | None) -> None:
+    def _on_found(
+        self,
+        request: InferRequest,
+        stream: ResponseStream,
+        key: Key,
+        start_ns: int,
+        found: CachedResponse | None,
+    ) -> None:
         now_ns = self._clock.now_ns()
         wanted = request.requested_outputs or list(self._spec.outputs)
         outputs = None if found is None else found.pick(wanted)
         if found is not None and outputs is not None:
             self._statistics.record_cache_hit(request.start_ns, now_ns - start_ns, now_ns)
-            response = InferResponse(self._spec.name, self._version, request.id, outputs, found.parameters)
+            response = InferResponse(
+                self._spec.name, self._version, request.id, outputs, found.parameters
+            )
             stream.put(response, True)
         elif not stream.is_cancelled:
             self._pass_on(request, stream, key, wanted, now_ns - start_ns)
@@ -83,7 +105,14 @@ class CachingScheduler:
         if self._stopped is not None and not self._stopped.done() and not self._num_looking:
             self._stopped.set_result(None)
 
-    def _pass_on(self, request: InferRequest, stream: ResponseStream, key: Key, wanted: list[str], look_up_ns: int) -> None:
+    def _pass_on(
+        self,
+        request: InferRequest,
+        stream: ResponseStream,
+        key: Key,
+        wanted: list[str],
+        look_up_ns: int,
+    ) -> None:
         try:
             inner = self._inner.enqueue(request)
         except NaiadError as error:
@@ -93,7 +122,13 @@ class CachingScheduler:
         inner.deliver_to(partial(self._on_response, stream, key, wanted, look_up_ns))
 
     def _on_response(
-        self, stream: ResponseStream, key: Key, wanted: list[str], look_up_ns: int, response: InferResponse | None, is_final: bool
+        self,
+        stream: ResponseStream,
+        key: Key,
+        wanted: list[str],
+        look_up_ns: int,
+        response: InferResponse | None,
+        is_final: bool,
     ) -> None:
         start_ns = self._clock.now_ns()
         if response is not None and response.error is None and is_final:

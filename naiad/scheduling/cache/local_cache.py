@@ -1,4 +1,5 @@
-"""The response cache in the server's own memory: least recently used goes first, counted in bytes."""
+"""The response cache in the server's own memory: least recently used goes first, counted in
+bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class LocalCache:
 
     def read(self) -> CacheReading:
         """For the page of metrics."""
-        return msgspec.structs.replace(self.counts, num_entries=len(self), utilization=self.num_bytes / self._max_bytes)
+        return msgspec.structs.replace(
+            self.counts, num_entries=len(self), utilization=self.num_bytes / self._max_bytes
+        )
 
     def look_up(self, key: Key, on_found: Callable[[CachedResponse | None], None]) -> None:
         start_ns = time.monotonic_ns()
@@ -45,7 +48,9 @@ class LocalCache:
         if size > self._max_bytes:
             if not self._has_warned:
                 self._has_warned = True
-                log.warning(f"a response of {size} bytes is larger than the whole cache of {self._max_bytes} bytes: such are not kept")
+                log.warning(
+                    f"a response of {size} bytes is larger than the whole cache of {self._max_bytes} bytes: such are not kept"
+                )
             return
         old = self._entries.pop(key, None)
         if old is not None:

@@ -1,7 +1,8 @@
 """The response cache in Redis: shared by servers, and kept when one restarts.
 
-One connection, on which look-ups and inserts are pipelined. A Redis that is slow, full, away or answers nonsense is a cache that
-misses: requests never fail and never wait long for it. It is tried again, ever later, in the background.
+One connection, on which look-ups and inserts are pipelined. A Redis that is slow, full, away or
+answers nonsense is a cache that misses: requests never fail and never wait long for it. It is tried
+again, ever later, in the background.
 """
 
 from __future__ import annotations
@@ -62,13 +63,17 @@ class RedisCache:
             on_found(None)
             return
         look_up = _LookUp(on_found, self._decode)
-        look_up.timer = self._clock.call_at(self._clock.now_ns() + int(self._options.look_up_timeout_s * 1e9), look_up.give_up)
+        look_up.timer = self._clock.call_at(
+            self._clock.now_ns() + int(self._options.look_up_timeout_s * 1e9), look_up.give_up
+        )
         self._connection.send(look_up.take, b"GET", PREFIX + key.hex().encode())
 
     def insert(self, key: Key, response: CachedResponse) -> None:
         connection = self._connection
         if connection is not None and connection.num_waiting_bytes < MAX_WAITING_BYTES:
-            connection.send(self._on_stored, b"SET", PREFIX + key.hex().encode(), self._encoder.encode(response))
+            connection.send(
+                self._on_stored, b"SET", PREFIX + key.hex().encode(), self._encoder.encode(response)
+            )
 
     async def close(self) -> None:
         self._is_closed = True
@@ -125,13 +130,17 @@ class RedisCache:
                     options.host,
                     options.port,
                     ssl=options.tls,
-                    server_hostname=(options.server_name or options.host) if options.tls is not None else None,
+                    server_hostname=(options.server_name or options.host)
+                    if options.tls is not None
+                    else None,
                 )
                 await self._greet(connection)
         except (OSError, RedisError, TimeoutError) as error:
             connection.close("it could not be used")
             if is_first:
-                log.warning(f"Redis at {self._where} cannot be used ({error or 'no answer'}): responses are not cached until it can")
+                log.warning(
+                    f"Redis at {self._where} cannot be used ({error or 'no answer'}): responses are not cached until it can"
+                )
             return False
         self._connection = connection
         return True
@@ -153,7 +162,9 @@ class RedisCache:
         if self._connection is not None:
             self._connection = None
             if not self._is_closed:
-                log.warning(f"lost Redis at {self._where} ({reason}): responses are not cached until it is back")
+                log.warning(
+                    f"lost Redis at {self._where} ({reason}): responses are not cached until it is back"
+                )
                 self._reconnect()
 
 
@@ -162,7 +173,11 @@ class _LookUp:
 
     __slots__ = ("_decode", "_on_found", "timer")
 
-    def __init__(self, on_found: Callable[[CachedResponse | None], None], decode: Callable[[bytes], CachedResponse | None]) -> None:
+    def __init__(
+        self,
+        on_found: Callable[[CachedResponse | None], None],
+        decode: Callable[[bytes], CachedResponse | None],
+    ) -> None:
         self._on_found: Callable[[CachedResponse | None], None] | None = on_found
         self._decode = decode
         self.timer: Timer | None = None
@@ -184,7 +199,11 @@ class _LookUp:
 
 def _is_whole(tensor: Tensor) -> bool:
     datatype = DATATYPES.get(tensor.datatype)
-    if datatype is None or not isinstance(tensor.data, bytearray) or any(dim < 0 for dim in tensor.shape):
+    if (
+        datatype is None
+        or not isinstance(tensor.data, bytearray)
+        or any(dim < 0 for dim in tensor.shape)
+    ):
         return False
     tensor.data = bytes(tensor.data)
     return not datatype.byte_size or len(tensor.data) == prod(tensor.shape) * datatype.byte_size

@@ -1,4 +1,5 @@
-"""One connection to Redis, on the event loop: commands are pipelined, replies come in their order."""
+"""One connection to Redis, on the event loop: commands are pipelined, replies come in their
+order."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from naiad.scheduling.cache.redis_protocol import RedisError, Reply, ReplyReader
 
 
 class RedisConnection(asyncio.Protocol):
-    """When it ends, every command without a reply gets a RedisError, and then `on_lost` is called, once."""
+    """When it ends, every command without a reply gets a RedisError, and then `on_lost` is called,
+    once."""
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         self._on_lost = on_lost

@@ -1,6 +1,7 @@
 """The bytes of Redis' protocol (RESP2): commands out, replies in. Free of I/O.
 
-Bulk strings, simple strings, errors, integers and null are read; arrays are not asked for. Anything else raises ValueError.
+Bulk strings, simple strings, errors, integers and null are read; arrays are not asked for. Anything
+else raises ValueError.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Reply: TypeAlias = bytes | int | RedisError | None
 
 
 def encode_command(*parts: bytes) -> bytes:
-    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+    return b"*%d\r\n" % len(parts) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(part), part) for part in parts
+    )
 
 
 class ReplyReader:

@@ -1,8 +1,9 @@
 """Ensembles: one request -> a data flow of requests to other models.
 
-In:  InferRequest for the ensemble. Out: step requests through `infer` (passed in: the same door that clients use), and the answers.
-A request is a run (ensemble_run.py). Those whose steps were in one batch go on to the next step as one, where nothing speaks against it
-(ensemble_relay.py).
+In:  InferRequest for the ensemble. Out: step requests through `infer` (passed in: the same door
+     that clients use), and the answers. A request is a run (ensemble_run.py). Those whose steps
+     were in one batch go on to the next step as one, where nothing speaks against it
+     (ensemble_relay.py).
 """
 
 from __future__ import annotations
@@ -27,8 +28,16 @@ DEFAULT_MAX_INFLIGHT = 64
 
 
 class EnsembleScheduler:
-    def __init__(self, plan: EnsemblePlan, infer: Infer, clock: Clock, statistics: ModelStatistics, find: Find | None = None) -> None:
-        """`find`: what a step's model is, for batches that go on as one; None where `infer` does more than to look it up."""
+    def __init__(
+        self,
+        plan: EnsemblePlan,
+        infer: Infer,
+        clock: Clock,
+        statistics: ModelStatistics,
+        find: Find | None = None,
+    ) -> None:
+        """`find`: what a step's model is, for batches that go on as one; None where `infer` does
+        more than to look it up."""
         self.plan = plan
         self._find = find
         self.infer = infer
@@ -40,7 +49,10 @@ class EnsembleScheduler:
 
     def enqueue(self, request: InferRequest) -> ResponseStream:
         if self._is_stopping and not request.is_inner:
-            raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
+            raise unavailable(
+                "Server is stopping, scheduler for model has stopped accepting new inference requests",
+                RETRY_AFTER_S,
+            )
         stream = request.stream = ResponseStream()
         request.queue_start_ns = self._clock.now_ns()
         run = Run(self, request, stream)
@@ -70,16 +82,25 @@ class EnsembleScheduler:
     def on_end(self, run: Run, times: BatchTimes, error: NaiadError | None) -> None:
         now_ns, statistics, request = self._clock.now_ns(), self._statistics, run.request
         if error is not None:
-            statistics.record_failure(request.start_ns, now_ns, failure_reason(error.code, is_from_backend=False))
+            statistics.record_failure(
+                request.start_ns, now_ns, failure_reason(error.code, is_from_backend=False)
+            )
         else:
             statistics.record_execution(request.batch_size, times)
             statistics.record_compute(1, times)
-            statistics.record_success(request.batch_size, request.start_ns, request.queue_start_ns, request.queue_start_ns, now_ns)
+            statistics.record_success(
+                request.batch_size,
+                request.start_ns,
+                request.queue_start_ns,
+                request.queue_start_ns,
+                now_ns,
+            )
         self._runs.discard(run)
         self._tell_if_stopped()
 
     def finish(self, runs: list[Run], outputs: list[list[Tensor]]) -> None:
-        """Of runs whose last step was answered in one batch. Each counts as one execution, as if it had been answered by itself."""
+        """Of runs whose last step was answered in one batch. Each counts as one execution, as if it
+        had been answered by itself."""
         now_ns, statistics = self._clock.now_ns(), self._statistics
         totals: list[BatchTimes] = []
         alike, count = runs[0], 0

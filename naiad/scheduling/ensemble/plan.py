@@ -1,7 +1,8 @@
 """What an ensemble is: its steps, and who feeds whom. Worked out once, read by every run.
 
-In:  `ensemble_scheduling` of a ModelConfig (build.py). Out: a `Route` per set of outputs that is asked for: the steps that it takes,
-how many tensors each of them waits for, and who waits for what it makes.
+In:  `ensemble_scheduling` of a ModelConfig (build.py). Out: a `Route` per set of outputs that is
+     asked for: the steps that it takes, how many tensors each of them waits for, and who waits for
+     what it makes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from naiad.core.request import Relay
 from naiad.core.tensor import Tensor
 
 MAX_ROUTES = 256
-"""Sets of outputs that are remembered; a client that asks for ever new ones pays for them itself."""
+"""Sets of outputs that are remembered; a client that asks for ever new ones pays for them
+itself."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -50,7 +52,8 @@ class RouteStep(msgspec.Struct, eq=False):
 
 
 class TensorReshape(msgspec.Struct, frozen=True):
-    """`reshape` of the ensemble's own inputs and outputs: its clients see `dims`, its steps the other shape."""
+    """`reshape` of the ensemble's own inputs and outputs: its clients see `dims`, its steps the
+    other shape."""
 
     source: list[int]
     target: list[int]
@@ -93,7 +96,8 @@ class EnsemblePlan:
         self.is_decoupled = is_decoupled
         """Any of its steps is: it answers any number of times."""
         self.max_inflight_requests = max_inflight_requests
-        """Answers of one decoupled step that may be on their way downstream; then it is told to pause."""
+        """Answers of one decoupled step that may be on their way downstream; then it is told to
+        pause."""
         self.input_reshapes = input_reshapes or {}
         self.output_reshapes = output_reshapes or {}
         self._all = self._find_route(outputs)
@@ -118,7 +122,14 @@ class EnsemblePlan:
         readers: dict[str, int] = dict.fromkeys(outputs, 1)
         for number in numbers:
             step = self.steps[number]
-            steps.append(RouteStep(len(steps), step, list(step.output_map), len(made.intersection(step.input_map.values()))))
+            steps.append(
+                RouteStep(
+                    len(steps),
+                    step,
+                    list(step.output_map),
+                    len(made.intersection(step.input_map.values())),
+                )
+            )
             for tensor in step.input_map.values():
                 readers[tensor] = readers.get(tensor, 0) + 1
         shared = frozenset(tensor for tensor, count in readers.items() if count > 1)
@@ -126,18 +137,33 @@ class EnsemblePlan:
             output_map = entry.step.output_map
             entry.takes = {name: (tensor, tensor in shared) for name, tensor in output_map.items()}
             entry.num_outputs = sum(tensor in outputs for tensor in output_map.values())
-            taken = [(reader, len(set(output_map.values()).intersection(reader.step.input_map.values()))) for reader in steps]
+            taken = [
+                (reader, len(set(output_map.values()).intersection(reader.step.input_map.values())))
+                for reader in steps
+            ]
             entry.feeds = [(reader, count) for reader, count in taken if count]
         if not self.is_decoupled:
             for entry in steps:
                 entry.heir = _heir(entry)
                 entry.is_last = self._is_last(entry, outputs)
         first = [entry for entry in steps if not entry.num_awaited]
-        return Route(outputs, steps, len(made.intersection(outputs)), shared, first, [entry.num_awaited for entry in steps])
+        return Route(
+            outputs,
+            steps,
+            len(made.intersection(outputs)),
+            shared,
+            first,
+            [entry.num_awaited for entry in steps],
+        )
 
     def _is_last(self, entry: RouteStep, outputs: list[str]) -> bool:
         made = list(entry.step.output_map.values())
-        return not entry.feeds and not self.output_reshapes and len(set(made)) == len(made) and sorted(made) == sorted(outputs)
+        return (
+            not entry.feeds
+            and not self.output_reshapes
+            and len(set(made)) == len(made)
+            and sorted(made) == sorted(outputs)
+        )
 
     def _needed_steps(self, outputs: list[str]) -> list[int]:
         """Steps that contribute to these outputs; the others need not run."""

@@ -1,9 +1,12 @@
-"""A whole batch of answers of one step of an ensemble -> the batch of the next step, or the answers of the ensemble's requests.
+"""A whole batch of answers of one step of an ensemble -> the batch of the next step, or the answers
+of the ensemble's requests.
 
-In:  batches as their instance answers them (naiad.instances.responses). Out: the same requests, on their way to the next model as one batch.
-What one by one would be found out for each request again is looked at once: that the model serves and takes tensors of this form.
-Requests and their streams stay the same. Rule: whatever is out of the ordinary (a request that is cancelled, an answer of another form
-or with parameters, a model that schedules in another way) sends the batch the normal way, and nothing has happened yet then.
+In:  batches as their instance answers them (naiad.instances.responses). Out: the same requests, on
+     their way to the next model as one batch. What one by one would be found out for each request
+     again is looked at once: that the model serves and takes tensors of this form. Requests and
+     their streams stay the same. Rule: whatever is out of the ordinary (a request that is
+     cancelled, an answer of another form or with parameters, a model that schedules in another way)
+     sends the batch the normal way, and nothing has happened yet then.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ class StepRelay:
         """Who takes this form. Not kept alive: a copy of the model that is unloaded must go."""
         self._form: TensorForm | None = None
 
-    def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
+    def take(
+        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
+    ) -> bool:
         found = self._form_for(responses[0].outputs)
         if found is None:
             return False
@@ -61,7 +66,12 @@ class StepRelay:
         if calls is None:
             return False
         heir, batch_size, take, now_ns = self._heir, form.batch_size, form.take, scheduler.now_ns()
-        model_name, model_version, outputs, relay = heir.step.model_name, heir.step.model_version, heir.outputs, heir.relay
+        model_name, model_version, outputs, relay = (
+            heir.step.model_name,
+            heir.step.model_version,
+            heir.outputs,
+            heir.relay,
+        )
         for request, response, call in zip(requests, responses, calls, strict=True):
             request.inputs = take(response.outputs)
             request.model_name = model_name
@@ -84,7 +94,12 @@ class StepRelay:
             if not isinstance(scheduler, DynamicScheduler) or not scheduler.takes_batches:
                 return None
             form = self._form
-            if form is None or self._known is None or self._known() is not scheduler or not form.fits(outputs):
+            if (
+                form is None
+                or self._known is None
+                or self._known() is not scheduler
+                or not form.fits(outputs)
+            ):
                 form = self._form = self._learn(target, outputs)
                 self._known = weakref.ref(scheduler)
         except NaiadError:
@@ -92,15 +107,21 @@ class StepRelay:
         return None if form is None else (scheduler, form)
 
     def _learn(self, target: Target, outputs: list[Tensor]) -> TensorForm | None:
-        """Raises NaiadError when the next model does not take it. Strings are checked one by one, so their form says nothing."""
+        """Raises NaiadError when the next model does not take it. Strings are checked one by one,
+        so their form says nothing."""
         if any(tensor.datatype == "BYTES" for tensor in outputs):
             return None
         found = made_form(outputs, self._wanted, 1)
         if found is None:
             return None
         taken = outputs if found.picks is None else [outputs[at] for at in found.picks]
-        inputs = [Tensor(name, tensor.datatype, tensor.shape, tensor.data) for name, tensor in zip(found.names, taken, strict=True)]
-        request = InferRequest(self._heir.step.model_name, inputs, requested_outputs=self._heir.outputs)
+        inputs = [
+            Tensor(name, tensor.datatype, tensor.shape, tensor.data)
+            for name, tensor in zip(found.names, taken, strict=True)
+        ]
+        request = InferRequest(
+            self._heir.step.model_name, inputs, requested_outputs=self._heir.outputs
+        )
         target.check(request)
         return msgspec.structs.replace(found, batch_size=request.batch_size)
 
@@ -114,7 +135,9 @@ class AnswerRelay:
         self._wanted = [(made_by[tensor], tensor) for tensor in outputs]
         self._form: TensorForm | None = None
 
-    def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
+    def take(
+        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
+    ) -> bool:
         form, first = self._form, responses[0].outputs
         if form is None or not form.fits(first):
             form = self._form = made_form(first, self._wanted, 1)
@@ -131,8 +154,11 @@ class AnswerRelay:
         return True
 
 
-def calls_of(relay: object, requests: list[InferRequest], responses: list[WorkResponse], form: TensorForm) -> list[StepCall] | None:
-    """Where all of them stand at this relay, all answers are of this form (the first is), and none says more than its tensors."""
+def calls_of(
+    relay: object, requests: list[InferRequest], responses: list[WorkResponse], form: TensorForm
+) -> list[StepCall] | None:
+    """Where all of them stand at this relay, all answers are of this form (the first is), and none
+    says more than its tensors."""
     calls: list[StepCall] = []
     fits, alone = form.fits, form.tensors[0] if len(form.tensors) == 1 else None
     for request, response in zip(requests, responses, strict=True):
@@ -145,7 +171,12 @@ def calls_of(relay: object, requests: list[InferRequest], responses: list[WorkRe
                 return None
         else:
             (tensor,), (name, datatype, shape, size) = outputs, alone
-            if tensor.name != name or tensor.shape != shape or len(tensor.data) != size or tensor.datatype != datatype:
+            if (
+                tensor.name != name
+                or tensor.shape != shape
+                or len(tensor.data) != size
+                or tensor.datatype != datatype
+            ):
                 return None
         calls.append(call)
     return calls

@@ -1,10 +1,13 @@
-"""One request on its way through the steps of an ensemble, each started the moment its inputs are there.
+"""One request on its way through the steps of an ensemble, each started the moment its inputs are
+there.
 
-In:  InferRequest for the ensemble, answers of its steps. Out: step requests through `infer`, and the answer.
-A decoupled step answers many times: each answer opens a scope of its own, and the steps after it run once per scope. Configs that
-would mix tensors of different scopes are refused at load. An output that a step leaves out is absent: steps run without it (it may be
-optional to them), and so does the answer.
-Rule: the plan (ensemble_plan.py) knows who feeds whom; a run only fills tensors in and counts what is missing and in flight.
+In:  InferRequest for the ensemble, answers of its steps. Out: step requests through `infer`, and
+     the answer. A decoupled step answers many times: each answer opens a scope of its own, and the
+     steps after it run once per scope. Configs that would mix tensors of different scopes are
+     refused at load. An output that a step leaves out is absent: steps run without it (it may be
+     optional to them), and so does the answer.
+Rule: the plan (ensemble_plan.py) knows who feeds whom; a run only fills tensors in and counts what
+      is missing and in flight.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ MAX_TIMES = 64
 
 
 class Producer:
-    """A decoupled step that runs: how many of its answers are still on their way through the steps after it."""
+    """A decoupled step that runs: how many of its answers are still on their way through the steps
+    after it."""
 
     __slots__ = ("num_open", "stream")
 
@@ -42,9 +46,19 @@ class Producer:
 
 
 class Scope:
-    """The tensors of one pass through the steps. Open while a step runs in it or in a scope that it has opened."""
+    """The tensors of one pass through the steps. Open while a step runs in it or in a scope that it
+    has opened."""
 
-    __slots__ = ("marks", "missing", "num_missing_outputs", "num_open", "parameters", "parent", "producer", "tensors")
+    __slots__ = (
+        "marks",
+        "missing",
+        "num_missing_outputs",
+        "num_open",
+        "parameters",
+        "parent",
+        "producer",
+        "tensors",
+    )
 
     def __init__(self, run: Run, parent: Scope | None, producer: Producer | None) -> None:
         self.parent = parent
@@ -52,17 +66,21 @@ class Scope:
         self.num_open = 0
         route = run.route
         self.tensors: dict[str, Tensor] = {} if parent is None else parent.tensors.copy()
-        """By their names in the ensemble. Those that a step has made still bear the name that it has given them."""
+        """By their names in the ensemble. Those that a step has made still bear the name that it
+        has given them."""
         self.missing: list[int] = route.awaited.copy() if parent is None else parent.missing.copy()
         """By step of the route: tensors that it waits for."""
-        self.num_missing_outputs: int = route.num_made_outputs if parent is None else parent.num_missing_outputs
+        self.num_missing_outputs: int = (
+            route.num_made_outputs if parent is None else parent.num_missing_outputs
+        )
         self.marks: dict[str, SequenceMark] | None = None
         """Tensors whose maker said which sequence they belong to."""
         self.parameters: dict[str, ParameterValue] | None = None
 
 
 class StepCall:
-    """A step of a run, from its request to its final answer; where a batch goes on as one, the same call is of each step in turn."""
+    """A step of a run, from its request to its final answer; where a batch goes on as one, the same
+    call is of each step in turn."""
 
     __slots__ = ("entry", "key", "producer", "relay", "run", "scope")
 
@@ -79,19 +97,34 @@ class StepCall:
 
 
 class Run:
-    __slots__ = ("_inflight", "_last_key", "_num_starting", "_plan", "_scheduler", "is_over", "request", "route", "stream", "times")
+    __slots__ = (
+        "_inflight",
+        "_last_key",
+        "_num_starting",
+        "_plan",
+        "_scheduler",
+        "is_over",
+        "request",
+        "route",
+        "stream",
+        "times",
+    )
 
-    def __init__(self, scheduler: EnsembleScheduler, request: InferRequest, stream: ResponseStream) -> None:
+    def __init__(
+        self, scheduler: EnsembleScheduler, request: InferRequest, stream: ResponseStream
+    ) -> None:
         self._scheduler = scheduler
         self._plan = scheduler.plan
         self.request = request
         self.stream = stream
         self.route = self._plan.route(request.requested_outputs)
         self._inflight: dict[int, ResponseStream] = {}
-        """By a number: a stream whose consumer refers to it would be left to the garbage collector."""
+        """By a number: a stream whose consumer refers to it would be left to the garbage
+        collector."""
         self._last_key = 0
         self._num_starting = 0
-        """Above 0 while steps are being started: one that answers at once must not look like the last."""
+        """Above 0 while steps are being started: one that answers at once must not look like the
+        last."""
         self.is_over = False
         self.times: list[BatchTimes] = []
         """Of the executions that made the answers so far."""
@@ -131,7 +164,12 @@ class Run:
         scope.num_open += 1
         if entry.step.is_decoupled:
             call.producer = Producer(stream)
-        elif request.is_batched and stream is request.stream and scope.marks is None and request.caller is None:
+        elif (
+            request.is_batched
+            and stream is request.stream
+            and scope.marks is None
+            and request.caller is None
+        ):
             call.relay = self._scheduler.relay_of(entry, self.route)
         stream.deliver_to(call.take)
 
@@ -213,8 +251,11 @@ class Run:
         if not scope.num_missing_outputs and not self.is_over:
             self._respond(scope)
 
-    def _take_parameters(self, entry: RouteStep, scope: Scope, parameters: dict[str, ParameterValue]) -> None:
-        """A step may say which sequence its outputs belong to; whatever else it says goes with the answer that it contributes to."""
+    def _take_parameters(
+        self, entry: RouteStep, scope: Scope, parameters: dict[str, ParameterValue]
+    ) -> None:
+        """A step may say which sequence its outputs belong to; whatever else it says goes with the
+        answer that it contributes to."""
         mark = SequenceMark.of(parameters, self.request)
         tensors = entry.step.output_map.values()
         if mark is not None:
@@ -223,7 +264,8 @@ class Run:
             scope.parameters = {**(scope.parameters or {}), **parameters}
 
     def _leave(self, scope: Scope) -> None:
-        """One thing less is going on in this scope; when nothing is, it closes, and so on outwards."""
+        """One thing less is going on in this scope; when nothing is, it closes, and so on
+        outwards."""
         inner: Scope | None = scope
         while inner is not None:
             inner.num_open -= 1
@@ -245,7 +287,10 @@ class Run:
         ]
         if self._plan.output_reshapes:
             reshapes = self._plan.output_reshapes
-            outputs = [reshapes[tensor.name].apply(tensor) if tensor.name in reshapes else tensor for tensor in outputs]
+            outputs = [
+                reshapes[tensor.name].apply(tensor) if tensor.name in reshapes else tensor
+                for tensor in outputs
+            ]
         response = self.response(outputs)
         if scope.parameters is not None:
             response.parameters |= scope.parameters
@@ -281,7 +326,9 @@ class Run:
         """The first failure ends the request; the steps that still run are cancelled."""
         if self.is_over:
             return
-        failure = NaiadError(error.code, f"in ensemble '{self._plan.name}', {error.message}", error.retry_after_s)
+        failure = NaiadError(
+            error.code, f"in ensemble '{self._plan.name}', {error.message}", error.retry_after_s
+        )
         self._end(failure)
         for stream in list(self._inflight.values()):
             stream.cancel()
@@ -294,7 +341,8 @@ class Run:
         return times
 
     def total_times(self) -> BatchTimes:
-        """What the steps took together, as Triton counts it: more than the clock says when they ran side by side."""
+        """What the steps took together, as Triton counts it: more than the clock says when they ran
+        side by side."""
         start_ns = input_end_ns = output_start_ns = end_ns = self.request.queue_start_ns
         for times in self.times:
             input_end_ns += times.compute_input_end_ns - times.compute_start_ns

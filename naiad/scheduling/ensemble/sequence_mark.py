@@ -1,6 +1,8 @@
-"""Which sequence a tensor between two steps of an ensemble belongs to, when the step that made it says so.
+"""Which sequence a tensor between two steps of an ensemble belongs to, when the step that made it
+says so.
 
-Triton's rule: response parameters `sequence_id`, `sequence_start` and `sequence_end` of a step hold for the steps that take its outputs.
+Triton's rule: response parameters `sequence_id`, `sequence_start` and `sequence_end` of a step hold
+for the steps that take its outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ class SequenceMark(msgspec.Struct, frozen=True):
     is_end: bool
 
     @classmethod
-    def of(cls, parameters: dict[str, ParameterValue], request: InferRequest) -> SequenceMark | None:
+    def of(
+        cls, parameters: dict[str, ParameterValue], request: InferRequest
+    ) -> SequenceMark | None:
         """None when they say nothing; what they leave open is as in the ensemble's own request."""
         if parameters.keys().isdisjoint(("sequence_id", "sequence_start", "sequence_end")):
             return None
@@ -28,4 +32,8 @@ class SequenceMark(msgspec.Struct, frozen=True):
         )
 
     def put_on(self, request: InferRequest) -> None:
-        request.sequence_id, request.sequence_start, request.sequence_end = self.id, self.is_start, self.is_end
+        request.sequence_id, request.sequence_start, request.sequence_end = (
+            self.id,
+            self.is_start,
+            self.is_end,
+        )

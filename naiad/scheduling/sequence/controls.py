@@ -1,6 +1,8 @@
-"""Control inputs of sequence models: START, READY, END and CORRID as tensors that the server adds to each request.
+"""Control inputs of sequence models: START, READY, END and CORRID as tensors that the server adds
+to each request.
 
-In:  `sequence_batching.control_input` of a ModelConfig. Out: the tensors for one request, with and without a batch dimension.
+In:  `sequence_batching.control_input` of a ModelConfig. Out: the tensors for one request, with and
+     without a batch dimension.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class SequenceControls(msgspec.Struct, frozen=True):
     """(name, datatype)"""
     shape: list[int]
 
-    def tensors(self, sequence_id: int | str, *, is_start: bool, is_ready: bool, is_end: bool) -> list[Tensor]:
+    def tensors(
+        self, sequence_id: int | str, *, is_start: bool, is_ready: bool, is_end: bool
+    ) -> list[Tensor]:
         result: list[Tensor] = []
         for control, is_set in ((self.start, is_start), (self.ready, is_ready), (self.end, is_end)):
             if control is not None:
@@ -54,7 +58,9 @@ class SequenceControls(msgspec.Struct, frozen=True):
         name, datatype = self.correlation_id
         if isinstance(sequence_id, str) != (datatype == "BYTES"):
             given = "BYTES" if isinstance(sequence_id, str) else "UINT64"
-            raise invalid_arg(f"sequence batching control '{name}' data-type is '{given}', but model '{model_name}' expects '{datatype}'")
+            raise invalid_arg(
+                f"sequence batching control '{name}' data-type is '{given}', but model '{model_name}' expects '{datatype}'"
+            )
 
 
 def _encode_id(sequence_id: int | str, datatype: str) -> bytes:

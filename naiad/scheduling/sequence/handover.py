@@ -1,6 +1,8 @@
-"""A new copy of a sequence model in the place of an old one: sequences that the old one has begun stay with it until their end.
+"""A new copy of a sequence model in the place of an old one: sequences that the old one has begun
+stay with it until their end.
 
-In:  requests for the new copy. Out: those of a sequence that the old copy holds go there, all others to the new one.
+In:  requests for the new copy. Out: those of a sequence that the old copy holds go there, all
+     others to the new one.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from naiad.core.response import ResponseStream
 
 @runtime_checkable
 class SequenceKeeper(Protocol):
-    """A scheduler whose requests belong to sequences. While it stops, it still takes those of sequences that it has begun."""
+    """A scheduler whose requests belong to sequences. While it stops, it still takes those of
+    sequences that it has begun."""
 
     def has_sequence(self, id: int | str) -> bool: ...
 

@@ -1,7 +1,9 @@
-"""Implicit state: what a sequence model returns under `output_name` is its `input_name` of the next request of that sequence.
+"""Implicit state: what a sequence model returns under `output_name` is its `input_name` of the next
+request of that sequence.
 
-In:  `sequence_batching.state` of a ModelConfig and the files it names. Out: initial tensors, and the way from outputs to inputs.
-Clients neither send nor (unless the config lists it as an output) see it.
+In:  `sequence_batching.state` of a ModelConfig and the files it names. Out: initial tensors, and
+     the way from outputs to inputs. Clients neither send nor (unless the config lists it as an
+     output) see it.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def read_state(config: ModelConfig, model_dir: Path) -> ImplicitState:
 
 
 def _initial(config: ModelConfig, state: ModelSequenceBatching.State, model_dir: Path) -> Tensor:
-    """A variable dimension starts at size 1 where no initial state says otherwise, as under Triton."""
+    """A variable dimension starts at size 1 where no initial state says otherwise, as under
+    Triton."""
     source = state.initial_state[0] if state.initial_state else state
     dims = [max(dim, 1) for dim in source.dims]
     shape = [1, *dims] if config.max_batch_size > 0 else dims
@@ -74,11 +77,17 @@ def _initial(config: ModelConfig, state: ModelSequenceBatching.State, model_dir:
 def _read(folder: Path, name: str, size: int) -> bytes:
     path = path_inside(folder, name)
     if path is None:
-        raise invalid_arg(f"initial state file '{name}' lies outside of the model's folder 'initial_state'")
+        raise invalid_arg(
+            f"initial state file '{name}' lies outside of the model's folder 'initial_state'"
+        )
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise invalid_arg(f"failed to read initial state from '{name}': {error.strerror}") from error
+        raise invalid_arg(
+            f"failed to read initial state from '{name}': {error.strerror}"
+        ) from error
     if len(data) < size:
-        raise invalid_arg(f"initial_state setting expects {size} bytes, but the data provided from {name} only has {len(data)} bytes.")
+        raise invalid_arg(
+            f"initial_state setting expects {size} bytes, but the data provided from {name} only has {len(data)} bytes."
+        )
     return data[:size] if size else data

@@ -1,7 +1,9 @@
 """The slots of one instance, the sequences in them, and which of those go into its next batch.
 
-`direct`: a batch reaches up to the last slot that has something to do; the slots in between that have nothing are filled by null requests.
-`oldest`: the sequences that have something to do stand in line, in the order in which they came to it, and form a dynamic batch.
+`direct`: a batch reaches up to the last slot that has something to do; the slots in between that
+          have nothing are filled by null requests.
+`oldest`: the sequences that have something to do stand in line, in the order in which they came to
+          it, and form a dynamic batch.
 Rule: a sequence is in `ready` exactly while it has a request that waits and none that executes.
 """
 
@@ -33,9 +35,11 @@ class Sequence:
         self.slot = -1
         self.requests: deque[InferRequest] = deque()
         self.num_pending = 0
-        """What must happen before its next request may go: the end of `execute`, and the state that comes with the answer."""
+        """What must happen before its next request may go: the end of `execute`, and the state that
+        comes with the answer."""
         self.is_over = False
-        """Its last request has come: nobody can reach it by its id any more, and it leaves its slot when that one is done."""
+        """Its last request has come: nobody can reach it by its id any more, and it leaves its slot
+        when that one is done."""
         self.last_used_ns = 0
         self.ready_since_ns = 0
         self.given_inputs: list[Tensor] = []
@@ -64,7 +68,8 @@ class Lane:
         self.ready: dict[Sequence, None] = {}
         self.timer: Timer | None = None
         self.left: asyncio.Future[None] | None = None
-        """Set when the instance is to go: it takes no new sequences, and this is done when the last one has left."""
+        """Set when the instance is to go: it takes no new sequences, and this is done when the last
+        one has left."""
 
     # Who is in it.
 
@@ -92,16 +97,23 @@ class Lane:
             sequence.ready_since_ns = now_ns
             self.ready[sequence] = None
 
-    # The next batch: the sequences in it (for `direct`, None stands for a null request), or none and how long to wait.
+    # The next batch: the sequences in it (for `direct`, None stands for a null request), or none
+    # and how long to wait.
 
     def choose_oldest(self, rule: BatchRule, now_ns: int) -> tuple[list[Sequence], int]:
         first = next(iter(self.ready))
-        count, wait_ns = rule.choose((sequence.requests[0] for sequence in self.ready), now_ns - first.ready_since_ns)
+        count, wait_ns = rule.choose(
+            (sequence.requests[0] for sequence in self.ready), now_ns - first.ready_since_ns
+        )
         return [sequence for sequence, _ in zip(self.ready, range(count), strict=False)], wait_ns
 
-    def choose_direct(self, direct: DirectRule, rule: BatchRule, now_ns: int) -> tuple[list[Sequence | None], int]:
+    def choose_direct(
+        self, direct: DirectRule, rule: BatchRule, now_ns: int
+    ) -> tuple[list[Sequence | None], int]:
         waiting = sorted(self.ready, key=lambda sequence: sequence.slot)
-        if direct.max_queue_delay_ns and len(waiting) < direct.minimum_slot_utilization * len(self.slots):
+        if direct.max_queue_delay_ns and len(waiting) < direct.minimum_slot_utilization * len(
+            self.slots
+        ):
             age_ns = now_ns - min(sequence.requests[0].queue_start_ns for sequence in waiting)
             if age_ns < direct.max_queue_delay_ns:
                 return [], direct.max_queue_delay_ns - age_ns

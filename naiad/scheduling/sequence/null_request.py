@@ -1,7 +1,8 @@
 """Null requests: what fills a slot of a direct sequence batch that has nothing to do.
 
-In:  the inputs of a request of that batch. Out: a request of the same shapes, all zeros and empty strings, whose READY says no.
-Nobody waits for its answer; `is_null` keeps it out of every count.
+In:  the inputs of a request of that batch. Out: a request of the same shapes, all zeros and empty
+     strings, whose READY says no. Nobody waits for its answer; `is_null` keeps it out of every
+     count.
 """
 
 from __future__ import annotations
@@ -25,8 +26,18 @@ class NullRequests:
     def make(self, like: list[Tensor], now_ns: int) -> InferRequest:
         stream = ResponseStream()
         stream.deliver_to(_drop)
-        inputs = [Tensor(tensor.name, tensor.datatype, tensor.shape, self._zero_data(tensor)) for tensor in like]
-        return InferRequest("", inputs + self._added, start_ns=now_ns, queue_start_ns=now_ns, is_null=True, stream=stream)
+        inputs = [
+            Tensor(tensor.name, tensor.datatype, tensor.shape, self._zero_data(tensor))
+            for tensor in like
+        ]
+        return InferRequest(
+            "",
+            inputs + self._added,
+            start_ns=now_ns,
+            queue_start_ns=now_ns,
+            is_null=True,
+            stream=stream,
+        )
 
     def _zero_data(self, tensor: Tensor) -> memoryview:
         """Four zero bytes are an empty string, too."""

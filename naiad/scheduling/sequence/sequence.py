@@ -1,10 +1,12 @@
-"""Sequence batching: requests that belong together go to the same instance, in order, one at a time.
+"""Sequence batching: requests that belong together go to the same instance, in order, one at a
+time.
 
-In:  InferRequest with a sequence id. Out: batches for instances, with control inputs and implicit state added.
-A sequence owns a slot of one instance from its START until its END has been executed, it was idle for too long, or one of its
-requests was cancelled while it waited. One that finds no slot waits in the backlog, in order of arrival.
-Rules: a sequence never has two requests executing (sequence_lane.py decides who goes together); when an instance dies, so do its
-sequences, because the model's memory of them is gone.
+In:  InferRequest with a sequence id. Out: batches for instances, with control inputs and implicit
+     state added. A sequence owns a slot of one instance from its START until its END has been
+     executed, it was idle for too long, or one of its requests was cancelled while it waited. One
+     that finds no slot waits in the backlog, in order of arrival.
+Rules: a sequence never has two requests executing (sequence_lane.py decides who goes together);
+       when an instance dies, so do its sequences, because the model's memory of them is gone.
 """
 
 from __future__ import annotations
@@ -53,7 +55,13 @@ class SequencePlan(msgspec.Struct, frozen=True):
 
 
 class SequenceScheduler:
-    def __init__(self, instances: Listing[Executor], plan: SequencePlan, clock: Clock, statistics: ModelStatistics) -> None:
+    def __init__(
+        self,
+        instances: Listing[Executor],
+        plan: SequencePlan,
+        clock: Clock,
+        statistics: ModelStatistics,
+    ) -> None:
         self._plan = plan
         self._clock = clock
         self._statistics = statistics
@@ -120,7 +128,12 @@ class SequenceScheduler:
         if self._stopped is not None and not self._stopped.done() and self._is_drained():
             self._stopped.set_result(None)
         for lane in self._lanes:
-            if lane.left is not None and not lane.left.done() and not lane.num_used and not lane.instance.inflight:
+            if (
+                lane.left is not None
+                and not lane.left.done()
+                and not lane.num_used
+                and not lane.instance.inflight
+            ):
                 lane.left.set_result(None)
 
     # Instances come and go.
@@ -152,9 +165,13 @@ class SequenceScheduler:
             id = self._new_id()
             request.sequence_id, request.sequence_start = id, True
         if not id:
-            raise invalid_arg(f"inference request to model '{model_name}' must specify a non-zero or non-empty correlation ID")
+            raise invalid_arg(
+                f"inference request to model '{model_name}' must specify a non-zero or non-empty correlation ID"
+            )
         if isinstance(id, str) and len(id) > MAX_STRING_ID_CHARS:
-            raise unsupported(f"string correlation ID cannot be longer than {MAX_STRING_ID_CHARS} characters")
+            raise unsupported(
+                f"string correlation ID cannot be longer than {MAX_STRING_ID_CHARS} characters"
+            )
         self._plan.controls.check_id(id, model_name)
         sequence = self._by_id.get(id)
         if sequence is not None:
@@ -170,7 +187,10 @@ class SequenceScheduler:
                 "on the first request of the sequence"
             )
         if self._is_stopping and not request.is_inner:
-            raise unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests", RETRY_AFTER_S)
+            raise unavailable(
+                "Server is stopping, scheduler for model has stopped accepting new inference requests",
+                RETRY_AFTER_S,
+            )
         sequence = self._by_id[id] = Sequence(id)
         return sequence
 
@@ -188,7 +208,8 @@ class SequenceScheduler:
     # Slots and backlog.
 
     def _place(self, sequence: Sequence) -> bool:
-        """Into the lowest free slot, as Triton does: batches stay short. Of equal ones, on the instance with the least to do."""
+        """Into the lowest free slot, as Triton does: batches stay short. Of equal ones, on the
+        instance with the least to do."""
         best: tuple[int, int, int] | None = None
         for at, lane in enumerate(self._lanes):
             slot = lane.first_free_slot() if lane.instance.is_serving and lane.left is None else -1
@@ -205,7 +226,8 @@ class SequenceScheduler:
         return True
 
     def _wait_in_backlog(self, sequence: Sequence, request: InferRequest) -> None:
-        """The shortest timeout among its requests is the sequence's own, as long as it has no slot."""
+        """The shortest timeout among its requests is the sequence's own, as long as it has no
+        slot."""
         self._backlog[sequence] = None
         when_ns = request.queue_start_ns + request.timeout_us * 1000
         if request.timeout_us and (sequence.expiry is None or when_ns < sequence.expiry_ns):
@@ -218,7 +240,8 @@ class SequenceScheduler:
         self._end(sequence, unavailable("timeout of the corresponding sequence has been expired"))
 
     def _end(self, sequence: Sequence, error: NaiadError | None = None) -> None:
-        """The only exit: whatever still waits in it is answered with the error, and its slot goes to the next one."""
+        """The only exit: whatever still waits in it is answered with the error, and its slot goes
+        to the next one."""
         self._forget(sequence)
         if sequence.expiry is not None:
             sequence.expiry.cancel()
@@ -242,12 +265,17 @@ class SequenceScheduler:
     def _refuse(self, request: InferRequest, error: NaiadError) -> None:
         self._num_waiting -= 1
         self._statistics.pending_request_count -= 1
-        self._statistics.record_failure(request.start_ns, self._clock.now_ns(), failure_reason(error.code, is_from_backend=False))
+        self._statistics.record_failure(
+            request.start_ns,
+            self._clock.now_ns(),
+            failure_reason(error.code, is_from_backend=False),
+        )
         assert request.stream is not None
         request.stream.fail(error, request.model_name, request.model_version, request.id)
 
     def _cancel(self, sequence: Sequence, request: InferRequest) -> None:
-        """A request that waits takes all that come after it along: a sequence with a hole in it would be another one."""
+        """A request that waits takes all that come after it along: a sequence with a hole in it
+        would be another one."""
         if request not in sequence.requests:
             return
         self._forget(sequence)
@@ -255,25 +283,32 @@ class SequenceScheduler:
         while not dropped or dropped[0] is not request:
             dropped.appendleft(sequence.requests.pop())
         for late in dropped:
-            self._refuse(late, cancelled("a request of the sequence was cancelled while it was waiting"))
+            self._refuse(
+                late, cancelled("a request of the sequence was cancelled while it was waiting")
+            )
         if sequence.is_idle:
             self._end(sequence)
         elif sequence.lane is not None:
             sequence.lane.update(sequence, self._clock.now_ns())
 
-    # Idleness: one timer, for the sequence that has been idle longest. Without a slot, or with work to do, nobody is idle.
+    # Idleness: one timer, for the sequence that has been idle longest. Without a slot, or with work
+    #           to do, nobody is idle.
 
     def _watch_idleness(self) -> None:
         if self._idle_timer is not None:
             return
         idle = [sequence.last_used_ns for sequence in self._by_id.values() if sequence.is_idle]
         if idle:
-            self._idle_timer = self._clock.call_at(min(idle) + self._plan.max_idle_ns, self._on_idle_timer)
+            self._idle_timer = self._clock.call_at(
+                min(idle) + self._plan.max_idle_ns, self._on_idle_timer
+            )
 
     def _on_idle_timer(self) -> None:
         self._idle_timer = None
         before_ns = self._clock.now_ns() - self._plan.max_idle_ns
-        for sequence in [s for s in self._by_id.values() if s.is_idle and s.last_used_ns <= before_ns]:
+        for sequence in [
+            s for s in self._by_id.values() if s.is_idle and s.last_used_ns <= before_ns
+        ]:
             self._end(sequence)
         self._watch_idleness()
 
@@ -281,7 +316,8 @@ class SequenceScheduler:
 
     def _dispatch_soon(self) -> None:
         if not self._is_dispatch_due:
-            # Not at once: requests that arrived in the same turn of the loop, on other connections, join the batch.
+            # Not at once: requests that arrived in the same turn of the loop, on other connections,
+            # join the batch.
             self._is_dispatch_due = True
             self._clock.call_soon(self._dispatch)
 
@@ -305,7 +341,9 @@ class SequenceScheduler:
             if not batch:
                 if lane.timer is not None:
                     lane.timer.cancel()
-                lane.timer = self._clock.call_at(now_ns + wait_ns, partial(self._dispatch_lane, lane))
+                lane.timer = self._clock.call_at(
+                    now_ns + wait_ns, partial(self._dispatch_lane, lane)
+                )
                 return
             self._execute(lane, batch)
 
@@ -313,7 +351,10 @@ class SequenceScheduler:
         sequences = [sequence for sequence in batch if sequence is not None]
         like = sequences[0].requests[0].inputs
         now_ns = self._clock.now_ns()
-        requests = [self._nulls.make(like, now_ns) if sequence is None else self._take(sequence) for sequence in batch]
+        requests = [
+            self._nulls.make(like, now_ns) if sequence is None else self._take(sequence)
+            for sequence in batch
+        ]
         for sequence in sequences:
             lane.update(sequence, now_ns)
         lane.instance.execute(requests, partial(self._on_executed, sequences))
@@ -325,15 +366,25 @@ class SequenceScheduler:
         self._num_waiting -= 1
         self._statistics.pending_request_count -= 1
         sequence.given_inputs = request.inputs
-        controls = self._plan.controls.tensors(sequence.id, is_start=request.sequence_start, is_ready=True, is_end=request.sequence_end)
+        controls = self._plan.controls.tensors(
+            sequence.id, is_start=request.sequence_start, is_ready=True, is_end=request.sequence_end
+        )
         request.inputs = request.inputs + controls
         if self._has_state:
             self._add_state(sequence, request)
         return request
 
-    def _on_executed(self, sequences: list[Sequence], requests: list[InferRequest], rescheduled: list[InferRequest]) -> None:
-        """`execute` has returned; a decoupled model, or one that answers from a thread, may still be at it."""
-        for sequence, request in zip(sequences, (r for r in requests if not r.is_null), strict=True):
+    def _on_executed(
+        self,
+        sequences: list[Sequence],
+        requests: list[InferRequest],
+        rescheduled: list[InferRequest],
+    ) -> None:
+        """`execute` has returned; a decoupled model, or one that answers from a thread, may still
+        be at it."""
+        for sequence, request in zip(
+            sequences, (r for r in requests if not r.is_null), strict=True
+        ):
             if request in rescheduled:
                 self._put_back(sequence, request)
             else:
@@ -343,7 +394,8 @@ class SequenceScheduler:
         """One of the things that the next request of the sequence waits for has happened."""
         lane = sequence.lane
         sequence.num_pending -= 1
-        if sequence.num_pending or lane is None:  # without a lane: the instance died meanwhile, and the sequence with it
+        # without a lane: the instance died meanwhile, and the sequence with it
+        if sequence.num_pending or lane is None:
             return
         sequence.last_used_ns = self._clock.now_ns()
         if (sequence.is_over or self._plan.is_iterative) and not sequence.requests:
@@ -383,7 +435,11 @@ class SequenceScheduler:
             sequence.state = state.initial()
         request.inputs = [*request.inputs, *sequence.state.values()]
         wanted = frozenset(request.requested_outputs)
-        request.requested_outputs = list(dict.fromkeys([*(request.requested_outputs or self._plan.outputs), *state.output_names()]))
+        request.requested_outputs = list(
+            dict.fromkeys(
+                [*(request.requested_outputs or self._plan.outputs), *state.output_names()]
+            )
+        )
         outer = sequence.outer = request.stream
         assert outer is not None
         inner = request.stream = ResponseStream()
@@ -393,13 +449,22 @@ class SequenceScheduler:
         outer.on_flow(inner.pause)
 
     def _on_response(
-        self, sequence: Sequence, outer: ResponseStream, wanted: frozenset[str], response: InferResponse | None, is_final: bool
+        self,
+        sequence: Sequence,
+        outer: ResponseStream,
+        wanted: frozenset[str],
+        response: InferResponse | None,
+        is_final: bool,
     ) -> None:
         state = self._plan.state
         if response is not None and response.error is None:
             sequence.state = state.next(sequence.state, response.outputs)
             hidden = state.hidden_outputs
-            response.outputs = [t for t in response.outputs if (t.name in wanted if wanted else t.name not in hidden)]
+            response.outputs = [
+                t
+                for t in response.outputs
+                if (t.name in wanted if wanted else t.name not in hidden)
+            ]
         if is_final:
             self._settle(sequence)
         outer.put(response, is_final)
@@ -411,10 +476,16 @@ class SequenceScheduler:
             self._take_from_backlog()
             self._dispatch_soon()
         else:
-            error = unavailable("the instance that held this sequence ended; start the sequence again", RETRY_AFTER_S)
+            error = unavailable(
+                "the instance that held this sequence ended; start the sequence again",
+                RETRY_AFTER_S,
+            )
             for sequence in [s for s in lane.slots if s is not None]:
                 self._end(sequence, error)
             if all(lane.instance.is_broken for lane in self._lanes):
                 for sequence in list(self._backlog):
-                    self._end(sequence, unavailable("no instance of the model is able to serve", RETRY_AFTER_S))
+                    self._end(
+                        sequence,
+                        unavailable("no instance of the model is able to serve", RETRY_AFTER_S),
+                    )
         self._on_idle()

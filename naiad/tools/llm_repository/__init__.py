@@ -1,1 +1,2 @@
-"""Files of the four-part repository that `naiad init llm` writes: three Python models. They are copied, never imported here."""
+"""Files of the four-part repository that `naiad init llm` writes: three Python models. They are
+copied, never imported here."""

@@ -1,7 +1,8 @@
-"""tensorrt_llm_bls: preprocessing, tensorrt_llm and postprocessing in one request, by business logic scripting.
+"""tensorrt_llm_bls: preprocessing, tensorrt_llm and postprocessing in one request, by business
+logic scripting.
 
-Parameters: tensorrt_llm_model_name, accumulate_tokens (each response of a stream then has the whole text so far, decoded together:
-right also for characters of several tokens).
+Parameters: tensorrt_llm_model_name, accumulate_tokens (each response of a stream then has the whole
+            text so far, decoded together: right also for characters of several tokens).
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self.is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.model_name = parameter(config, "tensorrt_llm_model_name", "tensorrt_llm")
-        self.accumulates = parameter(config, "accumulate_tokens", "false").lower() in ("true", "1", "yes")
+        self.accumulates = parameter(config, "accumulate_tokens", "false").lower() in (
+            "true",
+            "1",
+            "yes",
+        )
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
         if not self.is_decoupled:
@@ -72,8 +77,15 @@ class TritonPythonModel:
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def responses(self, request: Any) -> Iterator[Any]:
-        prepared = call("preprocessing", renamed(request, TO_PREPROCESSING), [*FROM_PREPROCESSING, "EMBEDDING_BIAS"])
-        inputs = [pb_utils.Tensor(name, prepared[source].as_numpy()) for source, name in FROM_PREPROCESSING.items()]
+        prepared = call(
+            "preprocessing",
+            renamed(request, TO_PREPROCESSING),
+            [*FROM_PREPROCESSING, "EMBEDDING_BIAS"],
+        )
+        inputs = [
+            pb_utils.Tensor(name, prepared[source].as_numpy())
+            for source, name in FROM_PREPROCESSING.items()
+        ]
         bias = prepared["EMBEDDING_BIAS"].as_numpy()
         if bias.size:
             inputs.append(pb_utils.Tensor("embedding_bias", bias))
@@ -81,7 +93,12 @@ class TritonPythonModel:
         inputs.append(pb_utils.Tensor("exclude_input_in_output", np.array([[True]])))
         tokens: list[list[int]] = []
         for outputs in self.generate(inputs):
-            rows = [row[:length].tolist() for row, length in zip(outputs["output_ids"][0], outputs["sequence_length"][0], strict=True)]
+            rows = [
+                row[:length].tolist()
+                for row, length in zip(
+                    outputs["output_ids"][0], outputs["sequence_length"][0], strict=True
+                )
+            ]
             before = tokens if self.accumulates and tokens else [[]] * len(rows)
             tokens = [old + new for old, new in zip(before, rows, strict=True)]
             results = [pb_utils.Tensor(name, outputs[name]) for name in RESULTS if name in outputs]
@@ -89,7 +106,9 @@ class TritonPythonModel:
 
     def generate(self, inputs: list[Any]) -> Iterator[dict[str, Any]]:
         names = ["output_ids", "sequence_length", *RESULTS]
-        inference = pb_utils.InferenceRequest(model_name=self.model_name, inputs=inputs, requested_output_names=names)
+        inference = pb_utils.InferenceRequest(
+            model_name=self.model_name, inputs=inputs, requested_output_names=names
+        )
         found = inference.exec(decoupled=True) if self.is_decoupled else [inference.exec()]
         for response in found:
             if response.has_error():
@@ -101,8 +120,13 @@ class TritonPythonModel:
         width = max(map(len, tokens))
         padded = np.array([[row + [0] * (width - len(row)) for row in tokens]], np.int32)
         lengths = np.array([[len(row) for row in tokens]], np.int32)
-        inputs = [pb_utils.Tensor("TOKENS_BATCH", padded), pb_utils.Tensor("SEQUENCE_LENGTH", lengths)]
-        return pb_utils.Tensor("text_output", call("postprocessing", inputs, ["OUTPUT"])["OUTPUT"].as_numpy())
+        inputs = [
+            pb_utils.Tensor("TOKENS_BATCH", padded),
+            pb_utils.Tensor("SEQUENCE_LENGTH", lengths),
+        ]
+        return pb_utils.Tensor(
+            "text_output", call("postprocessing", inputs, ["OUTPUT"])["OUTPUT"].as_numpy()
+        )
 
 
 def parameter(config: dict[str, Any], name: str, default: str) -> str:
@@ -111,12 +135,18 @@ def parameter(config: dict[str, Any], name: str, default: str) -> str:
 
 
 def renamed(request: Any, names: dict[str, str]) -> list[Any]:
-    found = ((pb_utils.get_input_tensor_by_name(request, name), target) for name, target in names.items())
-    return [pb_utils.Tensor(target, tensor.as_numpy()) for tensor, target in found if tensor is not None]
+    found = (
+        (pb_utils.get_input_tensor_by_name(request, name), target) for name, target in names.items()
+    )
+    return [
+        pb_utils.Tensor(target, tensor.as_numpy()) for tensor, target in found if tensor is not None
+    ]
 
 
 def call(model_name: str, inputs: list[Any], outputs: list[str]) -> dict[str, Any]:
-    response = pb_utils.InferenceRequest(model_name=model_name, inputs=inputs, requested_output_names=outputs).exec()
+    response = pb_utils.InferenceRequest(
+        model_name=model_name, inputs=inputs, requested_output_names=outputs
+    ).exec()
     if response.has_error():
         raise CallFailed(response.error())
     return {tensor.name(): tensor for tensor in response.output_tensors()}

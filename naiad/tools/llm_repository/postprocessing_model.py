@@ -29,8 +29,18 @@ class TritonPythonModel:
         tokens = pb_utils.get_input_tensor_by_name(request, "TOKENS_BATCH").as_numpy()
         lengths = pb_utils.get_input_tensor_by_name(request, "SEQUENCE_LENGTH").as_numpy()
         texts = [
-            [self.tokenizer.decode(row[:length].tolist(), skip_special_tokens=self.skips_special_tokens) for row, length in pairs]
-            for pairs in (zip(rows, row_lengths, strict=True) for rows, row_lengths in zip(tokens, lengths, strict=True))
+            [
+                self.tokenizer.decode(
+                    row[:length].tolist(), skip_special_tokens=self.skips_special_tokens
+                )
+                for row, length in pairs
+            ]
+            for pairs in (
+                zip(rows, row_lengths, strict=True)
+                for rows, row_lengths in zip(tokens, lengths, strict=True)
+            )
         ]
         encoded = [[text.encode() for text in row] for row in texts]
-        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array(encoded, dtype=np.object_))])
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUTPUT", np.array(encoded, dtype=np.object_))]
+        )

@@ -13,7 +13,15 @@ import numpy as np
 import tokenizers
 import triton_python_backend_utils as pb_utils
 
-INT32_OUTPUTS = ("INPUT_ID", "REQUEST_INPUT_LEN", "REQUEST_OUTPUT_LEN", "OUT_END_ID", "OUT_PAD_ID", "BAD_WORDS_IDS", "STOP_WORDS_IDS")
+INT32_OUTPUTS = (
+    "INPUT_ID",
+    "REQUEST_INPUT_LEN",
+    "REQUEST_OUTPUT_LEN",
+    "OUT_END_ID",
+    "OUT_PAD_ID",
+    "BAD_WORDS_IDS",
+    "STOP_WORDS_IDS",
+)
 
 
 class TritonPythonModel:
@@ -33,7 +41,10 @@ class TritonPythonModel:
     def answer(self, request: Any) -> Any:
         queries = column(request, "QUERY") or []
         if len(queries) != 1:
-            return pb_utils.InferenceResponse([], pb_utils.TritonError(f"QUERY has {len(queries)} texts, expected one per request"))
+            return pb_utils.InferenceResponse(
+                [],
+                pb_utils.TritonError(f"QUERY has {len(queries)} texts, expected one per request"),
+            )
         tokens = self.encode(queries[0].decode(), self.adds_special_tokens)
         values: dict[str, Any] = {
             "INPUT_ID": [tokens],
@@ -44,7 +55,9 @@ class TritonPythonModel:
             "BAD_WORDS_IDS": [self.words(column(request, "BAD_WORDS_DICT"))],
             "STOP_WORDS_IDS": [self.words(column(request, "STOP_WORDS_DICT"))],
         }
-        outputs = [pb_utils.Tensor(name, np.array(values[name], np.int32)) for name in INT32_OUTPUTS]
+        outputs = [
+            pb_utils.Tensor(name, np.array(values[name], np.int32)) for name in INT32_OUTPUTS
+        ]
         outputs.append(pb_utils.Tensor("EMBEDDING_BIAS", self.bias(request)))
         return pb_utils.InferenceResponse(outputs)
 
@@ -64,7 +77,10 @@ class TritonPythonModel:
         return [tokens, ends + [-1] * (len(tokens) - len(ends))]
 
     def bias(self, request: Any) -> Any:
-        words, weights = column(request, "EMBEDDING_BIAS_WORDS") or [], column(request, "EMBEDDING_BIAS_WEIGHTS") or []
+        words, weights = (
+            column(request, "EMBEDDING_BIAS_WORDS") or [],
+            column(request, "EMBEDDING_BIAS_WEIGHTS") or [],
+        )
         if not words:
             return np.zeros((1, 0), np.float32)
         bias = np.zeros((1, self.tokenizer.get_vocab_size()), np.float32)

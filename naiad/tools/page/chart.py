@@ -1,7 +1,8 @@
-"""Charts as inline SVG: lines or points over two axes, and bars. Colours are CSS variables of the page, so they follow light and dark.
+"""Charts as inline SVG: lines or points over two axes, and bars. Colours are CSS variables of the
+page, so they follow light and dark.
 
-In:  series of points. Out: an <svg> element as text. Rule: every mark carries its values in data-tip; page.js shows them on hover and a
-<title> says them to everybody else.
+In:  series of points. Out: an <svg> element as text. Rule: every mark carries its values in
+     data-tip; page.js shows them on hover and a <title> says them to everybody else.
 """
 
 from __future__ import annotations
@@ -47,13 +48,17 @@ class Axis(msgspec.Struct, frozen=True):
 
 class _Scale:
     def __init__(self, axis: Axis, values: Sequence[float], low_px: float, high_px: float) -> None:
-        wanted = [value for value in (*values, axis.limit) if value is not None and math.isfinite(value)]
+        wanted = [
+            value for value in (*values, axis.limit) if value is not None and math.isfinite(value)
+        ]
         self.is_log = axis.is_log and bool(wanted) and min(wanted) > 0
         if self.is_log:
             self.ticks = log_ticks(min(wanted), max(wanted))
         else:
             low = 0.0 if axis.starts_at_zero or not wanted else min(wanted)
-            self.ticks = linear_ticks(min(low, *wanted) if wanted else 0.0, max(wanted, default=1.0))
+            self.ticks = linear_ticks(
+                min(low, *wanted) if wanted else 0.0, max(wanted, default=1.0)
+            )
         self._low, self._high = (self._place(tick) for tick in (self.ticks[0], self.ticks[-1]))
         self._low_px, self._high_px = low_px, high_px
 
@@ -84,12 +89,20 @@ def _axes(x: _Scale, y: _Scale, x_axis: Axis, y_axis: Axis) -> list[str]:
     parts: list[str] = []
     for tick in y.ticks:
         at = y(tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{short(tick)}</text>')
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        )
+        parts.append(
+            f'<text class="tick" x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{short(tick)}</text>'
+        )
     for tick in x.ticks:
         at = x(tick)
-        parts.append(f'<line class="grid faint" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>')
-        parts.append(f'<text class="tick" x="{at:.1f}" y="{HEIGHT - _BOTTOM + 18}" text-anchor="middle">{short(tick)}</text>')
+        parts.append(
+            f'<line class="grid faint" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>'
+        )
+        parts.append(
+            f'<text class="tick" x="{at:.1f}" y="{HEIGHT - _BOTTOM + 18}" text-anchor="middle">{short(tick)}</text>'
+        )
     middle_y = (HEIGHT - _BOTTOM + _TOP) / 2
     parts.append(
         f'<text class="axis" x="{(WIDTH + _LEFT - _RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(x_axis.title)}</text>'
@@ -105,12 +118,20 @@ def _limits(x: _Scale, y: _Scale, x_axis: Axis, y_axis: Axis) -> list[str]:
     parts: list[str] = []
     if x_axis.limit is not None:
         at = x(x_axis.limit)
-        parts.append(f'<line class="limit" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>')
-        parts.append(f'<text class="tick" x="{at - 6:.1f}" y="{_TOP + 12}" text-anchor="end">limit {short(x_axis.limit)}</text>')
+        parts.append(
+            f'<line class="limit" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>'
+        )
+        parts.append(
+            f'<text class="tick" x="{at - 6:.1f}" y="{_TOP + 12}" text-anchor="end">limit {short(x_axis.limit)}</text>'
+        )
     if y_axis.limit is not None:
         at = y(y_axis.limit)
-        parts.append(f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(f'<text class="tick" x="{WIDTH - _RIGHT}" y="{at - 6:.1f}" text-anchor="end">limit {short(y_axis.limit)}</text>')
+        parts.append(
+            f'<line class="limit" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        )
+        parts.append(
+            f'<text class="tick" x="{WIDTH - _RIGHT}" y="{at - 6:.1f}" text-anchor="end">limit {short(y_axis.limit)}</text>'
+        )
     return parts
 
 
@@ -131,7 +152,9 @@ def _series(one: Series, x: _Scale, y: _Scale) -> list[str]:
         if mark.text:
             anchor, shift = ("end", -8) if at_x > WIDTH * 0.72 else ("start", 8)
             text = html.escape(mark.text)
-            parts.append(f'<text class="note" x="{at_x + shift:.1f}" y="{at_y - 9:.1f}" text-anchor="{anchor}">{text}</text>')
+            parts.append(
+                f'<text class="note" x="{at_x + shift:.1f}" y="{at_y - 9:.1f}" text-anchor="{anchor}">{text}</text>'
+            )
     return parts
 
 
@@ -142,7 +165,9 @@ class Bar(msgspec.Struct, frozen=True):
     tip: str = ""
 
 
-def bar_chart(bars: Sequence[Bar], title: str, label: str, write: Callable[[float], str] = short) -> str:
+def bar_chart(
+    bars: Sequence[Bar], title: str, label: str, write: Callable[[float], str] = short
+) -> str:
     """Horizontal bars, names on the left: names are long."""
     row, left, right = 30, 190, 64
     height = 34 + row * len(bars)
@@ -154,19 +179,29 @@ def bar_chart(bars: Sequence[Bar], title: str, label: str, write: Callable[[floa
         width = max(1.0, bar.value * scale)
         tip = html.escape(bar.tip or f"{bar.label}\n{write(bar.value)}", quote=True)
         name = bar.label if len(bar.label) <= 26 else bar.label[:25] + "…"
-        parts.append(f'<text class="name" x="{left - 10}" y="{top + 15}" text-anchor="end">{html.escape(name)}</text>')
+        parts.append(
+            f'<text class="name" x="{left - 10}" y="{top + 15}" text-anchor="end">{html.escape(name)}</text>'
+        )
         parts.append(
             f'<g class="mark" data-tip="{tip}"><title>{tip}</title>'
             f'<rect class="bar c{bar.color % NUM_COLORS}" x="{left}" y="{top}" width="{width:.1f}" height="20" rx="3"/></g>'
         )
-        parts.append(f'<text class="tick" x="{left + width + 8:.1f}" y="{top + 14}">{write(bar.value)}</text>')
+        parts.append(
+            f'<text class="tick" x="{left + width + 8:.1f}" y="{top + 14}">{write(bar.value)}</text>'
+        )
     return _svg(parts, label, height)
 
 
 def heat_chart(
-    columns: Sequence[str], rows: Sequence[str], values: dict[tuple[int, int], float], x_title: str, y_title: str, label: str
+    columns: Sequence[str],
+    rows: Sequence[str],
+    values: dict[tuple[int, int], float],
+    x_title: str,
+    y_title: str,
+    label: str,
 ) -> str:
-    """(column, row) -> value; the stronger the colour the higher. What was not measured stays empty."""
+    """(column, row) -> value; the stronger the colour the higher. What was not measured stays
+    empty."""
     left, top, cell_height = 70, 10, 40
     cell_width = (WIDTH - left - 10) / max(1, len(columns))
     height = top + cell_height * len(rows) + 50
@@ -174,20 +209,39 @@ def heat_chart(
     parts: list[str] = []
     for row, row_name in enumerate(rows):
         y = top + cell_height * row
-        parts.append(f'<text class="tick" x="{left - 10}" y="{y + cell_height / 2 + 4}" text-anchor="end">{html.escape(row_name)}</text>')
+        parts.append(
+            f'<text class="tick" x="{left - 10}" y="{y + cell_height / 2 + 4}" text-anchor="end">{html.escape(row_name)}</text>'
+        )
         for column in range(len(columns)):
-            parts += _cell(values.get((column, row)), highest, left + cell_width * column, y, cell_width, cell_height)
+            parts += _cell(
+                values.get((column, row)),
+                highest,
+                left + cell_width * column,
+                y,
+                cell_width,
+                cell_height,
+            )
     for column, name in enumerate(columns):
         x = left + cell_width * (column + 0.5)
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 32}" text-anchor="middle">{html.escape(name)}</text>')
-    parts.append(f'<text class="axis" x="{(WIDTH + left) / 2}" y="{height - 10}" text-anchor="middle">{html.escape(x_title)}</text>')
+        parts.append(
+            f'<text class="tick" x="{x:.1f}" y="{height - 32}" text-anchor="middle">{html.escape(name)}</text>'
+        )
+    parts.append(
+        f'<text class="axis" x="{(WIDTH + left) / 2}" y="{height - 10}" text-anchor="middle">{html.escape(x_title)}</text>'
+    )
     middle = top + cell_height * len(rows) / 2
-    parts.append(f'<text class="axis" transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{html.escape(y_title)}</text>')
+    parts.append(
+        f'<text class="axis" transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">{html.escape(y_title)}</text>'
+    )
     return _svg(parts, label, height)
 
 
-def _cell(value: float | None, highest: float, x: float, y: float, width: float, height: float) -> list[str]:
-    place = f'x="{x + 2:.1f}" y="{y + 2:.1f}" width="{width - 4:.1f}" height="{height - 4:.1f}" rx="5"'
+def _cell(
+    value: float | None, highest: float, x: float, y: float, width: float, height: float
+) -> list[str]:
+    place = (
+        f'x="{x + 2:.1f}" y="{y + 2:.1f}" width="{width - 4:.1f}" height="{height - 4:.1f}" rx="5"'
+    )
     if value is None:
         return [f'<rect class="cell none" {place}/>']
     share = value / highest
@@ -200,5 +254,8 @@ def _cell(value: float | None, highest: float, x: float, y: float, width: float,
 
 
 def legend(series: Sequence[Series]) -> str:
-    items = "".join(f'<li><span class="key c{one.color % NUM_COLORS}"></span>{html.escape(one.name)}</li>' for one in series)
+    items = "".join(
+        f'<li><span class="key c{one.color % NUM_COLORS}"></span>{html.escape(one.name)}</li>'
+        for one in series
+    )
     return f'<ul class="legend">{items}</ul>'

@@ -1,6 +1,7 @@
 """The page around charts and tables: head, style, sections. Everything is inside the one file.
 
-In:  sections built with `card` and `table`. Out: an HTML document. Rule: text from outside goes through html.escape, here or in chart.py.
+In:  sections built with `card` and `table`. Out: an HTML document. Rule: text from outside goes
+     through html.escape, here or in chart.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ class Fact(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-def page(title: str, subtitle: str, facts: Sequence[Fact], sections: Sequence[str], footer: Sequence[tuple[str, str]]) -> str:
+def page(
+    title: str,
+    subtitle: str,
+    facts: Sequence[Fact],
+    sections: Sequence[str],
+    footer: Sequence[tuple[str, str]],
+) -> str:
     """`footer`: what was run and where, as (name, text)."""
     assets = files("naiad.tools.page")
     style, script = (assets.joinpath(name).read_text() for name in ("page.css", "page.js"))
@@ -29,7 +36,10 @@ def page(title: str, subtitle: str, facts: Sequence[Fact], sections: Sequence[st
         f'<span class="fact-value">{html.escape(fact.value)}</span><span class="fact-note">{html.escape(fact.note)}</span></div>'
         for fact in facts
     )
-    rows = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{_footer_text(text)}</dd></div>" for name, text in footer)
+    rows = "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{_footer_text(text)}</dd></div>"
+        for name, text in footer
+    )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{style}</style></head><body>"
@@ -65,7 +75,13 @@ class Cell(msgspec.Struct, frozen=True):
     is_muted: bool = False
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, num_text_columns: int = 1, best_row: int = -1) -> str:
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str | Cell]],
+    *,
+    num_text_columns: int = 1,
+    best_row: int = -1,
+) -> str:
     """The first columns are text, the rest numbers that line up on the right."""
 
     def cell(content: str | Cell, column: int) -> str:
@@ -78,7 +94,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, num_
         return f'<td class="{" ".join(classes)}">{html.escape(found.text)}</td>'
 
     head = "".join(
-        f'<th class="{"text" if column < num_text_columns else "number"}">{html.escape(name)}</th>' for column, name in enumerate(headings)
+        f'<th class="{"text" if column < num_text_columns else "number"}">{html.escape(name)}</th>'
+        for column, name in enumerate(headings)
     )
     body = "".join(
         f"<tr{' class=winner' if number == best_row else ''}>{''.join(cell(content, column) for column, content in enumerate(row))}</tr>"

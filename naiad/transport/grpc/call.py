@@ -1,6 +1,8 @@
-"""One gRPC call at the server: its stream, its request messages on the way in, its answer on the way out.
+"""One gRPC call at the server: its stream, its request messages on the way in, its answer on the
+way out.
 
-Rule: a call ends once. After `reply`, `finish` or a cancellation it ignores everything, so a late answer of a model is harmless.
+Rule: a call ends once. After `reply`, `finish` or a cancellation it ignores everything, so a late
+      answer of a model is harmless.
 """
 
 from __future__ import annotations
@@ -13,11 +15,24 @@ from traceback import format_exc
 from typing import TYPE_CHECKING, Final
 
 from naiad import log
-from naiad.transport.grpc.compression import INLINE_BYTES, MIN_COMPRESSED_BYTES, compress_gzip, decompress
+from naiad.transport.grpc.compression import (
+    INLINE_BYTES,
+    MIN_COMPRESSED_BYTES,
+    compress_gzip,
+    decompress,
+)
 from naiad.transport.grpc.message import PREFIX_BYTES, Buffer, Message, MessageReader
 from naiad.transport.grpc.method import MessageStream, Method, RequestHead
 from naiad.transport.grpc.ordered_work import OrderedWork
-from naiad.transport.grpc.status import GZIP_RESPONSE_HEADERS, OK_TRAILERS, RESPONSE_HEADERS, GrpcError, Status, trailers, trailers_only
+from naiad.transport.grpc.status import (
+    GZIP_RESPONSE_HEADERS,
+    OK_TRAILERS,
+    RESPONSE_HEADERS,
+    GrpcError,
+    Status,
+    trailers,
+    trailers_only,
+)
 from naiad.transport.http2.limits import MIB
 from naiad.transport.http2.sender import SlowReaderError
 from naiad.transport.http2.stream import CLOSED, Stream
@@ -51,7 +66,9 @@ class Call:
         "seen_ns",
     )
 
-    def __init__(self, protocol: GrpcProtocol, stream: Stream, head: RequestHead, method: Method) -> None:
+    def __init__(
+        self, protocol: GrpcProtocol, stream: Stream, head: RequestHead, method: Method
+    ) -> None:
         self._protocol = protocol
         self._stream = stream
         self.head = head
@@ -60,9 +77,11 @@ class Call:
         self.deadline_ns = 0
         """On the monotonic clock; 0 means none."""
         self.on_cancel: Callable[[], None] | None = None
-        """Called at most once: the client reset the call, or its connection or its patience ended."""
+        """Called at most once: the client reset the call, or its connection or its patience
+        ended."""
         self.on_flow: Callable[[bool], None] | None = None
-        """Called with True when the client reads more slowly than we send, with False when it has caught up."""
+        """Called with True when the client reads more slowly than we send, with False when it has
+        caught up."""
         self._is_congested = False
         self.handler: MessageStream | None = None
         self.reader: MessageReader | None = None
@@ -116,7 +135,9 @@ class Call:
             if self.handler is not None:
                 self.handler.on_message(message)
             elif self._is_received:
-                self.finish(Status.INTERNAL, "more than one message was sent to a method that takes one")
+                self.finish(
+                    Status.INTERNAL, "more than one message was sent to a method that takes one"
+                )
             else:
                 self._is_received = True
                 unary = self.method.unary
@@ -154,9 +175,15 @@ class Call:
             self.finish(Status.INTERNAL, "a compressed message was sent without grpc-encoding")
             return
         if self._decompression is None:
-            self._decompression = OrderedWork(self._protocol.loop, lambda error: self.finish(error.status, error.message))
+            self._decompression = OrderedWork(
+                self._protocol.loop, lambda error: self.finish(error.status, error.message)
+            )
         job = partial(decompress, message, encoding, self._protocol.options.max_message_bytes)
-        self._decompression.submit(job, lambda data: self._take_late(data, None), is_small=len(message) <= INLINE_BYTES // 8)
+        self._decompression.submit(
+            job,
+            lambda data: self._take_late(data, None),
+            is_small=len(message) <= INLINE_BYTES // 8,
+        )
 
     def pause_requests(self) -> None:
         """The peer may send what its window still allows, then must wait for `resume_requests`."""
@@ -170,7 +197,8 @@ class Call:
     # Answers out.
 
     def reply(self, pieces: list[Buffer], num_bytes: int) -> None:
-        """The one response message of a unary method, and status OK. `num_bytes` is the total of `pieces`."""
+        """The one response message of a unary method, and status OK. `num_bytes` is the total of
+        `pieces`."""
         if self.is_done:
             return
         if self._has_sent_headers or self._gzip_level(num_bytes):
@@ -182,7 +210,11 @@ class Call:
             return
         try:
             self._protocol.sender.response(
-                self._stream, RESPONSE_HEADERS, [_prefix(0, num_bytes), *pieces], num_bytes + PREFIX_BYTES, OK_TRAILERS
+                self._stream,
+                RESPONSE_HEADERS,
+                [_prefix(0, num_bytes), *pieces],
+                num_bytes + PREFIX_BYTES,
+                OK_TRAILERS,
             )
         except SlowReaderError:
             self._protocol.drop_slow_reader(self._stream)
@@ -195,8 +227,14 @@ class Call:
         level = self._gzip_level(num_bytes)
         if level:
             if self._compression is None:
-                self._compression = OrderedWork(self._protocol.loop, lambda error: self.finish(error.status, error.message))
-            self._compression.submit(partial(compress_gzip, pieces, level), self._send_compressed, is_small=num_bytes <= INLINE_BYTES // 8)
+                self._compression = OrderedWork(
+                    self._protocol.loop, lambda error: self.finish(error.status, error.message)
+                )
+            self._compression.submit(
+                partial(compress_gzip, pieces, level),
+                self._send_compressed,
+                is_small=num_bytes <= INLINE_BYTES // 8,
+            )
         elif self._compression is not None:
             self._compression.then(lambda _: self._send_message(0, pieces, num_bytes))
         else:
@@ -234,7 +272,11 @@ class Call:
         except SlowReaderError:
             self._protocol.drop_slow_reader(self._stream)
             self.cancel()
-        if self._stream.pending_bytes > CONGESTED_BYTES and self.on_flow is not None and not self._is_congested:
+        if (
+            self._stream.pending_bytes > CONGESTED_BYTES
+            and self.on_flow is not None
+            and not self._is_congested
+        ):
             self._is_congested = True
             self._stream.on_drained = self._drained
             self.on_flow(True)

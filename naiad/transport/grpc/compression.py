@@ -1,4 +1,5 @@
-"""gzip and deflate messages. Decompression stops at a bound, so a small message cannot become a large one unseen."""
+"""gzip and deflate messages. Decompression stops at a bound, so a small message cannot become a
+large one unseen."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ COMPRESSION_LEVELS: dict[str, int] = {"none": 0, "low": 1, "medium": 6, "high": 
 MIN_COMPRESSED_BYTES = 256
 """Smaller messages are sent as they are: gzip would not make them smaller."""
 INLINE_BYTES = 64 * 1024
-"""Larger messages are (de)compressed by a thread: zlib releases the interpreter lock, the event loop goes on."""
+"""Larger messages are (de)compressed by a thread: zlib releases the interpreter lock, the event
+loop goes on."""
 _ALWAYS_ALLOWED_BYTES = 64 * MIB
 _ALLOWED_RATIO = 32
 
@@ -33,11 +35,17 @@ def decompress(data: Buffer, encoding: str, max_message_bytes: int) -> bytes:
     try:
         message = decompressor.decompress(data, limit_bytes + 1)
     except zlib.error as error:
-        raise GrpcError(Status.INTERNAL, f"cannot decompress the {encoding} message: {error}") from None
+        raise GrpcError(
+            Status.INTERNAL, f"cannot decompress the {encoding} message: {error}"
+        ) from None
     if len(message) > limit_bytes:
-        raise GrpcError(Status.RESOURCE_EXHAUSTED, f"decompressed message is larger than {limit_bytes} bytes")
+        raise GrpcError(
+            Status.RESOURCE_EXHAUSTED, f"decompressed message is larger than {limit_bytes} bytes"
+        )
     if not decompressor.eof or decompressor.unused_data:
-        raise GrpcError(Status.INTERNAL, f"the {encoding} message is cut short or followed by other data")
+        raise GrpcError(
+            Status.INTERNAL, f"the {encoding} message is cut short or followed by other data"
+        )
     return message
 
 

@@ -1,7 +1,10 @@
-"""How long a connection is waited for: first request, keepalive, age, requests and answers that do not move on.
+"""How long a connection is waited for: first request, keepalive, age, requests and answers that do
+not move on.
 
-In:  one `tick` per second, with the time. Out: what is due is done to the connection; every cause is counted by name.
-Rule: this file holds all the clocks of a connection, so tests need no sleeping; the deadline of a call is its own timer.
+In:  one `tick` per second, with the time. Out: what is due is done to the connection; every cause
+     is counted by name.
+Rule: this file holds all the clocks of a connection, so tests need no sleeping; the deadline of a
+      call is its own timer.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ class Patience:
 
     def is_ping_abuse(self, now_ns: int) -> bool:
         protocol = self._protocol
-        return self._keepalive.on_ping(now_ns, has_calls=bool(protocol.connection.streams), activity=protocol.sender.activity)
+        return self._keepalive.on_ping(
+            now_ns, has_calls=bool(protocol.connection.streams), activity=protocol.sender.activity
+        )
 
     def tick(self, now_ns: int) -> None:
         protocol = self._protocol
@@ -49,7 +54,10 @@ class Patience:
             if now_ns - self.closing_ns > CLOSE_LIMIT_NS:
                 protocol.abort()
             return
-        if protocol.connection.last_peer_stream_id == 0 and now_ns - self._made_ns > self._options.first_request_timeout_s * _S:
+        if (
+            protocol.connection.last_peer_stream_id == 0
+            and now_ns - self._made_ns > self._options.first_request_timeout_s * _S
+        ):
             protocol.give_up("first_request_timeout", "no request came in time")
             return
         if self._check_keepalive(now_ns) or self._check_age(now_ns):
@@ -65,7 +73,10 @@ class Patience:
         protocol = self._protocol
         has_received, self.has_received = self.has_received, False
         due = self._keepalive.tick(
-            now_ns, has_received=has_received, has_calls=bool(protocol.connection.streams), activity=protocol.sender.activity
+            now_ns,
+            has_received=has_received,
+            has_calls=bool(protocol.connection.streams),
+            activity=protocol.sender.activity,
         )
         if due is Due.PING:
             protocol.connection.ping(b"keepaliv")
@@ -75,7 +86,10 @@ class Patience:
 
     def _check_age(self, now_ns: int) -> bool:
         options = self._options
-        if not options.max_connection_age_ms or now_ns - self._made_ns < options.max_connection_age_ms * _MS:
+        if (
+            not options.max_connection_age_ms
+            or now_ns - self._made_ns < options.max_connection_age_ms * _MS
+        ):
             return False
         self._protocol.drain()
         grace_ms = options.max_connection_age_grace_ms
@@ -93,7 +107,9 @@ class Patience:
                 call.seen_bytes, call.seen_ns = reader.received_bytes, now_ns
             elif now_ns - call.seen_ns > self._options.receive_stall_timeout_s * _S:
                 self._protocol.count("receive_stall")
-                call.abort(Status.DEADLINE_EXCEEDED, "the rest of the request did not arrive in time")
+                call.abort(
+                    Status.DEADLINE_EXCEEDED, "the rest of the request did not arrive in time"
+                )
 
     def _check_answers(self, now_ns: int) -> None:
         """Neither the transport nor any window has taken a byte of what waits."""

@@ -1,6 +1,8 @@
-"""A gRPC server without sockets: what all its connections share, and the protocol factory for loop.create_server.
+"""A gRPC server without sockets: what all its connections share, and the protocol factory for
+loop.create_server.
 
-The one timer of the transport is here: a tick per second that every connection uses for its deadlines.
+The one timer of the transport is here: a tick per second that every connection uses for its
+deadlines.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ class GrpcEndpoint:
     # The end.
 
     async def stop(self, grace_s: float) -> None:
-        """Calls in flight may finish within `grace_s`; then they fail with UNAVAILABLE. Returns when no connection is left.
+        """Calls in flight may finish within `grace_s`; then they fail with UNAVAILABLE. Returns
+        when no connection is left.
 
         The listening sockets belong to the caller, who closes them first.
         """

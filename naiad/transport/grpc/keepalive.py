@@ -1,6 +1,8 @@
-"""Is the peer still there, and does it ask too often? gRPC's keepalive rules, both ways, on a clock that is passed in.
+"""Is the peer still there, and does it ask too often? gRPC's keepalive rules, both ways, on a clock
+that is passed in.
 
-`on_ping` judges the peer's pings (strikes); `tick` decides when to send ours and when their answer is overdue.
+`on_ping` judges the peer's pings (strikes); `tick` decides when to send ours and when their answer
+is overdue.
 """
 
 from __future__ import annotations
@@ -41,14 +43,19 @@ class Keepalive:
         self._strikes = 0
 
     def on_ping(self, now_ns: int, *, has_calls: bool, activity: int) -> bool:
-        """True when the peer pings more often than it may. `activity` counts the HEADERS and DATA frames we sent."""
+        """True when the peer pings more often than it may. `activity` counts the HEADERS and DATA
+        frames we sent."""
         options = self._options
         if activity != self._last_activity:
             self._note_activity(activity)
             self._strikes = 0
             self._last_ping_ns = 0
         may_be_frequent = has_calls or options.keepalive_permit_without_calls
-        interval_ns = options.min_recv_ping_interval_without_data_ms * _MS if may_be_frequent else _IDLE_PING_INTERVAL_NS
+        interval_ns = (
+            options.min_recv_ping_interval_without_data_ms * _MS
+            if may_be_frequent
+            else _IDLE_PING_INTERVAL_NS
+        )
         is_early = self._last_ping_ns != 0 and now_ns < self._last_ping_ns + interval_ns
         self._last_ping_ns = now_ns
         if is_early:
@@ -62,8 +69,14 @@ class Keepalive:
             self._last_received_ns = now_ns
             self._ping_sent_ns = 0
         if self._ping_sent_ns:
-            return Due.CLOSE if now_ns - self._ping_sent_ns >= options.keepalive_timeout_ms * _MS else Due.NOTHING
-        if now_ns - self._last_received_ns < options.keepalive_time_ms * _MS or not (has_calls or options.keepalive_permit_without_calls):
+            return (
+                Due.CLOSE
+                if now_ns - self._ping_sent_ns >= options.keepalive_timeout_ms * _MS
+                else Due.NOTHING
+            )
+        if now_ns - self._last_received_ns < options.keepalive_time_ms * _MS or not (
+            has_calls or options.keepalive_permit_without_calls
+        ):
             return Due.NOTHING
         if activity != self._last_activity:
             self._note_activity(activity)

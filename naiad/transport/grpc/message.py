@@ -1,8 +1,10 @@
 """Length-prefixed messages out of a stream's bytes.
 
-In:  `feed(chunk)` as DATA arrives, or `filled(n)` after bytes went straight into `sink()`. Out: complete messages, in order.
-Rule: memory follows what was really received. A prefix that announces 2 GB allocates nothing; the message's own buffer is taken
-when 1/256 of it has arrived, and every byte that waits here is counted in the server's ReceiveBudget.
+In:  `feed(chunk)` as DATA arrives, or `filled(n)` after bytes went straight into `sink()`. Out:
+     complete messages, in order.
+Rule: memory follows what was really received. A prefix that announces 2 GB allocates nothing; the
+      message's own buffer is taken when 1/256 of it has arrived, and every byte that waits here is
+      counted in the server's ReceiveBudget.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Message: TypeAlias = tuple[bool, Buffer]
 """Whether it is compressed, and its bytes."""
 Allocate: TypeAlias = Callable[[bytes, int], memoryview | None]
-"""(first bytes of the message, its length) -> writable memory of that length, or None for ordinary memory."""
+"""(first bytes of the message, its length) -> writable memory of that length, or None for ordinary
+memory."""
 
 PREFIX_BYTES = 5
 _SMALL_BYTES = 64 * KIB
 ALLOCATE_RATIO = 256
-"""The first read, 64 KiB, decides for messages up to 16 MiB. Only reserved: pages are committed as bytes arrive."""
+"""The first read, 64 KiB, decides for messages up to 16 MiB. Only reserved: pages are committed as
+bytes arrive."""
 _FIRST_BYTES = 4096
 
 
@@ -42,7 +46,10 @@ class ReceiveBudget:
     def take(self, num_bytes: int) -> None:
         if self.used_bytes + num_bytes > self.limit_bytes:
             self.refused_total += 1
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"the server holds {self.limit_bytes} bytes of incomplete requests, try again later")
+            raise GrpcError(
+                Status.RESOURCE_EXHAUSTED,
+                f"the server holds {self.limit_bytes} bytes of incomplete requests, try again later",
+            )
         self.used_bytes += num_bytes
 
 
@@ -56,14 +63,17 @@ class MessageReader:
         "_allocate", "_budget", "_counted_bytes", "_filled", "_is_compressed", "_length", "_max_bytes", "_start", "_target", "start_ns",
     )  # fmt: skip
 
-    def __init__(self, max_message_bytes: int, budget: ReceiveBudget, allocate: Allocate | None = None) -> None:
+    def __init__(
+        self, max_message_bytes: int, budget: ReceiveBudget, allocate: Allocate | None = None
+    ) -> None:
         self._max_bytes = max_message_bytes
         self._budget = budget
         self._allocate = allocate
         self._counted_bytes = 0
         self._is_compressed = False
         self.start_ns = 0
-        """When the first bytes of the last message came, on the monotonic clock; 0 when it came in one piece."""
+        """When the first bytes of the last message came, on the monotonic clock; 0 when it came in
+        one piece."""
         self._length = -1
         """Of the message in progress; -1 while its prefix is incomplete."""
         self._start = bytearray()
@@ -82,7 +92,8 @@ class MessageReader:
         return self._filled + len(self._start)
 
     def feed(self, chunk: bytes | memoryview) -> list[Message]:
-        """Raises GrpcError for a message that is too large or malformed; the reader is useless after that."""
+        """Raises GrpcError for a message that is too large or malformed; the reader is useless
+        after that."""
         messages: list[Message] = []
         at, end = 0, len(chunk)
         while at < end:
@@ -94,7 +105,12 @@ class MessageReader:
                 self.start_ns = 0
                 message = chunk[at : at + self._length]
                 # A small view would keep the whole read buffer alive.
-                messages.append((self._is_compressed, bytes(message) if self._length <= _FIRST_BYTES else message))
+                messages.append(
+                    (
+                        self._is_compressed,
+                        bytes(message) if self._length <= _FIRST_BYTES else message,
+                    )
+                )
                 at += self._length
                 self._length = -1
                 continue
@@ -133,10 +149,16 @@ class MessageReader:
                 return len(chunk)
             prefix, self._start = self._start, bytearray()
         if prefix[0] > 1:
-            raise GrpcError(Status.INTERNAL, f"bad message prefix: compressed flag is {prefix[0]}, expected 0 or 1")
+            raise GrpcError(
+                Status.INTERNAL,
+                f"bad message prefix: compressed flag is {prefix[0]}, expected 0 or 1",
+            )
         length = int.from_bytes(prefix[1:], "big")
         if length > self._max_bytes:
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"received message larger than max ({length} vs. {self._max_bytes})")
+            raise GrpcError(
+                Status.RESOURCE_EXHAUSTED,
+                f"received message larger than max ({length} vs. {self._max_bytes})",
+            )
         self._is_compressed = prefix[0] == 1
         self._length = length
         return at + missing
@@ -148,7 +170,11 @@ class MessageReader:
         stop = min(len(chunk), at + self._length - have)
         num_bytes = stop - at
         self._count(num_bytes)
-        if self._target is None and self._length > _SMALL_BYTES and (have + num_bytes) * ALLOCATE_RATIO >= self._length:
+        if (
+            self._target is None
+            and self._length > _SMALL_BYTES
+            and (have + num_bytes) * ALLOCATE_RATIO >= self._length
+        ):
             self._take_target(chunk[at:stop])
         if self._target is None:
             self._start += chunk[at:stop]
@@ -162,7 +188,11 @@ class MessageReader:
     def _take_target(self, chunk: bytes | memoryview) -> None:
         start = self._start
         first = bytes(start[:_FIRST_BYTES]) + bytes(chunk[: max(0, _FIRST_BYTES - len(start))])
-        target = self._allocate(first, self._length) if self._allocate is not None and not self._is_compressed else None
+        target = (
+            self._allocate(first, self._length)
+            if self._allocate is not None and not self._is_compressed
+            else None
+        )
         self._target = ordinary_memory(self._length) if target is None else target
         self._target[: len(start)] = start
         self._filled = len(start)

@@ -1,7 +1,8 @@
-"""What a gRPC endpoint serves: a table from path to method, and what a request's headers say before any handler runs.
+"""What a gRPC endpoint serves: a table from path to method, and what a request's headers say before
+any handler runs.
 
-`RequestHead` is built once per distinct header block (http2's cache), so everything that depends on headers alone is decided here:
-which method, whether it may be called, its timeout and encodings.
+`RequestHead` is built once per distinct header block (http2's cache), so everything that depends on
+headers alone is decided here: which method, whether it may be called, its timeout and encodings.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class MessageStream(Protocol):
-    """The handler of one call with a stream of requests. Nothing is called after `on_cancel`, or after the call was finished."""
+    """The handler of one call with a stream of requests. Nothing is called after `on_cancel`, or
+    after the call was finished."""
 
     def on_message(self, message: Buffer) -> None: ...
     def on_half_close(self) -> None: ...
@@ -33,13 +35,15 @@ class MessageStream(Protocol):
 
 
 UnaryHandler: TypeAlias = "Callable[[Call, Buffer], None]"
-"""Gets the one request message; ends the call now or later. May raise GrpcError. `call.on_cancel` is for it to set."""
+"""Gets the one request message; ends the call now or later. May raise GrpcError. `call.on_cancel`
+is for it to set."""
 StreamHandler: TypeAlias = "Callable[[Call], MessageStream]"
 
 
 LearnForm: TypeAlias = "Callable[[bytes, int, RequestHead], MessageForm | None]"
-"""(a request message or the beginning of a large one, its length, its head) -> the form of messages that differ from it only in data; None
-where that is not worth knowing. Of a large one, all but the last part must be in its beginning."""
+"""(a request message or the beginning of a large one, its length, its head) -> the form of messages
+that differ from it only in data; None where that is not worth knowing. Of a large one, all but the
+last part must be in its beginning."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -51,7 +55,8 @@ class Method(msgspec.Struct, frozen=True):
     is_compressed: bool = False
     """Its responses are compressed when the endpoint is told to and the client accepts it."""
     learn: LearnForm | None = None
-    """Of a unary method that clients call again and again with the like message (naiad.transport.grpc.repeat)."""
+    """Of a unary method that clients call again and again with the like message
+    (naiad.transport.grpc.repeat)."""
 
 
 class RequestHead(msgspec.Struct, frozen=True):
@@ -71,7 +76,9 @@ class RequestHead(msgspec.Struct, frozen=True):
 _RESERVED = frozenset((
     b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"user-agent", b"content-length",
 ))  # fmt: skip
-_CONNECTION_HEADERS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+_CONNECTION_HEADERS = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
+)
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 
 Guard: TypeAlias = Callable[[Method, dict[str, str]], str | None]
@@ -102,7 +109,9 @@ def _reject(rejection: bytes) -> RequestHead:
     return RequestHead(None, rejection)
 
 
-def build_head(headers: HeaderList, methods: dict[bytes, Method], guard: Guard | None = None) -> RequestHead:
+def build_head(
+    headers: HeaderList, methods: dict[bytes, Method], guard: Guard | None = None
+) -> RequestHead:
     pseudo, fields = _split(headers)
     if not pseudo:
         return RequestHead(None)  # Trailers; as the beginning of a request they are malformed.
@@ -110,18 +119,28 @@ def build_head(headers: HeaderList, methods: dict[bytes, Method], guard: Guard |
     if not path or b":method" not in pseudo or b":scheme" not in pseudo:
         raise _malformed("a request needs :method, :scheme and :path")
     content_type = fields.get(b"content-type", b"")
-    if content_type != b"application/grpc" and not content_type.startswith((b"application/grpc+proto", b"application/grpc;")):
-        return _reject(http_error(415, "this port speaks gRPC, content-type must be application/grpc"))
+    if content_type != b"application/grpc" and not content_type.startswith(
+        (b"application/grpc+proto", b"application/grpc;")
+    ):
+        return _reject(
+            http_error(415, "this port speaks gRPC, content-type must be application/grpc")
+        )
     if pseudo[b":method"] != b"POST":
         return _reject(http_error(405, "gRPC calls are POST requests"))
     method = methods.get(path)
     if method is None:
-        return _reject(trailers_only(Status.UNIMPLEMENTED, f"unknown method {path.decode('latin-1')}"))
+        return _reject(
+            trailers_only(Status.UNIMPLEMENTED, f"unknown method {path.decode('latin-1')}")
+        )
     return _describe(method, fields, guard)
 
 
 def _describe(method: Method, fields: dict[bytes, bytes], guard: Guard | None) -> RequestHead:
-    metadata = {name.decode("latin-1"): value.decode("latin-1") for name, value in fields.items() if name not in _RESERVED}
+    metadata = {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in fields.items()
+        if name not in _RESERVED
+    }
     timeout_ns = -1
     if b"grpc-timeout" in fields:
         try:

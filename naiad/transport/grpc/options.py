@@ -1,4 +1,5 @@
-"""Everything that can be set about the gRPC endpoint, with Triton's defaults where Triton has the flag."""
+"""Everything that can be set about the gRPC endpoint, with Triton's defaults where Triton has the
+flag."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ INT32_MAX = 2**31 - 1
 
 
 class GrpcOptions(msgspec.Struct, frozen=True):
-    # --grpc-keepalive-time, -timeout, -permit-without-calls, --grpc-http2-*: gRPC's own meaning of them.
+    # --grpc-keepalive-time, -timeout, -permit-without-calls, --grpc-http2-*: gRPC's own meaning of
+    # them.
     keepalive_time_ms: int = 7_200_000
     keepalive_timeout_ms: int = 20_000
     keepalive_permit_without_calls: bool = False
@@ -25,11 +27,13 @@ class GrpcOptions(msgspec.Struct, frozen=True):
     infer_response_compression_level: str = "none"
     header_forward_pattern: str = ""
     restricted_protocols: dict[str, tuple[str, str]] = {}
-    """Protocol group (Triton's names: health, metadata, inference, ...) -> (header name without prefix, its value)."""
+    """Protocol group (Triton's names: health, metadata, inference, ...) -> (header name without
+    prefix, its value)."""
 
     max_message_bytes: int = INT32_MAX
     max_buffered_request_bytes: int = 8 * GIB
-    """Of requests that are still being received, over all connections; beyond it new bytes are refused with RESOURCE_EXHAUSTED."""
+    """Of requests that are still being received, over all connections; beyond it new bytes are
+    refused with RESOURCE_EXHAUSTED."""
     max_connections: int = 10_000
     first_request_timeout_s: float = 60.0
     """A connection that has not brought a request by then is closed."""

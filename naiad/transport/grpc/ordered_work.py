@@ -1,6 +1,8 @@
-"""Work for threads whose results must come back in order: compressing and decompressing the large messages of one call.
+"""Work for threads whose results must come back in order: compressing and decompressing the large
+messages of one call.
 
-In:  jobs, each with what to do with its result. Out: those callbacks, on the event loop, in the order of submission.
+In:  jobs, each with what to do with its result. Out: those callbacks, on the event loop, in the
+     order of submission.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class OrderedWork:
         self._waiting: deque[tuple[Callable[[], Any] | None, Callable[[Any], None]]] = deque()
         self._is_running = False
 
-    def submit(self, job: Callable[[], Any], deliver: Callable[[Any], None], *, is_small: bool) -> None:
+    def submit(
+        self, job: Callable[[], Any], deliver: Callable[[Any], None], *, is_small: bool
+    ) -> None:
         """A small job runs here and now, unless others are still under way."""
         if is_small and not self._is_running:
             try:
@@ -44,7 +48,8 @@ class OrderedWork:
             callback(None)
 
     def cancel(self) -> None:
-        """What has not started never will; a job that runs is not waited for, its result is dropped."""
+        """What has not started never will; a job that runs is not waited for, its result is
+        dropped."""
         self._waiting.clear()
 
     def _start_next(self) -> None:

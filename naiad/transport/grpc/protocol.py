@@ -1,8 +1,10 @@
 """One client connection of the gRPC endpoint: the asyncio protocol around Http2Connection.
 
-In:  bytes from the transport. Out: calls to method handlers; bytes to the transport. What takes too long is Patience's.
-Rule: everything that is sent within one turn of the event loop leaves in one write. Data goes to the transport only while it
-takes it; the rest waits in the streams, within the limits of http2_limits.py.
+In:  bytes from the transport. Out: calls to method handlers; bytes to the transport. What takes too
+     long is Patience's.
+Rule: everything that is sent within one turn of the event loop leaves in one write. Data goes to
+      the transport only while it takes it; the rest waits in the streams, within the limits of
+      http2_limits.py.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ _WRITE_HIGH_BYTES: Final = 4 * MIB
 _DRAIN_PING: Final = b"draining"
 _HTTP1_TEXT: Final = b"This port speaks gRPC, which is HTTP/2.\n"
 _HTTP1_ANSWER: Final = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(_HTTP1_TEXT)
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    % len(_HTTP1_TEXT)
     + _HTTP1_TEXT
 )
 
@@ -143,7 +146,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             handlers[type(event)](event)
 
     def eof_received(self) -> bool:
-        """A client that only half-closes its socket still gets its answers. TLS has no such thing."""
+        """A client that only half-closes its socket still gets its answers. TLS has no such
+        thing."""
         if not self.connection.streams or self._transport.get_extra_info("ssl_object") is not None:
             return False
         self.drain()
@@ -228,10 +232,14 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             ):
                 call.take(data[PREFIX_BYTES:])
                 return
-            call.reader = MessageReader(self.options.max_message_bytes, self.endpoint.budget, call.method.allocate)
+            call.reader = MessageReader(
+                self.options.max_message_bytes, self.endpoint.budget, call.method.allocate
+            )
         self._feed(call, event.stream, data, event.end_stream)
 
-    def _feed(self, call: Call | RepeatedCall, stream: Stream, data: bytes | memoryview, end_stream: bool) -> None:
+    def _feed(
+        self, call: Call | RepeatedCall, stream: Stream, data: bytes | memoryview, end_stream: bool
+    ) -> None:
         assert call.reader is not None
         try:
             messages = call.reader.feed(data)
@@ -242,8 +250,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         call.receive(messages, end_stream)
 
     def on_begun(self, call: RepeatedCall, data: memoryview, next_read_bytes: int) -> None:
-        """A large request the short way, and what has come of its last part. The next one will be alike, and is better read for the most
-        part into its own memory than into the buffer of this connection."""
+        """A large request the short way, and what has come of its last part. The next one will be
+        alike, and is better read for the most part into its own memory than into the buffer of this
+        connection."""
         self._feed(call, call, data, False)
         self._read_view = self.endpoint.read_view[:next_read_bytes]
 
@@ -281,7 +290,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     def _on_ping(self, event: PingReceived) -> None:
         if self.patience.is_ping_abuse(self.endpoint.clock_ns()):
             self.count("too_many_pings")
-            self.connection.goaway(self.connection.last_peer_stream_id, ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+            self.connection.goaway(
+                self.connection.last_peer_stream_id, ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings"
+            )
             self._end_all()
 
     def _on_ping_acknowledged(self, event: PingAcknowledged) -> None:
@@ -295,7 +306,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._end_all()
 
     def _end_all(self) -> None:
-        """The connection is over: its calls are cancelled, what is already in the output is still written."""
+        """The connection is over: its calls are cancelled, what is already in the output is still
+        written."""
         self._cancel_calls()
         self.flush()
         self.close()
@@ -316,11 +328,13 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     # The end.
 
     def drain(self) -> None:
-        """No new calls: the client is told, may finish those under way, and the connection closes after the last one."""
+        """No new calls: the client is told, may finish those under way, and the connection closes
+        after the last one."""
         if self.patience.drain_ns or self.patience.closing_ns:
             return
         self.patience.drain_ns = self.endpoint.clock_ns()
-        # The first GOAWAY refuses nothing: calls that are on their way must not fail. The ping's answer shows that none are left.
+        # The first GOAWAY refuses nothing: calls that are on their way must not fail. The ping's
+        # answer shows that none are left.
         self.connection.goaway(MAX_STREAM_ID)
         self.connection.ping(_DRAIN_PING)
         self.flush_soon()
@@ -347,7 +361,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def give_up(self, cause: str, reason: str) -> None:
         self.count(cause)
-        self.connection.goaway(self.connection.last_peer_stream_id, ErrorCode.NO_ERROR, reason.encode())
+        self.connection.goaway(
+            self.connection.last_peer_stream_id, ErrorCode.NO_ERROR, reason.encode()
+        )
         self._end_all()
 
     def count(self, cause: str) -> None:

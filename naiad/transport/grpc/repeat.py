@@ -1,13 +1,17 @@
-"""The short way of requests that repeat: bytes of a read -> calls, without frames, events and headers in between.
+"""The short way of requests that repeat: bytes of a read -> calls, without frames, events and
+headers in between.
 
-A client that calls one method again and again sends the same bytes each time, but for the stream's id and the data in the message:
-HEADERS, perhaps a WINDOW_UPDATE on the stream, and one DATA frame that ends it. The second request of a kind is learnt; those after it
-are compared with it as a whole, and their answers, which are alike too, are put together from what the last one was made of. A few kinds
-may take turns. Of a large request, whose last tensor no read brings as a whole, the beginning is compared; the rest is read into memory
-of its own.
-Rule: what comes of it is what the long way (http2_connection.py, grpc_protocol.py, grpc_call.py) makes of it when each request comes in
-a read of its own. Whatever is not ordinary is left to the long way before anything has changed: other bytes, a limit or a window
-that is near, a header table that has changed, a deadline, compression; and on the way back, an answer that no window covers.
+A client that calls one method again and again sends the same bytes each time, but for the stream's
+id and the data in the message: HEADERS, perhaps a WINDOW_UPDATE on the stream, and one DATA frame
+that ends it. The second request of a kind is learnt; those after it are compared with it as a
+whole, and their answers, which are alike too, are put together from what the last one was made of.
+A few kinds may take turns. Of a large request, whose last tensor no read brings as a whole, the
+beginning is compared; the rest is read into memory of its own.
+Rule: what comes of it is what the long way (http2_connection.py, grpc_protocol.py, grpc_call.py)
+      makes of it when each request comes in a read of its own. Whatever is not ordinary is left to
+      the long way before anything has changed: other bytes, a limit or a window that is near, a
+      header table that has changed, a deadline, compression; and on the way back, an answer that no
+      window covers.
 """
 
 from __future__ import annotations
@@ -18,7 +22,14 @@ from typing import TYPE_CHECKING, Final
 from naiad.transport.grpc.message import PREFIX_BYTES
 from naiad.transport.grpc.method import RequestHead
 from naiad.transport.grpc.repeat_form import MAX_UPDATES, UPDATE_BYTES, RequestForm, learn_frames
-from naiad.transport.http2.frame import END_HEADERS, HEADER_BYTES, HEADERS, MAX_WINDOW, WINDOW_UPDATE, frame_header
+from naiad.transport.http2.frame import (
+    END_HEADERS,
+    HEADER_BYTES,
+    HEADERS,
+    MAX_WINDOW,
+    WINDOW_UPDATE,
+    frame_header,
+)
 
 if TYPE_CHECKING:
     from naiad.transport.grpc.protocol import GrpcProtocol
@@ -26,9 +37,11 @@ if TYPE_CHECKING:
 
 _CREDIT: Final = 64
 _LEARNING_COSTS: Final = 16
-"""Requests that go the long way for each one that is learnt, of a client that does not repeat itself."""
+"""Requests that go the long way for each one that is learnt, of a client that does not repeat
+itself."""
 _MAX_FORMS: Final = 4
-"""All requests of a client may share one connection, and those of two models, or with ids of two lengths, take turns."""
+"""All requests of a client may share one connection, and those of two models, or with ids of two
+lengths, take turns."""
 
 _parse_header: Final = frame_header.unpack_from
 _parse_update: Final = struct.Struct(">9sI").unpack_from
@@ -38,7 +51,16 @@ _CONNECTION_UPDATE: Final = frame_header.pack(4 << 8 | WINDOW_UPDATE, 0, 0)
 class Repeats:
     """The requests of one connection."""
 
-    __slots__ = ("_blocks", "_connection", "_credit", "_decoder", "_forms", "_large", "_sender", "protocol")
+    __slots__ = (
+        "_blocks",
+        "_connection",
+        "_credit",
+        "_decoder",
+        "_forms",
+        "_large",
+        "_sender",
+        "protocol",
+    )
 
     def __init__(self, protocol: GrpcProtocol) -> None:
         self.protocol = protocol
@@ -52,7 +74,8 @@ class Repeats:
         self._credit = _CREDIT
 
     def receive(self, view: memoryview, num_bytes: int) -> int:
-        """Takes as many requests as it can from the beginning of a read; returns how many bytes these were."""
+        """Takes as many requests as it can from the beginning of a read; returns how many bytes
+        these were."""
         at = self._take_known(view, 0, num_bytes)
         large = self._large
         if large is not None and at < num_bytes:
@@ -69,8 +92,13 @@ class Repeats:
         return at
 
     def _keep(self, form: RequestForm) -> None:
-        """Before those that may still fit other requests; of too many, the one that was not taken for the longest time is forgotten."""
-        others = [old for old in self._forms if old.table_changes == form.table_changes and old.constants != form.constants]
+        """Before those that may still fit other requests; of too many, the one that was not taken
+        for the longest time is forgotten."""
+        others = [
+            old
+            for old in self._forms
+            if old.table_changes == form.table_changes and old.constants != form.constants
+        ]
         self._forms = [form, *others[: _MAX_FORMS - 1]]
 
     def _take_known(self, view: memoryview, at: int, num_bytes: int) -> int:
@@ -94,8 +122,18 @@ class Repeats:
         send_window = sender.initial_window + form.increment
         if self._decoder.changes != form.table_changes or send_window > MAX_WINDOW:
             return at
-        streams, last_id, max_id = connection.streams, connection.last_peer_stream_id, connection.goaway_last_stream_id
-        size, unpack, constants, last_id_at, make_call = form.num_bytes, form.unpack, form.constants, form.last_id_at, form.message.call
+        streams, last_id, max_id = (
+            connection.streams,
+            connection.last_peer_stream_id,
+            connection.goaway_last_stream_id,
+        )
+        size, unpack, constants, last_id_at, make_call = (
+            form.num_bytes,
+            form.unpack,
+            form.constants,
+            form.last_id_at,
+            form.message.call,
+        )
         count = num_updates = 0
         while count < room and num_bytes - at >= size:
             fields = unpack(view, at)
@@ -106,7 +144,8 @@ class Repeats:
                 or fields[last_id_at] != stream_id
                 or not last_id < stream_id <= max_id
                 or not stream_id & 1
-                or (call := make_call(self, stream_id, send_window, fields[last_id_at + 2 :: 2])) is None
+                or (call := make_call(self, stream_id, send_window, fields[last_id_at + 2 :: 2]))
+                is None
             ):
                 break
             last_id = stream_id
@@ -120,23 +159,35 @@ class Repeats:
             if num_bytes - at >= UPDATE_BYTES and view[at + 3] == WINDOW_UPDATE:
                 frame, increment = _parse_update(view, at)
                 window = sender.window + increment
-                if frame != _CONNECTION_UPDATE or not increment or window > MAX_WINDOW or sender.ready:
+                if (
+                    frame != _CONNECTION_UPDATE
+                    or not increment
+                    or window > MAX_WINDOW
+                    or sender.ready
+                ):
                     break
                 sender.window = window
                 num_updates += 1
                 at += UPDATE_BYTES
         if count:
-            connection.opened(last_id, count, count * form.data_bytes, num_updates + (count if form.increment else 0))
+            connection.opened(
+                last_id,
+                count,
+                count * form.data_bytes,
+                num_updates + (count if form.increment else 0),
+            )
             if self._credit < _CREDIT:
                 self._credit += count
         return at
 
     def _take_large(self, form: RequestForm, view: memoryview, at: int, num_bytes: int) -> int:
-        """The beginning of a request whose last tensor is large: the rest of it is read straight into its memory."""
+        """The beginning of a request whose last tensor is large: the rest of it is read straight
+        into its memory."""
         connection = self._connection
         send_window = self._sender.initial_window + form.increment
         if (
-            # Its data is acknowledged as it arrives, like any other's: that need not be far from what the next WINDOW_UPDATE is due at.
+            # Its data is acknowledged as it arrives, like any other's: that need not be far from
+            # what the next WINDOW_UPDATE is due at.
             not connection.room(1, 1 + MAX_UPDATES)
             or form.data_bytes > connection.incoming.window
             or self._decoder.changes != form.table_changes
@@ -158,14 +209,18 @@ class Repeats:
             or (memory := form.message.memory(form.tail_bytes)) is None
         ):
             return at
-        call: RepeatedCall | None = form.message.call(self, stream_id, send_window, (*fields[last_id_at + 2 :: 2], memory))
+        call: RepeatedCall | None = form.message.call(
+            self, stream_id, send_window, (*fields[last_id_at + 2 :: 2], memory)
+        )
         if call is None:
             return at
         at += form.num_bytes
         connection.opened(stream_id, 1, 0, 1 if form.increment else 0)
         connection.streams[stream_id] = call.context = call
         head_bytes = form.data_bytes - form.tail_bytes - PREFIX_BYTES
-        call.begin(memory, self.protocol.endpoint.budget, head_bytes, connection.limits.stream_window_bytes)
+        call.begin(
+            memory, self.protocol.endpoint.budget, head_bytes, connection.limits.stream_window_bytes
+        )
         connection.incoming.begin_known(call, form.data_bytes, form.tail_bytes - (num_bytes - at))
         self.protocol.on_begun(call, view[at:num_bytes], form.read_bytes)
         if self._credit < _CREDIT:
@@ -173,7 +228,8 @@ class Repeats:
         return num_bytes
 
     def _take_updates(self, view: memoryview, at: int, num_bytes: int) -> int:
-        """Of the connection's window, before a large request: they follow the one before, and its last bytes are never read with more."""
+        """Of the connection's window, before a large request: they follow the one before, and its
+        last bytes are never read with more."""
         sender = self._sender
         for _ in range(MAX_UPDATES):
             if num_bytes - at < UPDATE_BYTES or view[at + 3] != WINDOW_UPDATE:
@@ -188,11 +244,16 @@ class Repeats:
         return at
 
     def _learn(self, view: memoryview, at: int, num_bytes: int) -> RequestForm | None:
-        """From a request at the beginning of the bytes whose headers have come before, and mean the same again."""
+        """From a request at the beginning of the bytes whose headers have come before, and mean the
+        same again."""
         if self._credit <= 0:
             self._credit += 1
             return None
-        if num_bytes - at < 2 * HEADER_BYTES or view[at + 3] != HEADERS or not self._connection.room(1, 1):
+        if (
+            num_bytes - at < 2 * HEADER_BYTES
+            or view[at + 3] != HEADERS
+            or not self._connection.room(1, 1)
+        ):
             return None
         length, flags, _ = _parse_header(view, at)
         block_end = at + HEADER_BYTES + (length >> 8)
@@ -203,10 +264,25 @@ class Repeats:
             return None
         self._credit -= _LEARNING_COSTS
         limits = self._connection.limits
-        max_bytes = min(self.protocol.options.max_message_bytes, min(limits.max_frame_bytes, limits.stream_window_bytes) - PREFIX_BYTES)
-        return learn_frames(bytes(view[at:num_bytes]), block_end - at, head, max_bytes, self._decoder.changes)
+        max_bytes = min(
+            self.protocol.options.max_message_bytes,
+            min(limits.max_frame_bytes, limits.stream_window_bytes) - PREFIX_BYTES,
+        )
+        return learn_frames(
+            bytes(view[at:num_bytes]), block_end - at, head, max_bytes, self._decoder.changes
+        )
 
     def _may_repeat(self, head: RequestHead) -> bool:
         method = head.method
-        is_compressed = self.protocol.gzip_level > 0 and method is not None and method.is_compressed and head.accepts_gzip
-        return method is not None and method.learn is not None and head.timeout_ns < 0 and not is_compressed
+        is_compressed = (
+            self.protocol.gzip_level > 0
+            and method is not None
+            and method.is_compressed
+            and head.accepts_gzip
+        )
+        return (
+            method is not None
+            and method.learn is not None
+            and head.timeout_ns < 0
+            and not is_compressed
+        )

@@ -1,8 +1,11 @@
-"""What has arrived of a large message that came the short way (grpc_repeat.py): to the rest of the transport, the reader of its call.
+"""What has arrived of a large message that came the short way (grpc_repeat.py): to the rest of the
+transport, the reader of its call.
 
-In:  chunks, or bytes that went straight into `sink()`, as MessageReader (grpc_message.py) takes them. Out: nothing; the call knows
-the memory and is told when its stream ends, which is exactly when the memory is full.
-Rule: bytes are counted in the server's ReceiveBudget as they arrive, and given back when all are there or the call ends.
+In:  chunks, or bytes that went straight into `sink()`, as MessageReader (grpc_message.py) takes
+     them. Out: nothing; the call knows the memory and is told when its stream ends, which is
+     exactly when the memory is full.
+Rule: bytes are counted in the server's ReceiveBudget as they arrive, and given back when all are
+      there or the call ends.
 """
 
 from __future__ import annotations
@@ -11,7 +14,14 @@ from naiad.transport.grpc.message import Message, ReceiveBudget
 
 
 class Arrival:
-    __slots__ = ("_budget", "_counted_bytes", "_memory", "_uncounted_bytes", "is_empty", "received_bytes")
+    __slots__ = (
+        "_budget",
+        "_counted_bytes",
+        "_memory",
+        "_uncounted_bytes",
+        "is_empty",
+        "received_bytes",
+    )
 
     def __init__(self, memory: memoryview, budget: ReceiveBudget, head_bytes: int) -> None:
         self._memory = memory

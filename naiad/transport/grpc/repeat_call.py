@@ -1,6 +1,7 @@
 """A request that came the short way (grpc_repeat.py), and the frames of its answer.
 
-Rule: it ends once, by `reply`, or as a `Call` like any other, which it becomes when something out of the ordinary happens to it.
+Rule: it ends once, by `reply`, or as a `Call` like any other, which it becomes when something out
+      of the ordinary happens to it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class RepeatedCall(Stream):
         raise NotImplementedError
 
     def start_late(self) -> None:
-        """The same, of a large request: time has passed since it was made, and what it was made by may be gone."""
+        """The same, of a large request: time has passed since it was made, and what it was made by
+        may be gone."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -58,7 +60,9 @@ class RepeatedCall(Stream):
 
     # While a large request arrives, as a Call does.
 
-    def begin(self, memory: memoryview, budget: ReceiveBudget, head_bytes: int, receive_window: int) -> None:
+    def begin(
+        self, memory: memoryview, budget: ReceiveBudget, head_bytes: int, receive_window: int
+    ) -> None:
         """`memory` is for the last part of the message; the `head_bytes` before it have arrived."""
         self.state = OPEN
         self.receive_window = receive_window
@@ -79,13 +83,21 @@ class RepeatedCall(Stream):
     # The answer.
 
     def reply(self, frames: AnswerFrames, parts: Sequence[Buffer]) -> bool:
-        """The whole answer, status OK. False: nothing has happened; it would have to wait, as the answer of a Call can."""
+        """The whole answer, status OK. False: nothing has happened; it would have to wait, as the
+        answer of a Call can."""
         protocol: GrpcProtocol = self.repeats.protocol
         sender = protocol.sender
         num_bytes = frames.data_bytes
-        if num_bytes > self.send_window or num_bytes > sender.window or num_bytes > sender.max_frame_bytes or sender.is_paused:
+        if (
+            num_bytes > self.send_window
+            or num_bytes > sender.window
+            or num_bytes > sender.max_frame_bytes
+            or sender.is_paused
+        ):
             return False
-        if self.state == CLOSED:  # reset by frames that came with the last bytes of the request, and were read before it was started
+        # reset by frames that came with the last bytes of the request, and were read before it was
+        # started
+        if self.state == CLOSED:
             return False
         stream_id = _stream_id_bytes(self.id)
         if frames.is_large:
@@ -140,7 +152,9 @@ class AnswerFrames:
         )
         self.num_bytes = _size(pieces)
         self.is_large = self.num_bytes > _JOIN_BYTES
-        self.template = b"".join(b"%b" if isinstance(piece, int) else piece.replace(b"%", b"%%") for piece in pieces)
+        self.template = b"".join(
+            b"%b" if isinstance(piece, int) else piece.replace(b"%", b"%%") for piece in pieces
+        )
         """Wants the stream's id twice, the parts of the message, and the id again."""
         self._constants = [b""]
         for piece in pieces:

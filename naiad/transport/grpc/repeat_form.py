@@ -1,6 +1,8 @@
-"""The bytes of a request that repeats, frame by frame, with holes where the stream's id and the data of its message are.
+"""The bytes of a request that repeats, frame by frame, with holes where the stream's id and the
+data of its message are.
 
-In:  the frames of one request. Out: how to compare the next ones with it as a whole, and to take what is in the holes.
+In:  the frames of one request. Out: how to compare the next ones with it as a whole, and to take
+     what is in the holes.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import msgspec
 
 from naiad.transport.grpc.message import ALLOCATE_RATIO, PREFIX_BYTES, Buffer
-from naiad.transport.http2.frame import DATA, END_STREAM, HEADER_BYTES, MAX_WINDOW, WINDOW_UPDATE, frame_header
+from naiad.transport.http2.frame import (
+    DATA,
+    END_STREAM,
+    HEADER_BYTES,
+    MAX_WINDOW,
+    WINDOW_UPDATE,
+    frame_header,
+)
 from naiad.transport.http2.limits import KIB
 
 if TYPE_CHECKING:
@@ -21,7 +30,8 @@ if TYPE_CHECKING:
     from naiad.transport.grpc.repeat_call import RepeatedCall
 
 Layout: TypeAlias = Sequence[bytes | int]
-"""Of a message: bytes that are the same in all of a kind, then the size of a part that is not, and so on in turns."""
+"""Of a message: bytes that are the same in all of a kind, then the size of a part that is not, and
+so on in turns."""
 Unpack: TypeAlias = Callable[[Buffer, int], tuple[Any, ...]]
 
 MAX_DATA_BYTES: Final = 4096
@@ -44,8 +54,11 @@ class MessageForm(Protocol):
     def layout(self) -> Layout: ...
     @property
     def head(self) -> RequestHead: ...
-    def call(self, repeats: Repeats, stream_id: int, send_window: int, parts: tuple[Buffer, ...]) -> RepeatedCall | None:
-        """For a message with these parts. None when it must go the long way; nothing has happened then."""
+    def call(
+        self, repeats: Repeats, stream_id: int, send_window: int, parts: tuple[Buffer, ...]
+    ) -> RepeatedCall | None:
+        """For a message with these parts. None when it must go the long way; nothing has happened
+        then."""
         ...
 
     def memory(self, num_bytes: int) -> memoryview | None:
@@ -55,7 +68,8 @@ class MessageForm(Protocol):
 
 class RequestForm(msgspec.Struct, frozen=True):
     unpack: Unpack
-    """Constants at 0, 2, ...; between them the stream's id, once for each frame, then the parts of the message."""
+    """Constants at 0, 2, ...; between them the stream's id, once for each frame, then the parts of
+    the message."""
     constants: tuple[bytes, ...]
     last_id_at: int
     num_bytes: int
@@ -68,7 +82,8 @@ class RequestForm(msgspec.Struct, frozen=True):
     table_changes: int
     """HpackDecoder.changes when the header block meant what it means here."""
     tail_bytes: int = 0
-    """Of a large request: its last part, which is no hole to be copied out of the bytes of a read but arrives in memory of its own."""
+    """Of a large request: its last part, which is no hole to be copied out of the bytes of a read
+    but arrives in memory of its own."""
 
     @property
     def enough_bytes(self) -> int:
@@ -77,22 +92,34 @@ class RequestForm(msgspec.Struct, frozen=True):
 
     @property
     def read_bytes(self) -> int:
-        """To ask for when such a request may come next: what must be copied once more, since it is not read into its memory, is little."""
+        """To ask for when such a request may come next: what must be copied once more, since it is
+        not read into its memory, is little."""
         return self.enough_bytes + MAX_UPDATES * UPDATE_BYTES
 
 
-def learn_frames(data: bytes, at: int, head: RequestHead, max_message_bytes: int, table_changes: int) -> RequestForm | None:
-    """`data` begins with a HEADERS frame that ends at `at`. None when it is not followed by one message and the end of the stream, or by
-    the beginning of one that is too large for a read."""
+def learn_frames(
+    data: bytes, at: int, head: RequestHead, max_message_bytes: int, table_changes: int
+) -> RequestForm | None:
+    """`data` begins with a HEADERS frame that ends at `at`. None when it is not followed by one
+    message and the end of the stream, or by the beginning of one that is too large for a read."""
     _, _, stream_id = _parse_header(data, 0)
     pieces: list[bytes | int | None] = [data[:_KIND_AND_FLAGS_END], None, data[HEADER_BYTES:at]]
     length, flags, frame_stream_id = _parse_header(data, at)
     increment = 0
-    if length == 4 << 8 | WINDOW_UPDATE and not flags and frame_stream_id == stream_id and len(data) - at >= UPDATE_BYTES + HEADER_BYTES:
+    if (
+        length == 4 << 8 | WINDOW_UPDATE
+        and not flags
+        and frame_stream_id == stream_id
+        and len(data) - at >= UPDATE_BYTES + HEADER_BYTES
+    ):
         increment = int.from_bytes(data[at + HEADER_BYTES : at + UPDATE_BYTES], "big")
         if not 0 < increment <= MAX_WINDOW:
             return None
-        pieces += (data[at : at + _KIND_AND_FLAGS_END], None, data[at + HEADER_BYTES : at + UPDATE_BYTES])
+        pieces += (
+            data[at : at + _KIND_AND_FLAGS_END],
+            None,
+            data[at + HEADER_BYTES : at + UPDATE_BYTES],
+        )
         at += UPDATE_BYTES
         length, flags, frame_stream_id = _parse_header(data, at)
     start = at + HEADER_BYTES
@@ -120,14 +147,30 @@ def learn_frames(data: bytes, at: int, head: RequestHead, max_message_bytes: int
         if not isinstance(tail, int) or tail <= MIN_TAIL_BYTES:
             return None
         tail_bytes = tail
-    pieces += (data[at : at + _KIND_AND_FLAGS_END], None, data[start : start + PREFIX_BYTES], *layout)
+    pieces += (
+        data[at : at + _KIND_AND_FLAGS_END],
+        None,
+        data[start : start + PREFIX_BYTES],
+        *layout,
+    )
     unpack, constants = _compile(pieces)
     last_id_at = 5 if increment else 3
-    return RequestForm(unpack, constants, last_id_at, end - tail_bytes, data_bytes, increment, message, table_changes, tail_bytes)
+    return RequestForm(
+        unpack,
+        constants,
+        last_id_at,
+        end - tail_bytes,
+        data_bytes,
+        increment,
+        message,
+        table_changes,
+        tail_bytes,
+    )
 
 
 def _compile(pieces: Iterable[bytes | int | None]) -> tuple[Unpack, tuple[bytes, ...]]:
-    """None is a stream's id. Constants that follow one another become one, so that constants and holes take turns."""
+    """None is a stream's id. Constants that follow one another become one, so that constants and
+    holes take turns."""
     layout = ">"
     constants = [b""]
     for piece in pieces:

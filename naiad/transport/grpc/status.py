@@ -1,6 +1,7 @@
 """How a gRPC call ends: status codes, and the header blocks that carry them.
 
-Blocks are constants wherever the content is; a status with a message is the only one built per call.
+Blocks are constants wherever the content is; a status with a message is the only one built per
+call.
 """
 
 from __future__ import annotations
@@ -45,11 +46,14 @@ _CONTENT_TYPE: Final = (b"content-type", b"application/grpc")
 _ACCEPT_ENCODING: Final = (b"grpc-accept-encoding", b"identity, deflate, gzip")
 
 RESPONSE_HEADERS: Final = encode_headers([_STATUS_200, _CONTENT_TYPE])
-GZIP_RESPONSE_HEADERS: Final = encode_headers([_STATUS_200, _CONTENT_TYPE, (b"grpc-encoding", b"gzip")])
+GZIP_RESPONSE_HEADERS: Final = encode_headers(
+    [_STATUS_200, _CONTENT_TYPE, (b"grpc-encoding", b"gzip")]
+)
 OK_TRAILERS: Final = encode_headers([(b"grpc-status", b"0")])
 
 MAX_MESSAGE_BYTES: Final = 4096
-"""Of a status message: clients refuse trailers above 8 KiB, and percent-encoding may double the length."""
+"""Of a status message: clients refuse trailers above 8 KiB, and percent-encoding may double the
+length."""
 _PLAIN: Final = frozenset(range(0x20, 0x7F)) - {ord("%")}
 
 
@@ -74,12 +78,21 @@ def trailers_only(status: int, message: str) -> bytes:
 
 
 def unsupported_encoding(message: str) -> bytes:
-    return encode_headers([_STATUS_200, _CONTENT_TYPE, _ACCEPT_ENCODING, *_status_fields(Status.UNIMPLEMENTED, message)])
+    return encode_headers(
+        [
+            _STATUS_200,
+            _CONTENT_TYPE,
+            _ACCEPT_ENCODING,
+            *_status_fields(Status.UNIMPLEMENTED, message),
+        ]
+    )
 
 
 def http_error(http_status: int, message: str) -> bytes:
     """For requests that are not gRPC at all."""
-    return encode_headers([(b":status", b"%d" % http_status), *_status_fields(Status.UNKNOWN, message)])
+    return encode_headers(
+        [(b":status", b"%d" % http_status), *_status_fields(Status.UNKNOWN, message)]
+    )
 
 
 def _status_fields(status: int, message: str) -> list[tuple[bytes, bytes]]:

@@ -1,7 +1,8 @@
 """Bodies that are still being received: memory for the bytes, and when they are complete.
 
-A body of known length is received straight into the memory it will be used from (`rest` is what the socket fills next);
-a chunked one is decoded from copies. Rule: memory is committed as bytes arrive, whatever length was announced.
+A body of known length is received straight into the memory it will be used from (`rest` is what the
+socket fills next); a chunked one is decoded from copies. Rule: memory is committed as bytes arrive,
+whatever length was announced.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class FixedBody:
         self.num_bytes = 0
 
     def _allocate(self, head: Head) -> memoryview:
-        """Reserves only: neither the arena's pages nor malloc's are touched before bytes are written to them."""
+        """Reserves only: neither the arena's pages nor malloc's are touched before bytes are
+        written to them."""
         if self._is_large and head.route.body_buffer is not None:
             memory = head.route.body_buffer(head.content_length)
             if memory is not None:
@@ -35,7 +37,8 @@ class FixedBody:
         return np.empty(head.content_length, np.uint8).data
 
     def take(self, data: bytes, start: int) -> int:
-        """Copies what of it is in `data`, which was read before the head was known; returns where `data` goes on."""
+        """Copies what of it is in `data`, which was read before the head was known; returns where
+        `data` goes on."""
         size = min(len(self.rest), len(data) - start)
         self.rest[:size] = memoryview(data)[start : start + size]
         self.advance(size)

@@ -28,7 +28,8 @@ class _State(enum.Enum):
 
 
 class ChunkError(Exception):
-    """The body cannot be understood or breaks a limit; the connection cannot be used any further."""
+    """The body cannot be understood or breaks a limit; the connection cannot be used any
+    further."""
 
 
 class BodyTooLargeError(ChunkError):
@@ -51,9 +52,14 @@ class ChunkedDecoder:
         return self._state is _State.DONE
 
     def feed(self, data: bytes, start: int = 0) -> int:
-        """Takes `data` from `start` on; returns where the next request begins, or len(data) when more is needed."""
+        """Takes `data` from `start` on; returns where the next request begins, or len(data) when
+        more is needed."""
         while start < len(data) and self._state is not _State.DONE:
-            start = self._take_data(data, start) if self._state is _State.DATA else self._take_line(data, start)
+            start = (
+                self._take_data(data, start)
+                if self._state is _State.DATA
+                else self._take_line(data, start)
+            )
         return start
 
     def _take_data(self, data: bytes, start: int) -> int:
@@ -73,7 +79,9 @@ class ChunkedDecoder:
         if end >= 0:
             line, self._line = self._line, b""
             if not line.endswith(b"\r\n"):
-                raise ChunkError("malformed request: line of the chunked body does not end with CRLF")
+                raise ChunkError(
+                    "malformed request: line of the chunked body does not end with CRLF"
+                )
             self._on_line(line[:-2])
         return stop
 

@@ -61,7 +61,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._heads = endpoint.heads
         self._scratch = endpoint.scratch
         self._pending = b""
-        """Received and not understood yet: the beginning of a request, or requests that wait for their turn."""
+        """Received and not understood yet: the beginning of a request, or requests that wait for
+        their turn."""
         self._body: FixedBody | ChunkedBody | None = None
         self._fixed_body: FixedBody | None = None
         """The same, when the socket fills it directly."""
@@ -83,7 +84,9 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._answers = AnswerQueue(self, self._transport, self._endpoint.turn, self._limits.max_stream_buffer_bytes)
+        self._answers = AnswerQueue(
+            self, self._transport, self._endpoint.turn, self._limits.max_stream_buffer_bytes
+        )
         reason = self._endpoint.admit(self)
         if reason is not None:
             if self._endpoint.is_flooded:
@@ -98,7 +101,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._answers.close()
 
     def eof_received(self) -> bool:
-        """A client that closes its side gets no more answers: Triton's clients never half-close, and cancelling at once matters more."""
+        """A client that closes its side gets no more answers: Triton's clients never half-close,
+        and cancelling at once matters more."""
         self._is_draining = True
         self._answers.flush()
         self._answers.disconnect()
@@ -123,11 +127,17 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._pending = b""
         answers = self._answers
         again = answers.again
-        if again is not None and not answers.exchanges and not answers.is_paused and self._body is None:
+        if (
+            again is not None
+            and not answers.exchanges
+            and not answers.is_paused
+            and self._body is None
+        ):
             if (not again.size or len(data) == again.size) and self._begin_again(again, data):
                 return
             if again.is_head(data):
-                # Many clients send head and body one after the other, and some are read in between: the body is on its way.
+                # Many clients send head and body one after the other, and some are read in between:
+                # the body is on its way.
                 self._pending = data
                 self._note_receiving()
                 return
@@ -204,7 +214,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._received_bytes = 1
 
     def _begin_body(self, head: Head, data: bytes, start: int) -> int:
-        """The request's body is not all in `data`, or is not to be taken from it. Returns where to go on in `data`."""
+        """The request's body is not all in `data`, or is not to be taken from it. Returns where to
+        go on in `data`."""
         limits = self._limits
         max_bytes = head.route.max_body_bytes or limits.max_body_bytes
         if head.content_length > max_bytes:
@@ -256,11 +267,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         exchange.receive_start_ns = receive_start_ns
         self._answers.exchanges.append(exchange)
         if not head.keep_alive:
-            self._is_draining = True  # nothing after this request counts; its answer ends the connection
+            # nothing after this request counts; its answer ends the connection
+            self._is_draining = True
         try:
             head.route.handle(exchange)
         except Exception:
-            log.error(f"the handler of {head.path.decode('latin-1')} failed: {traceback.format_exc()}")
+            log.error(
+                f"the handler of {head.path.decode('latin-1')} failed: {traceback.format_exc()}"
+            )
             if exchange.is_started:
                 self.abort()
             else:
@@ -275,7 +289,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         except Exception:
             log.error(f"the handler of a repeated request failed: {traceback.format_exc()}")
             answers = self._answers
-            answers.again = None  # what has failed halfway may still hear of this request: it is not used for another
+            # what has failed halfway may still hear of this request: it is not used for another
+            answers.again = None
             if answers.exchanges and not answers.exchanges[0].is_started:
                 answers.exchanges[0].respond_error(500, "internal error")
             else:
@@ -335,7 +350,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def _refuse(self, status: int, message: str, headers: bytes = b"") -> None:
-        """Answers what cannot be served, in its turn, and closes; reads on for a while so that the client sees the answer."""
+        """Answers what cannot be served, in its turn, and closes; reads on for a while so that the
+        client sees the answer."""
         self._abandon_request()
         self._endpoint.num_refused += 1
         exchange = Exchange(self._answers, BROKEN, b"")
@@ -344,7 +360,10 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _refuse_body(self, head: Head, size: int | None, max_bytes: int) -> None:
         words = head.route.oversize_message
-        self._refuse(400, f"request body exceeds {max_bytes} bytes" if words is None else words(size, max_bytes))
+        self._refuse(
+            400,
+            f"request body exceeds {max_bytes} bytes" if words is None else words(size, max_bytes),
+        )
 
     def _abandon_request(self) -> None:
         self._body = self._fixed_body = None
@@ -394,7 +413,10 @@ class Http1Connection(asyncio.BufferedProtocol):
             if not self._answers.exchanges and waited_s > limits.linger_timeout_s:
                 self.abort()
         elif self._received_bytes:
-            if waited_s > limits.receive_timeout_s + self._received_bytes / limits.min_receive_bytes_per_s:
+            if (
+                waited_s
+                > limits.receive_timeout_s + self._received_bytes / limits.min_receive_bytes_per_s
+            ):
                 self._refuse(408, "the request was not received in time")
         elif self.is_idle and waited_s > limits.keep_alive_timeout_s:
             self.close()

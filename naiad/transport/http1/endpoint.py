@@ -1,7 +1,9 @@
 """An HTTP/1.1 endpoint: what the connections of one listening port share, and how they end.
 
-In:  a router (head -> Route), limits. Out: `protocol_factory` for loop.create_server, counters, `stop`.
-Rule: no framework and no task per request; deadlines of all connections are checked by one sweep per second.
+In:  a router (head -> Route), limits. Out: `protocol_factory` for loop.create_server, counters,
+     `stop`.
+Rule: no framework and no task per request; deadlines of all connections are checked by one sweep
+      per second.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ _MAX_REFUSED_CONNECTIONS = 1024
 
 
 class Http1Endpoint:
-    def __init__(self, router: Router, limits: Http1Limits, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, router: Router, limits: Http1Limits, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.limits = limits
         self.turn: FlushTurn
         self.connections: set[Http1Connection] = set()
         self.heads: dict[bytes, Head] = {}
-        """Heads by their bytes: clients repeat theirs, and parsing one costs more than all the rest of a small request."""
+        """Heads by their bytes: clients repeat theirs, and parsing one costs more than all the rest
+        of a small request."""
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         """One for all connections: what is read into it is taken out before the next read."""
         self.now_s = clock_s()
@@ -60,8 +65,11 @@ class Http1Endpoint:
         head = parse_head(data, self.limits)
         head.route = self._router(head)
         max_bytes = head.route.max_body_bytes or self.limits.max_body_bytes
-        head.is_inline = not head.is_chunked and head.content_length <= min(max_bytes, self.limits.large_body_bytes)
-        # A traceparent is new with every request: such heads would only push out those that come again.
+        head.is_inline = not head.is_chunked and head.content_length <= min(
+            max_bytes, self.limits.large_body_bytes
+        )
+        # A traceparent is new with every request: such heads would only push out those that come
+        # again.
         if len(data) <= _MAX_CACHED_HEAD_BYTES and b"traceparent" not in head.headers:
             if len(self.heads) >= _MAX_CACHED_HEADS:
                 self.heads.clear()
@@ -78,7 +86,11 @@ class Http1Endpoint:
             self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
         if self._is_stopping:
             return "the server is shutting down"
-        return "maximum number of connections reached" if len(self.connections) > self.limits.max_connections else None
+        return (
+            "maximum number of connections reached"
+            if len(self.connections) > self.limits.max_connections
+            else None
+        )
 
     @property
     def is_flooded(self) -> bool:
@@ -108,7 +120,8 @@ class Http1Endpoint:
     # The end.
 
     async def stop(self, grace_s: float) -> None:
-        """The listening sockets are closed already: finishes what is in work, closes what is idle, aborts the rest after `grace_s`."""
+        """The listening sockets are closed already: finishes what is in work, closes what is idle,
+        aborts the rest after `grace_s`."""
         self._is_stopping = True
         self._all_closed = asyncio.Event()
         for connection in list(self.connections):

@@ -1,8 +1,10 @@
 """One request and its answer: what a handler sees of an HTTP/1.1 connection.
 
 In:  made by Http1Connection when the whole request is there; `handle(exchange)` is called at once.
-Out: exactly one of `respond` (or `respond_parts`), or `start_stream`, `send_chunk`..., `end_stream`; now or later, on the event loop.
-Rule: after the client is gone every call here is accepted and does nothing; `on_disconnect` tells when that happens.
+Out: exactly one of `respond` (or `respond_parts`), or `start_stream`, `send_chunk`...,
+     `end_stream`; now or later, on the event loop.
+Rule: after the client is gone every call here is accepted and does nothing; `on_disconnect` tells
+      when that happens.
 """
 
 from __future__ import annotations
@@ -12,14 +14,21 @@ from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
 from naiad.transport.http1.head import Head
-from naiad.transport.http1.response_head import JSON_TYPE, LAST_CHUNK, error_body, render_head, render_special_head
+from naiad.transport.http1.response_head import (
+    JSON_TYPE,
+    LAST_CHUNK,
+    error_body,
+    render_head,
+    render_special_head,
+)
 
 if TYPE_CHECKING:
     from naiad.transport.http1.repeated import Repeated
     from naiad.transport.http1.response_queue import AnswerQueue
 
 _JOIN_BYTES = 64 * 1024
-"""Up to here parts of an answer are copied together: one small copy is cheaper than a scattered write."""
+"""Up to here parts of an answer are copied together: one small copy is cheaper than a scattered
+write."""
 
 
 class Exchange:
@@ -42,13 +51,15 @@ class Exchange:
         self.head = head
         self.body = body
         self.receive_start_ns = 0
-        """When the first byte of the body came, on the monotonic clock; 0 when the request came in one piece."""
+        """When the first byte of the body came, on the monotonic clock; 0 when the request came in
+        one piece."""
         self.is_started = False
         self.is_ended = False
         self.should_close = False
         """The answer ends the connection."""
         self.waiting: list[Buffer] | None = None
-        """Output that may not be written yet: an earlier request of the connection is still unanswered."""
+        """Output that may not be written yet: an earlier request of the connection is still
+        unanswered."""
         self.waiting_bytes = 0
         self._answers: AnswerQueue | None = answers
         self._on_disconnect: Callable[[], None] | None = None
@@ -61,7 +72,8 @@ class Exchange:
         self.respond_parts(status, headers, [body], len(body))
 
     def respond_parts(self, status: int, headers: bytes, parts: list[Buffer], size: int) -> None:
-        """`size` is the sum of the parts' sizes. Large parts are written without a copy: their memory is held until then."""
+        """`size` is the sum of the parts' sizes. Large parts are written without a copy: their
+        memory is held until then."""
         answers = self._answers
         if answers is None or self.is_started:
             return
@@ -70,7 +82,9 @@ class Exchange:
             rendered = render_head(status, headers, size)
         else:
             self.should_close = answers.is_stopping or not self.head.keep_alive
-            rendered = render_special_head(self.head, status, headers, size, should_close=self.should_close)
+            rendered = render_special_head(
+                self.head, status, headers, size, should_close=self.should_close
+            )
             if self.head.is_head:
                 parts, size = [], 0
         if size < _JOIN_BYTES:
@@ -79,7 +93,8 @@ class Exchange:
             answers.send_parts(self, [rendered, *(part for part in parts if len(part))])
 
     def respond_again(self, start: bytes, data: list[Buffer]) -> bool:
-        """An answer whose head and first bytes have been rendered before. False when this one needs a head of its own."""
+        """An answer whose head and first bytes have been rendered before. False when this one needs
+        a head of its own."""
         answers = self._answers
         if answers is None or self.is_started:
             return True
@@ -99,7 +114,10 @@ class Exchange:
         self.is_started = True
         self.should_close = answers.is_stopping or not self.head.keep_alive or self.head.is_http10
         self._is_chunked = not self.head.is_http10 and not self.head.is_head
-        answers.send(self, render_special_head(self.head, status, headers, None, should_close=self.should_close))
+        answers.send(
+            self,
+            render_special_head(self.head, status, headers, None, should_close=self.should_close),
+        )
 
     def send_chunk(self, data: bytes) -> None:
         answers = self._answers
@@ -115,14 +133,16 @@ class Exchange:
         answers.send(self, LAST_CHUNK if self._is_chunked else b"")
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """Called once, at once, when the client closes or resets the connection before the answer is complete."""
+        """Called once, at once, when the client closes or resets the connection before the answer
+        is complete."""
         if self.is_disconnected:
             callback()
         else:
             self._on_disconnect = callback
 
     def on_flow(self, callback: Callable[[bool], None]) -> None:
-        """Called with True when the client does not keep up with a stream, with False when it does again."""
+        """Called with True when the client does not keep up with a stream, with False when it does
+        again."""
         self._on_flow = callback
 
     def expect_again(self, again: Repeated) -> None:

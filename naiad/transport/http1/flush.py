@@ -1,7 +1,9 @@
-"""When the answers of many connections are written: together, at the end of the turn of the event loop in which they became ready.
+"""When the answers of many connections are written: together, at the end of the turn of the event
+loop in which they became ready.
 
-A write wakes the client, and a client that is woken for one answer goes back to sleep before the next: under load, writing many answers
-in a row costs a third less CPU on both sides than writing each as it is made. A connection that is served alone writes at once.
+A write wakes the client, and a client that is woken for one answer goes back to sleep before the
+next: under load, writing many answers in a row costs a third less CPU on both sides than writing
+each as it is made. A connection that is served alone writes at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The head of an HTTP/1.1 request: bytes -> Head, a pure function of the bytes.
 
-In:  everything up to and including the blank line. Out: Head, or HeadError with the status to answer.
-llhttp checks the grammar; this file adds what a server must decide itself: framing (request smuggling), Host, limits.
-Rule: a Head depends on nothing but the bytes, so equal bytes may share one Head (http1.py caches them).
+In:  everything up to and including the blank line. Out: Head, or HeadError with the status to
+     answer. llhttp checks the grammar; this file adds what a server must decide itself: framing
+     (request smuggling), Host, limits.
+Rule: a Head depends on nothing but the bytes, so equal bytes may share one Head (http1.py caches
+      them).
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ if TYPE_CHECKING:
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])?(?::[0-9]{0,5})?")
 _ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _MAX_CONTENT_LENGTH_DIGITS = 18
-_UNIQUE = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"inference-header-content-length"))
+_UNIQUE = frozenset(
+    (
+        b"host",
+        b"content-length",
+        b"transfer-encoding",
+        b"expect",
+        b"inference-header-content-length",
+    )
+)
 
 
 class HeadError(Exception):
@@ -31,7 +41,8 @@ class HeadError(Exception):
 
 
 class Head:
-    """One request head. Shared between requests with the same bytes: never changed after `route` is set."""
+    """One request head. Shared between requests with the same bytes: never changed after `route` is
+    set."""
 
     __slots__ = (
         "content_length",
@@ -69,7 +80,8 @@ class Head:
         self.keep_alive = True
         self.expects_continue = False
         self.is_inline = False
-        """Set with `route`: the body is so small that it is taken from the bytes that came with the head."""
+        """Set with `route`: the body is so small that it is taken from the bytes that came with the
+        head."""
         self.is_plain = True
         """Nothing special about the answer's framing: HTTP/1.1, kept alive, not HEAD."""
 
@@ -168,7 +180,9 @@ def _merge(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         if name not in headers:
             headers[name] = value
         elif name in _UNIQUE:
-            raise HeadError(400, f"malformed request: repeated header field '{name.decode('latin-1')}'")
+            raise HeadError(
+                400, f"malformed request: repeated header field '{name.decode('latin-1')}'"
+            )
         else:
             headers[name] += b", " + value
     return headers
@@ -195,7 +209,9 @@ def _decide_framing(head: Head) -> None:
 
 
 def _decide_connection(head: Head) -> None:
-    options = {option.strip().lower() for option in head.headers.get(b"connection", b"").split(b",")}
+    options = {
+        option.strip().lower() for option in head.headers.get(b"connection", b"").split(b",")
+    }
     head.keep_alive = b"keep-alive" in options if head.is_http10 else b"close" not in options
     expectation = head.headers.get(b"expect")
     if expectation is not None and not head.is_http10:

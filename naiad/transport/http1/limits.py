@@ -1,6 +1,7 @@
 """What one HTTP/1.1 client may ask of the server before it is refused.
 
-Every limit here has a status code and a test; the numbers are defaults, the server's options may replace them.
+Every limit here has a status code and a test; the numbers are defaults, the server's options may
+replace them.
 Rule: nothing that a client sends makes the server hold more memory than these bounds allow.
 """
 
@@ -15,7 +16,8 @@ class Http1Limits(msgspec.Struct, frozen=True):
     max_pipelined: int = 32
     """Requests of one connection in work at once; further ones wait unread."""
     max_held_bytes: int = 64 * 1024
-    """Unparsed bytes kept while a connection waits for its turn; above it the socket is no longer read."""
+    """Unparsed bytes kept while a connection waits for its turn; above it the socket is no longer
+    read."""
 
     max_target_bytes: int = 8 * 1024
     """Longer request targets: 414."""
@@ -32,13 +34,16 @@ class Http1Limits(msgspec.Struct, frozen=True):
     """From here on a body is received straight into memory that the route provides."""
 
     receive_timeout_s: float = 60.0
-    """From the first byte of a request to its last, else 408; every `min_receive_bytes_per_s` received buys another second."""
+    """From the first byte of a request to its last, else 408; every `min_receive_bytes_per_s`
+    received buys another second."""
     min_receive_bytes_per_s: int = 64 * 1024
     keep_alive_timeout_s: float = 600.0
     """An idle connection is closed."""
     write_timeout_s: float = 60.0
     """A client that takes nothing of an answer for so long is dropped."""
     linger_timeout_s: float = 10.0
-    """After a refusal: how long to go on reading what the client still sends, so that it sees the answer and not a reset."""
+    """After a refusal: how long to go on reading what the client still sends, so that it sees the
+    answer and not a reset."""
     max_stream_buffer_bytes: int = 1024 * 1024
-    """Unsent bytes of a streamed answer; a reader slower than that is dropped and its work cancelled."""
+    """Unsent bytes of a streamed answer; a reader slower than that is dropped and its work
+    cancelled."""

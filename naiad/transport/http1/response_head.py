@@ -1,6 +1,7 @@
 """The head of an HTTP/1.1 answer: status line and framing fields, rendered from precomputed pieces.
 
-Frontends give their own header fields as finished bytes (each line with its CRLF); this file adds what depends on the request.
+Frontends give their own header fields as finished bytes (each line with its CRLF); this file adds
+what depends on the request.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 from naiad.transport.http1.head import Head
 
 STATUS_LINES: dict[int, bytes] = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii") for status in http.HTTPStatus if status.value >= 200
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii")
+    for status in http.HTTPStatus
+    if status.value >= 200
 }
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON_TYPE = b"Content-Type: application/json\r\n"
@@ -27,7 +30,9 @@ def render_head(status: int, headers: bytes, size: int) -> bytes:
     return b"%bContent-Length: %d\r\n%b\r\n" % (STATUS_LINES[status], size, headers)
 
 
-def render_special_head(head: Head, status: int, headers: bytes, size: int | None, *, should_close: bool) -> bytes:
+def render_special_head(
+    head: Head, status: int, headers: bytes, size: int | None, *, should_close: bool
+) -> bytes:
     """`size` None: a stream, chunked for HTTP/1.1 and ended by closing for HTTP/1.0."""
     parts = [STATUS_LINES[status]]
     if size is None:

@@ -1,7 +1,9 @@
 """The answers of one HTTP/1.1 connection, written in the order of its requests.
 
-In:  parts of answers, from exchanges, in any order between exchanges. Out: writes to the transport, joined where they meet.
-Rule: only this file writes to the socket; the first exchange of the queue writes through, the others wait.
+In:  parts of answers, from exchanges, in any order between exchanges. Out: writes to the transport,
+     joined where they meet.
+Rule: only this file writes to the socket; the first exchange of the queue writes through, the
+      others wait.
 """
 
 from __future__ import annotations
@@ -50,7 +52,13 @@ class AnswerQueue:
         "is_stopping",
     )
 
-    def __init__(self, owner: AnswersOwner, transport: asyncio.Transport, turn: FlushTurn, max_stream_buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        owner: AnswersOwner,
+        transport: asyncio.Transport,
+        turn: FlushTurn,
+        max_stream_buffer_bytes: int,
+    ) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = transport
         self._turn = turn
@@ -155,7 +163,11 @@ class AnswerQueue:
             self._check_stream_buffer(exchange.waiting_bytes)
 
     def _check_stream_buffer(self, waiting_bytes: int) -> None:
-        if self._transport is not None and self._transport.get_write_buffer_size() + waiting_bytes > self._max_stream_buffer_bytes:
+        if (
+            self._transport is not None
+            and self._transport.get_write_buffer_size() + waiting_bytes
+            > self._max_stream_buffer_bytes
+        ):
             self._owner.on_slow_reader()
 
     def _end(self, exchange: Exchange) -> None:

@@ -1,4 +1,5 @@
-"""What the transport must know about where a request goes; built by a frontend, one per distinct request head.
+"""What the transport must know about where a request goes; built by a frontend, one per distinct
+request head.
 
 Rule: everything here follows from the request head alone, so that it can be kept with it.
 """
@@ -29,7 +30,8 @@ class Route:
         self.max_body_bytes = max_body_bytes
         """Below the transport's own limit; None: the transport's limit alone."""
         self.body_buffer = body_buffer
-        """Memory for a large body of so many bytes; None or a None result: the transport takes its own."""
+        """Memory for a large body of so many bytes; None or a None result: the transport takes its
+        own."""
         self.oversize_message = oversize_message
         """Words for a body of so many bytes (None: unknown) above the limit."""
 

@@ -1,8 +1,11 @@
-"""One HTTP/2 connection without I/O, for both roles: bytes in -> events out, commands in -> bytes out.
+"""One HTTP/2 connection without I/O, for both roles: bytes in -> events out, commands in -> bytes
+out.
 
-In:  `receive(data)` with whatever the transport read. Out: events; what must be written is in `sender.take()`.
-Rule: whatever the peer sends, `receive` returns. A broken stream is reset, a broken connection ends with one ConnectionFailed event
-and a GOAWAY in the output. Memory held here is at most one incomplete frame that is not DATA, and the header block in progress.
+In:  `receive(data)` with whatever the transport read. Out: events; what must be written is in
+     `sender.take()`.
+Rule: whatever the peer sends, `receive` returns. A broken stream is reset, a broken connection ends
+      with one ConnectionFailed event and a GOAWAY in the output. Memory held here is at most one
+      incomplete frame that is not DATA, and the header block in progress.
 """
 
 from __future__ import annotations
@@ -12,7 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 from naiad.transport.http2.control import ControlFrames, FrameHandler
-from naiad.transport.http2.event import ConnectionFailed, Event, HeadersReceived, StreamEnded, TrailersReceived
+from naiad.transport.http2.event import (
+    ConnectionFailed,
+    Event,
+    HeadersReceived,
+    StreamEnded,
+    TrailersReceived,
+)
 from naiad.transport.http2.frame import (
     ACK,
     CONTINUATION,
@@ -46,8 +55,20 @@ from naiad.transport.http2.frame import (
 from naiad.transport.http2.frame_budget import Purse
 from naiad.transport.http2.frame_check import check_frame
 from naiad.transport.http2.hpack import HeaderBlocks, HeaderList, HpackDecoder
-from naiad.transport.http2.incoming import IncomingBlock, IncomingData, end_received, strip_headers_padding
-from naiad.transport.http2.limits import Http2ConnectionError, Http2Counters, Http2Limits, Http2StreamError, protocol_error, too_much
+from naiad.transport.http2.incoming import (
+    IncomingBlock,
+    IncomingData,
+    end_received,
+    strip_headers_padding,
+)
+from naiad.transport.http2.limits import (
+    Http2ConnectionError,
+    Http2Counters,
+    Http2Limits,
+    Http2StreamError,
+    protocol_error,
+    too_much,
+)
 from naiad.transport.http2.sender import Http2Sender
 from naiad.transport.http2.stream import HALF_CLOSED_LOCAL, MAY_RECEIVE, Stream
 
@@ -55,7 +76,8 @@ _parse_header = frame_header.unpack_from
 
 
 class Http2Connection:
-    """`make_head` turns a header list into what HeadersReceived carries; it may raise Http2StreamError. Equal blocks share one head."""
+    """`make_head` turns a header list into what HeadersReceived carries; it may raise
+    Http2StreamError. Equal blocks share one head."""
 
     def __init__(
         self,
@@ -87,7 +109,8 @@ class Http2Connection:
         self._is_preface_due = is_server
         self._is_settings_due = True
         self._is_plain = False
-        """The peer's SETTINGS were seen and no header block is in progress: everyday frames need no further checks."""
+        """The peer's SETTINGS were seen and no header block is in progress: everyday frames need no
+        further checks."""
         self._handlers: dict[int, FrameHandler] = {
             **self._control.handlers(),
             RST_STREAM: self._on_rst_stream,
@@ -110,7 +133,9 @@ class Http2Connection:
             self.sender.control(PREFACE)
         self.sender.control(settings_frame(settings))
         if limits.connection_window_bytes > DEFAULT_WINDOW:
-            self.sender.control(window_update_frame(0, limits.connection_window_bytes - DEFAULT_WINDOW))
+            self.sender.control(
+                window_update_frame(0, limits.connection_window_bytes - DEFAULT_WINDOW)
+            )
 
     @property
     def peer_max_concurrent_streams(self) -> int:
@@ -132,12 +157,15 @@ class Http2Connection:
     def ping(self, payload: bytes) -> None:
         self.sender.control(ping_frame(payload))
 
-    def goaway(self, last_stream_id: int, code: int = ErrorCode.NO_ERROR, debug: bytes = b"") -> None:
+    def goaway(
+        self, last_stream_id: int, code: int = ErrorCode.NO_ERROR, debug: bytes = b""
+    ) -> None:
         self.goaway_last_stream_id = min(last_stream_id, self.goaway_last_stream_id)
         self.sender.control(goaway_frame(last_stream_id, code, debug))
 
     def pause(self, stream: Stream) -> None:
-        """The stream's window is no longer renewed: what the peer may still send is what it was promised before."""
+        """The stream's window is no longer renewed: what the peer may still send is what it was
+        promised before."""
         stream.is_paused = True
 
     def resume(self, stream: Stream) -> None:
@@ -152,14 +180,22 @@ class Http2Connection:
             try:
                 self._parse(data, events)
                 if self.sender.unread_control_bytes > self.limits.max_queued_control_bytes:
-                    raise too_much("unread_control_frames", "the peer does not read our answers to its control frames")
+                    raise too_much(
+                        "unread_control_frames",
+                        "the peer does not read our answers to its control frames",
+                    )
             except Http2ConnectionError as fault:
                 self._fail(fault, events)
         return events
 
     def receive_buffer(self) -> memoryview | None:
-        """Where the transport may put the next bytes: the consumer's own memory, when they are the rest of a large DATA frame."""
-        return None if self._held or self.is_closed or not self.incoming.frame_left else self.incoming.sink()
+        """Where the transport may put the next bytes: the consumer's own memory, when they are the
+        rest of a large DATA frame."""
+        return (
+            None
+            if self._held or self.is_closed or not self.incoming.frame_left
+            else self.incoming.sink()
+        )
 
     def received_into_buffer(self, num_bytes: int) -> list[Event]:
         """`num_bytes` were put into what `receive_buffer` returned just before."""
@@ -170,8 +206,9 @@ class Http2Connection:
     # Requests whose bytes are known beforehand (naiad.transport.grpc.repeat).
 
     def room(self, data_bytes: int, num_updates: int) -> int:
-        """How many streams the next bytes may open, each with one DATA frame that ends it and so many WINDOW_UPDATE frames, far from
-        every limit. 0 in the midst of a frame or a header block, and at the end."""
+        """How many streams the next bytes may open, each with one DATA frame that ends it and so
+        many WINDOW_UPDATE frames, far from every limit. 0 in the midst of a frame or a header
+        block, and at the end."""
         data = self.incoming
         if self._held or data.frame_left or self._skip_left or not self._is_plain or self.is_closed:
             return 0
@@ -182,7 +219,8 @@ class Http2Connection:
         )
 
     def opened(self, last_stream_id: int, count: int, data_bytes: int, num_updates: int) -> None:
-        """So many, no more than there was `room` for, have been opened and are in `streams`. The totals of their frames are given."""
+        """So many, no more than there was `room` for, have been opened and are in `streams`. The
+        totals of their frames are given."""
         self.last_peer_stream_id = last_stream_id
         self.counters.streams_total += count
         data = self.incoming
@@ -220,17 +258,23 @@ class Http2Connection:
             frame_end = payload + length
             if self._is_plain:
                 if kind == DATA:
-                    next_at = self._on_data(data, payload, length, flags, stream_id & MAX_STREAM_ID, events)
+                    next_at = self._on_data(
+                        data, payload, length, flags, stream_id & MAX_STREAM_ID, events
+                    )
                     if next_at < 0:
                         break
                     at = next_at
                     continue
                 if kind == HEADERS and frame_end <= end:
-                    self._on_headers(data, payload, frame_end, flags, stream_id & MAX_STREAM_ID, events)
+                    self._on_headers(
+                        data, payload, frame_end, flags, stream_id & MAX_STREAM_ID, events
+                    )
                     at = frame_end
                     continue
                 if kind == WINDOW_UPDATE and length == 4 and frame_end <= end:
-                    self._on_window_update(data[payload:frame_end], flags, stream_id & MAX_STREAM_ID, events)
+                    self._on_window_update(
+                        data[payload:frame_end], flags, stream_id & MAX_STREAM_ID, events
+                    )
                     at = frame_end
                     continue
             at = self._other_frame(data, at, length, kind, flags, stream_id & MAX_STREAM_ID, events)
@@ -243,7 +287,9 @@ class Http2Connection:
     def _take_preface(self, data: bytes) -> int:
         """Its length, or 0 while it is incomplete."""
         if not data.startswith(PREFACE[: len(data)]):
-            raise protocol_error("not HTTP/2: the connection does not begin with the client preface")
+            raise protocol_error(
+                "not HTTP/2: the connection does not begin with the client preface"
+            )
         if len(data) < len(PREFACE):
             return 0
         self._is_preface_due = False
@@ -254,8 +300,18 @@ class Http2Connection:
         self._skip_left -= skipped
         return at + skipped
 
-    def _other_frame(self, data: bytes, at: int, length: int, kind: int, flags: int, stream_id: int, events: list[Event]) -> int:
-        """A frame that is no everyday one. Returns the position after it, -1 when it is not complete."""
+    def _other_frame(
+        self,
+        data: bytes,
+        at: int,
+        length: int,
+        kind: int,
+        flags: int,
+        stream_id: int,
+        events: list[Event],
+    ) -> int:
+        """A frame that is no everyday one. Returns the position after it, -1 when it is not
+        complete."""
         if self._is_settings_due and (kind != SETTINGS or flags & ACK):
             raise protocol_error("the first frame must be SETTINGS")
         if self._block is not None and (kind != CONTINUATION or stream_id != self._block.stream_id):
@@ -277,7 +333,9 @@ class Http2Connection:
 
     # DATA.
 
-    def _on_data(self, data: bytes, at: int, length: int, flags: int, stream_id: int, events: list[Event]) -> int:
+    def _on_data(
+        self, data: bytes, at: int, length: int, flags: int, stream_id: int, events: list[Event]
+    ) -> int:
         stream = self.streams.get(stream_id)
         if stream is None:
             if self._is_idle(stream_id):
@@ -287,17 +345,25 @@ class Http2Connection:
 
     # HEADERS and CONTINUATION.
 
-    def _on_headers(self, data: bytes, at: int, frame_end: int, flags: int, stream_id: int, events: list[Event]) -> None:
+    def _on_headers(
+        self, data: bytes, at: int, frame_end: int, flags: int, stream_id: int, events: list[Event]
+    ) -> None:
         if frame_end - at > self.limits.max_header_block_bytes or not stream_id:
             check_frame(HEADERS, flags, stream_id, frame_end - at, self.limits)
-        block = strip_headers_padding(data, at, frame_end, flags) if flags & (PADDED | PRIORITY_FLAG) else data[at:frame_end]
+        block = (
+            strip_headers_padding(data, at, frame_end, flags)
+            if flags & (PADDED | PRIORITY_FLAG)
+            else data[at:frame_end]
+        )
         if flags & END_HEADERS:
             self._on_block(block, stream_id, flags & END_STREAM != 0, events)
         else:
             self._block = IncomingBlock(stream_id, block, flags & END_STREAM != 0, self.limits)
             self._is_plain = False
 
-    def _on_continuation(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
+    def _on_continuation(
+        self, payload: bytes, flags: int, stream_id: int, events: list[Event]
+    ) -> None:
         block = self._block
         if block is None:
             raise protocol_error("CONTINUATION without HEADERS")
@@ -307,9 +373,16 @@ class Http2Connection:
             self._is_plain = True
             self._on_block(block.block(), stream_id, block.end_stream, events)
 
-    def _on_block(self, block: bytes, stream_id: int, end_stream: bool, events: list[Event]) -> None:
+    def _on_block(
+        self, block: bytes, stream_id: int, end_stream: bool, events: list[Event]
+    ) -> None:
         stream = self.streams.get(stream_id)
-        if is_new := stream is None and stream_id & 1 == 1 and self.is_server and stream_id > self.last_peer_stream_id:
+        if (
+            is_new := stream is None
+            and stream_id & 1 == 1
+            and self.is_server
+            and stream_id > self.last_peer_stream_id
+        ):
             self.last_peer_stream_id = stream_id
         elif is_new := stream is None and self._is_idle(stream_id):
             self._check_new_id(stream_id)
@@ -341,7 +414,9 @@ class Http2Connection:
         if end_stream:
             end_received(stream, self.sender)
 
-    def _on_trailers(self, stream: Stream, head: Any, end_stream: bool, events: list[Event]) -> None:
+    def _on_trailers(
+        self, stream: Stream, head: Any, end_stream: bool, events: list[Event]
+    ) -> None:
         if not end_stream:
             self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
             return
@@ -358,7 +433,10 @@ class Http2Connection:
     def _open_peer_stream(self, stream_id: int) -> Stream | None:
         """A new request. None when it was refused."""
         self.counters.streams_total += 1
-        if len(self.streams) >= self.limits.max_concurrent_streams or stream_id > self.goaway_last_stream_id:
+        if (
+            len(self.streams) >= self.limits.max_concurrent_streams
+            or stream_id > self.goaway_last_stream_id
+        ):
             self.counters.streams_refused_total += 1
             self._purse.pay(HEADERS)
             self.sender.reset_id(stream_id, ErrorCode.REFUSED_STREAM)
@@ -370,13 +448,21 @@ class Http2Connection:
     def _check_late_headers(self, stream_id: int) -> None:
         """HEADERS on a closed stream are ignored where they may have crossed our reset of it."""
         if stream_id not in self.sender.reset_ids:
-            raise Http2ConnectionError(ErrorCode.STREAM_CLOSED, "stream_id", f"HEADERS on stream {stream_id}, which is closed")
+            raise Http2ConnectionError(
+                ErrorCode.STREAM_CLOSED,
+                "stream_id",
+                f"HEADERS on stream {stream_id}, which is closed",
+            )
         self._purse.pay(HEADERS)
 
     def _is_idle(self, stream_id: int) -> bool:
         if stream_id % 2 == 0:
             return True
-        return stream_id > self.last_peer_stream_id if self.is_server else stream_id >= self._next_stream_id
+        return (
+            stream_id > self.last_peer_stream_id
+            if self.is_server
+            else stream_id >= self._next_stream_id
+        )
 
     # Resets.
 
@@ -384,7 +470,9 @@ class Http2Connection:
         self.sender.reset(stream, code)
         events.append(StreamEnded(stream, code, is_remote=False))
 
-    def _on_rst_stream(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
+    def _on_rst_stream(
+        self, payload: bytes, flags: int, stream_id: int, events: list[Event]
+    ) -> None:
         stream = self.streams.get(stream_id)
         self.counters.resets_received_total += 1
         self._purse.pay(RST_STREAM)
@@ -402,7 +490,9 @@ class Http2Connection:
 
     # Windows.
 
-    def _on_window_update(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
+    def _on_window_update(
+        self, payload: bytes, flags: int, stream_id: int, events: list[Event]
+    ) -> None:
         self._purse.pay(WINDOW_UPDATE)
         increment = u32.unpack(payload)[0] & MAX_WINDOW
         if stream_id == 0:

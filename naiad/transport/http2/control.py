@@ -1,6 +1,8 @@
-"""Frames that concern the whole connection: SETTINGS, PING, GOAWAY, and PRIORITY, which is ignored as RFC 9113 allows.
+"""Frames that concern the whole connection: SETTINGS, PING, GOAWAY, and PRIORITY, which is ignored
+as RFC 9113 allows.
 
-In:  payloads whose size is already checked. Out: acknowledgements in the sender's output, events, the peer's settings applied.
+In:  payloads whose size is already checked. Out: acknowledgements in the sender's output, events,
+     the peer's settings applied.
 """
 
 from __future__ import annotations
@@ -8,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from naiad.transport.http2.event import Event, GoAwayReceived, PingAcknowledged, PingReceived, SettingsReceived
+from naiad.transport.http2.event import (
+    Event,
+    GoAwayReceived,
+    PingAcknowledged,
+    PingReceived,
+    SettingsReceived,
+)
 from naiad.transport.http2.frame import (
     ACK,
     GOAWAY,
@@ -38,7 +46,9 @@ FrameHandler: TypeAlias = Callable[[bytes, int, int, list[Event]], None]
 
 
 class ControlFrames:
-    def __init__(self, limits: Http2Limits, sender: Http2Sender, purse: Purse, *, is_server: bool) -> None:
+    def __init__(
+        self, limits: Http2Limits, sender: Http2Sender, purse: Purse, *, is_server: bool
+    ) -> None:
         self._limits = limits
         self._sender = sender
         self._purse = purse
@@ -46,7 +56,12 @@ class ControlFrames:
         self.peer_max_concurrent_streams = MAX_STREAM_ID
 
     def handlers(self) -> dict[int, FrameHandler]:
-        return {SETTINGS: self._on_settings, PING: self._on_ping, GOAWAY: self._on_goaway, PRIORITY: self._on_priority}
+        return {
+            SETTINGS: self._on_settings,
+            PING: self._on_ping,
+            GOAWAY: self._on_goaway,
+            PRIORITY: self._on_priority,
+        }
 
     def _on_settings(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
         self._purse.pay(SETTINGS)
@@ -54,10 +69,14 @@ class ControlFrames:
             return
         settings = parse_settings(payload)
         if len(settings) > self._limits.max_settings_per_frame:
-            raise too_much("settings_flood", f"more than {self._limits.max_settings_per_frame} settings in one frame")
+            raise too_much(
+                "settings_flood",
+                f"more than {self._limits.max_settings_per_frame} settings in one frame",
+            )
         for key, value in settings:
             self._apply(key, value)
-        # First this: the peer knows by it from where on its new values hold, and ends streams that use a larger window before.
+        # First this: the peer knows by it from where on its new values hold, and ends streams that
+        # use a larger window before.
         self._sender.control(SETTINGS_ACK)
         self._sender.pump()
         events.append(SettingsReceived())
@@ -66,7 +85,11 @@ class ControlFrames:
         sender = self._sender
         if key == SETTINGS_INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW:
-                raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "SETTINGS_INITIAL_WINDOW_SIZE above 2^31-1")
+                raise Http2ConnectionError(
+                    ErrorCode.FLOW_CONTROL_ERROR,
+                    "window_overflow",
+                    "SETTINGS_INITIAL_WINDOW_SIZE above 2^31-1",
+                )
             if value != sender.initial_window:
                 # All open streams are touched: a peer with many of them pays more.
                 self._purse.pay(SETTINGS, 1 + len(sender.streams) // 8)

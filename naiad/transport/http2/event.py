@@ -1,4 +1,5 @@
-"""What a received HTTP/2 byte stream means to the layer above: the output of Http2Connection.receive."""
+"""What a received HTTP/2 byte stream means to the layer above: the output of
+Http2Connection.receive."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ class HeadersReceived(msgspec.Struct, frozen=True, gc=False):
 
     stream: Stream
     head: Any
-    """What the connection's `make_head` built from the header list; shared by equal blocks, so never changed."""
+    """What the connection's `make_head` built from the header list; shared by equal blocks, so
+    never changed."""
     end_stream: bool
 
 
@@ -24,7 +26,8 @@ class TrailersReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class DataReceived(msgspec.Struct, frozen=True, gc=False):
-    """Part of a stream's data, frame boundaries not kept. `data` may be a view of the bytes given to `receive`."""
+    """Part of a stream's data, frame boundaries not kept. `data` may be a view of the bytes given
+    to `receive`."""
 
     stream: Stream
     data: bytes | memoryview
@@ -32,7 +35,8 @@ class DataReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class SinkFilled(msgspec.Struct, frozen=True, gc=False):
-    """`num_bytes` of the stream's data are already in the memory that the consumer gave as `stream.sink`."""
+    """`num_bytes` of the stream's data are already in the memory that the consumer gave as
+    `stream.sink`."""
 
     stream: Stream
     num_bytes: int
@@ -40,7 +44,8 @@ class SinkFilled(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamEnded(msgspec.Struct, frozen=True, gc=False):
-    """The stream is gone before both sides finished it: reset by the peer, or by us for what `code` says."""
+    """The stream is gone before both sides finished it: reset by the peer, or by us for what `code`
+    says."""
 
     stream: Stream
     code: int
@@ -66,7 +71,8 @@ class GoAwayReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConnectionFailed(msgspec.Struct, frozen=True, gc=False):
-    """The peer broke the protocol or a limit. A GOAWAY is in the output; nothing more is read, the transport must be closed."""
+    """The peer broke the protocol or a limit. A GOAWAY is in the output; nothing more is read, the
+    transport must be closed."""
 
     code: int
     reason: str

@@ -1,6 +1,7 @@
 """HTTP/2 frames as bytes: numbers of RFC 9113, and one builder per frame that we send.
 
-Rule: no state here. What a frame means for a connection or a stream is decided in http2_connection.py.
+Rule: no state here. What a frame means for a connection or a stream is decided in
+      http2_connection.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ DEFAULT_WINDOW = 65535
 MIN_MAX_FRAME_BYTES = 16384
 MAX_MAX_FRAME_BYTES = 16777215
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+(
+    DATA,
+    HEADERS,
+    PRIORITY,
+    RST_STREAM,
+    SETTINGS,
+    PUSH_PROMISE,
+    PING,
+    GOAWAY,
+    WINDOW_UPDATE,
+    CONTINUATION,
+) = range(10)
 FRAME_NAMES = (
     "DATA", "HEADERS", "PRIORITY", "RST_STREAM", "SETTINGS", "PUSH_PROMISE", "PING", "GOAWAY", "WINDOW_UPDATE", "CONTINUATION",
 )  # fmt: skip
@@ -88,14 +100,27 @@ def goaway_frame(last_stream_id: int, code: int, debug: bytes = b"") -> bytes:
     return _goaway.pack((8 + len(debug)) << 8 | GOAWAY, 0, 0, last_stream_id, code) + debug
 
 
-def headers_frame(stream_id: int, block: bytes, *, end_stream: bool, max_frame_bytes: int = MIN_MAX_FRAME_BYTES) -> bytes:
-    """One HEADERS frame, and CONTINUATION frames where the block does not fit the peer's frame size."""
+def headers_frame(
+    stream_id: int, block: bytes, *, end_stream: bool, max_frame_bytes: int = MIN_MAX_FRAME_BYTES
+) -> bytes:
+    """One HEADERS frame, and CONTINUATION frames where the block does not fit the peer's frame
+    size."""
     if len(block) <= max_frame_bytes:
-        return frame_header.pack(len(block) << 8 | HEADERS, END_HEADERS | end_stream, stream_id) + block
-    parts = [frame_header.pack(max_frame_bytes << 8 | HEADERS, int(end_stream), stream_id), block[:max_frame_bytes]]
+        return (
+            frame_header.pack(len(block) << 8 | HEADERS, END_HEADERS | end_stream, stream_id)
+            + block
+        )
+    parts = [
+        frame_header.pack(max_frame_bytes << 8 | HEADERS, int(end_stream), stream_id),
+        block[:max_frame_bytes],
+    ]
     for at in range(max_frame_bytes, len(block), max_frame_bytes):
         piece = block[at : at + max_frame_bytes]
         is_last = at + max_frame_bytes >= len(block)
-        parts.append(frame_header.pack(len(piece) << 8 | CONTINUATION, END_HEADERS if is_last else 0, stream_id))
+        parts.append(
+            frame_header.pack(
+                len(piece) << 8 | CONTINUATION, END_HEADERS if is_last else 0, stream_id
+            )
+        )
         parts.append(piece)
     return b"".join(parts)

@@ -1,7 +1,8 @@
 """What a peer may spend: every frame that costs us work and brings no request forward is paid for.
 
-Two purses per connection. Time refills both; what we sent refills the one for control frames, since it asks for acknowledgements, and
-streams that ended well the one for resets. An empty purse ends the connection.
+Two purses per connection. Time refills both; what we sent refills the one for control frames, since
+it asks for acknowledgements, and streams that ended well the one for resets. An empty purse ends
+the connection.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from naiad.transport.http2.sender import Http2Sender
 class Purse:
     __slots__ = ("_finished_seen", "_frames_seen", "_limits", "_resets", "_sender", "control")
 
-    def __init__(self, limits: Http2Limits, sender: Http2Sender, clock_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, limits: Http2Limits, sender: Http2Sender, clock_ns: Callable[[], int]
+    ) -> None:
         self._limits = limits
         self._sender = sender
         self._finished_seen = 0
@@ -30,7 +33,9 @@ class Purse:
             self._refund()
             if not self.control.pay(0):
                 name = FRAME_NAMES[kind] if kind < len(FRAME_NAMES) else "unknown"
-                raise too_much(f"{name.lower()}_flood", f"too many control frames, the last one {name}")
+                raise too_much(
+                    f"{name.lower()}_flood", f"too many control frames, the last one {name}"
+                )
 
     def pay_reset(self) -> None:
         """For a stream that the peer opened and then reset."""
@@ -41,7 +46,9 @@ class Purse:
 
     def _refund(self) -> None:
         sender = self._sender
-        self.control.give((sender.useful_frames - self._frames_seen) * self._limits.control_frames_per_data_frame)
+        self.control.give(
+            (sender.useful_frames - self._frames_seen) * self._limits.control_frames_per_data_frame
+        )
         self._resets.give(sender.num_finished - self._finished_seen)
         self._frames_seen = sender.useful_frames
         self._finished_seen = sender.num_finished

@@ -1,4 +1,5 @@
-"""All that can be said of a frame from its header alone, so that nothing absurd is waited for. DATA is checked where it is read."""
+"""All that can be said of a frame from its header alone, so that nothing absurd is waited for. DATA
+is checked where it is read."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ _MAX_PADDING_BYTES = 256 + 5
 
 def check_frame(kind: int, flags: int, stream_id: int, length: int, limits: Http2Limits) -> None:
     if length > limits.max_frame_bytes:
-        raise frame_size_error(f"frame of {length} bytes, at most {limits.max_frame_bytes} were announced")
+        raise frame_size_error(
+            f"frame of {length} bytes, at most {limits.max_frame_bytes} were announced"
+        )
     if kind > CONTINUATION or kind == DATA:
         return
     expected = _EXACT_SIZES.get(kind)
@@ -38,8 +41,13 @@ def check_frame(kind: int, flags: int, stream_id: int, length: int, limits: Http
         raise protocol_error(f"{FRAME_NAMES[kind]} on stream {stream_id}, expected 0")
     if kind in _ON_STREAM and not stream_id:
         raise protocol_error(f"{FRAME_NAMES[kind]} on stream 0")
-    if kind in (HEADERS, CONTINUATION) and length > limits.max_header_block_bytes + _MAX_PADDING_BYTES:
-        raise too_much("header_list", f"header block larger than {limits.max_header_block_bytes} bytes")
+    if (
+        kind in (HEADERS, CONTINUATION)
+        and length > limits.max_header_block_bytes + _MAX_PADDING_BYTES
+    ):
+        raise too_much(
+            "header_list", f"header block larger than {limits.max_header_block_bytes} bytes"
+        )
     if kind == SETTINGS:
         _check_settings(flags, length)
     elif kind == GOAWAY and not 8 <= length <= _MAX_GOAWAY_BYTES:

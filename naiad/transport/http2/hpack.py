@@ -1,8 +1,10 @@
-"""HPACK (RFC 7541): header blocks <-> header lists. Huffman decoding and the static table come from the `hpack` library.
+"""HPACK (RFC 7541): header blocks <-> header lists. Huffman decoding and the static table come from
+the `hpack` library.
 
-Its decoder is replaced because it costs 14 us for a block that this one reads in 3, and does not say whether a block
-changed the dynamic table, which is what allows equal blocks to be looked up instead of decoded (`HeaderBlocks`).
-We send literals that are never indexed, so a block is a constant and no encoder state exists.
+Its decoder is replaced because it costs 14 us for a block that this one reads in 3, and does not
+say whether a block changed the dynamic table, which is what allows equal blocks to be looked up
+instead of decoded (`HeaderBlocks`). We send literals that are never indexed, so a block is a
+constant and no encoder state exists.
 """
 
 from __future__ import annotations
@@ -73,9 +75,17 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 class HpackDecoder:
-    """One direction of one connection. After an error it must not be used again: the tables have parted."""
+    """One direction of one connection. After an error it must not be used again: the tables have
+    parted."""
 
-    __slots__ = ("_entries", "_max_list_bytes", "_size_bytes", "_table_bytes", "_table_limit_bytes", "changes")
+    __slots__ = (
+        "_entries",
+        "_max_list_bytes",
+        "_size_bytes",
+        "_table_bytes",
+        "_table_limit_bytes",
+        "changes",
+    )
 
     def __init__(self, max_header_list_bytes: int, table_bytes: int = DEFAULT_TABLE_BYTES) -> None:
         self._entries: deque[tuple[bytes, bytes]] = deque()
@@ -90,9 +100,13 @@ class HpackDecoder:
         try:
             return self._decode(block)
         except IndexError:
-            raise Http2ConnectionError(ErrorCode.COMPRESSION_ERROR, "hpack", "header block ends inside a field") from None
+            raise Http2ConnectionError(
+                ErrorCode.COMPRESSION_ERROR, "hpack", "header block ends inside a field"
+            ) from None
         except _MalformedError as error:
-            raise Http2ConnectionError(ErrorCode.COMPRESSION_ERROR, "hpack", f"header block: {error}") from None
+            raise Http2ConnectionError(
+                ErrorCode.COMPRESSION_ERROR, "hpack", f"header block: {error}"
+            ) from None
 
     def _decode(self, block: bytes) -> HeaderList:
         headers: HeaderList = []
@@ -114,7 +128,9 @@ class HpackDecoder:
                 field, at = self._literal(block, at, 15)
             size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
             if size > self._max_list_bytes:
-                raise too_much("header_list", f"header list larger than {self._max_list_bytes} bytes")
+                raise too_much(
+                    "header_list", f"header list larger than {self._max_list_bytes} bytes"
+                )
             headers.append(field)
         return headers
 
@@ -146,7 +162,9 @@ class HpackDecoder:
     def _resize(self, block: bytes, at: int) -> int:
         size, at = _integer(block, at, 31)
         if size > self._table_limit_bytes:
-            raise _MalformedError(f"table size {size} is above the allowed {self._table_limit_bytes}")
+            raise _MalformedError(
+                f"table size {size} is above the allowed {self._table_limit_bytes}"
+            )
         self.changes += 1
         self._table_bytes = size
         self._evict()
@@ -161,7 +179,8 @@ class HpackDecoder:
 class HeaderBlocks:
     """Header blocks -> heads, each distinct block decoded once per state of the dynamic table.
 
-    Invariant: every cached head was decoded with the table as it is now, from a block that left it so.
+    Invariant: every cached head was decoded with the table as it is now, from a block that left it
+               so.
     """
 
     __slots__ = ("_cache", "_make_head", "decoder")
@@ -176,7 +195,8 @@ class HeaderBlocks:
         return self._decode(block) if head is None else head
 
     def known(self, block: bytes) -> Any:
-        """The head of a block that means the same as when it came last, and leaves the table as it is; None of any other."""
+        """The head of a block that means the same as when it came last, and leaves the table as it
+        is; None of any other."""
         return self._cache.get(block)
 
     def _decode(self, block: bytes) -> Any:
@@ -217,7 +237,8 @@ _STATIC_NAME: Final = _static_names()
 
 
 def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block that needs and changes no table: static fields by index, the rest as literals without indexing."""
+    """A block that needs and changes no table: static fields by index, the rest as literals without
+    indexing."""
     parts: list[bytes] = []
     for name, value in headers:
         index = _STATIC_INDEX.get((name, value))

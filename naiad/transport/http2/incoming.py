@@ -1,19 +1,43 @@
-"""The two things of a connection that arrive in parts: DATA frames, handed on as they come, and header blocks, kept until complete.
+"""The two things of a connection that arrive in parts: DATA frames, handed on as they come, and
+header blocks, kept until complete.
 
-Rule: a DATA frame counts against the windows when its header arrives, and is given back when its bytes do.
+Rule: a DATA frame counts against the windows when its header arrives, and is given back when its
+      bytes do.
 """
 
 from __future__ import annotations
 
 from naiad.transport.http2.event import DataReceived, Event, SinkFilled, StreamEnded
-from naiad.transport.http2.frame import DATA, END_STREAM, PADDED, PRIORITY_FLAG, ErrorCode, window_update_frame
+from naiad.transport.http2.frame import (
+    DATA,
+    END_STREAM,
+    PADDED,
+    PRIORITY_FLAG,
+    ErrorCode,
+    window_update_frame,
+)
 from naiad.transport.http2.frame_budget import Purse
-from naiad.transport.http2.limits import Http2ConnectionError, Http2Limits, frame_size_error, protocol_error, too_much
+from naiad.transport.http2.limits import (
+    Http2ConnectionError,
+    Http2Limits,
+    frame_size_error,
+    protocol_error,
+    too_much,
+)
 from naiad.transport.http2.sender import Http2Sender
-from naiad.transport.http2.stream import AFTER_RECEIVED_END, CLOSED, HALF_CLOSED_LOCAL, HALF_CLOSED_REMOTE, MAY_RECEIVE, OPEN, Stream
+from naiad.transport.http2.stream import (
+    AFTER_RECEIVED_END,
+    CLOSED,
+    HALF_CLOSED_LOCAL,
+    HALF_CLOSED_REMOTE,
+    MAY_RECEIVE,
+    OPEN,
+    Stream,
+)
 
 _SMALL_BYTES = 4096
-"""Data up to here is copied out of the read buffer: cheaper than a view, and the buffer is not kept alive."""
+"""Data up to here is copied out of the read buffer: cheaper than a view, and the buffer is not kept
+alive."""
 _MIN_SINK_BYTES = 16384
 
 
@@ -33,7 +57,9 @@ class IncomingData:
         "window",
     )
 
-    def __init__(self, limits: Http2Limits, sender: Http2Sender, purse: Purse, *, is_server: bool) -> None:
+    def __init__(
+        self, limits: Http2Limits, sender: Http2Sender, purse: Purse, *, is_server: bool
+    ) -> None:
         self._limits = limits
         self._is_server = is_server
         self._sender = sender
@@ -48,8 +74,17 @@ class IncomingData:
         self._stream: Stream | None = None
         self._frame_end_stream = False
 
-    def begin(self, data: bytes, at: int, length: int, flags: int, stream: Stream | None, events: list[Event]) -> int:
-        """A frame whose payload begins at `at`. Returns the position after what there is of it; -1 when more is needed first.
+    def begin(
+        self,
+        data: bytes,
+        at: int,
+        length: int,
+        flags: int,
+        stream: Stream | None,
+        events: list[Event],
+    ) -> int:
+        """A frame whose payload begins at `at`. Returns the position after what there is of it; -1
+        when more is needed first.
 
         `stream` is None for a stream that is gone: the bytes count, and are dropped.
         """
@@ -64,7 +99,8 @@ class IncomingData:
             and length <= stream.receive_window
             and length <= self.window
         ):
-            # A whole request in one frame: nothing is left to give windows back for but the connection's.
+            # A whole request in one frame: nothing is left to give windows back for but the
+            # connection's.
             stream.state = HALF_CLOSED_REMOTE
             events.append(DataReceived(stream, data[at : at + length], True))
             self.window -= length
@@ -79,9 +115,13 @@ class IncomingData:
             if pad >= length:
                 raise protocol_error("padding is longer than its frame")
         if length > self.window:
-            raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "flow_control", "DATA exceeds the connection window")
+            raise Http2ConnectionError(
+                ErrorCode.FLOW_CONTROL_ERROR, "flow_control", "DATA exceeds the connection window"
+            )
         if length > self._limits.max_frame_bytes:
-            raise frame_size_error(f"frame of {length} bytes, at most {self._limits.max_frame_bytes} were announced")
+            raise frame_size_error(
+                f"frame of {length} bytes, at most {self._limits.max_frame_bytes} were announced"
+            )
         self.window -= length
         if stream is not None:
             stream = self._admit(stream, length, flags, events)
@@ -100,7 +140,8 @@ class IncomingData:
         return self.go_on(data, at, events)
 
     def begin_known(self, stream: Stream, length: int, left: int) -> None:
-        """The last frame of a stream, all of whose checks have been made; so much of it is still to come (naiad.transport.grpc.repeat)."""
+        """The last frame of a stream, all of whose checks have been made; so much of it is still to
+        come (naiad.transport.grpc.repeat)."""
         self.window -= length
         stream.receive_window -= length
         self._stream = stream
@@ -138,11 +179,23 @@ class IncomingData:
         return at + available
 
     def _deliver(
-        self, data: bytes, at: int, content_end: int, num_bytes: int, stream: Stream | None, end_stream: bool, events: list[Event]
+        self,
+        data: bytes,
+        at: int,
+        content_end: int,
+        num_bytes: int,
+        stream: Stream | None,
+        end_stream: bool,
+        events: list[Event],
     ) -> None:
-        """`num_bytes` of the frame are here, padding included; those that matter are data[at:content_end]."""
+        """`num_bytes` of the frame are here, padding included; those that matter are
+        data[at:content_end]."""
         if stream is not None and (at < content_end or end_stream):
-            chunk = data[at:content_end] if content_end - at <= _SMALL_BYTES else memoryview(data)[at:content_end]
+            chunk = (
+                data[at:content_end]
+                if content_end - at <= _SMALL_BYTES
+                else memoryview(data)[at:content_end]
+            )
             events.append(DataReceived(stream, chunk, end_stream))
             if end_stream:
                 end_received(stream, self._sender)
@@ -193,7 +246,10 @@ class IncomingData:
                 self.renew_window(stream)
 
     def renew_window(self, stream: Stream) -> None:
-        if stream.state in MAY_RECEIVE and stream.unacknowledged_bytes >= self._acknowledge_stream_at:
+        if (
+            stream.state in MAY_RECEIVE
+            and stream.unacknowledged_bytes >= self._acknowledge_stream_at
+        ):
             self._sender.control(window_update_frame(stream.id, stream.unacknowledged_bytes))
             stream.receive_window += stream.unacknowledged_bytes
             stream.unacknowledged_bytes = 0
@@ -223,10 +279,14 @@ class IncomingBlock:
         self._num_frames += 1
         if self._num_frames > self._limits.max_continuation_frames:
             raise too_much(
-                "continuation_flood", f"more than {self._limits.max_continuation_frames} CONTINUATION frames for one header block"
+                "continuation_flood",
+                f"more than {self._limits.max_continuation_frames} CONTINUATION frames for one header block",
             )
         if len(self._bytes) > self._limits.max_header_block_bytes:
-            raise too_much("header_list", f"header block larger than {self._limits.max_header_block_bytes} bytes")
+            raise too_much(
+                "header_list",
+                f"header block larger than {self._limits.max_header_block_bytes} bytes",
+            )
 
     def block(self) -> bytes:
         return bytes(self._bytes)

@@ -1,7 +1,9 @@
 """What one HTTP/2 peer may cost us: sizes, rates and the counters that show who was refused.
 
-Every known attack has a line here: `Http2Limits` bounds it, `FloodMeter` measures its rate, `Http2Counters` counts it by name.
-Rule: a limit ends the connection with ENHANCE_YOUR_CALM or refuses one stream; it never slows the others down.
+Every known attack has a line here: `Http2Limits` bounds it, `FloodMeter` measures its rate,
+`Http2Counters` counts it by name.
+Rule: a limit ends the connection with ENHANCE_YOUR_CALM or refuses one stream; it never slows the
+      others down.
 """
 
 from __future__ import annotations
@@ -19,23 +21,29 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 class Http2Limits(msgspec.Struct, frozen=True):
     max_concurrent_streams: int = 1024
     stream_window_bytes: int = 16 * MIB
-    """What a peer may send on one stream before we take it: large enough that a 4 MiB tensor never waits."""
+    """What a peer may send on one stream before we take it: large enough that a 4 MiB tensor never
+    waits."""
     connection_window_bytes: int = 64 * MIB
     max_frame_bytes: int = 4 * MIB + 64 * KIB
-    """A tensor of 4 MiB and what is said about it come in one frame. DATA is handed on as it comes: a frame needs no memory of its own."""
+    """A tensor of 4 MiB and what is said about it come in one frame. DATA is handed on as it comes:
+    a frame needs no memory of its own."""
     max_header_list_bytes: int = 32 * KIB
-    """Decoded headers of one request, 32 bytes added per field as HPACK counts them: the bound of an HPACK bomb."""
+    """Decoded headers of one request, 32 bytes added per field as HPACK counts them: the bound of
+    an HPACK bomb."""
     max_header_block_bytes: int = 32 * KIB
     max_continuation_frames: int = 8
     max_settings_per_frame: int = 32
     control_frame_burst: int = 4096
-    """PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, frames on closed streams, unknown frames: all are paid from one purse."""
+    """PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, frames on closed streams, unknown
+    frames: all are paid from one purse."""
     control_frames_per_s: int = 1000
     control_frames_per_data_frame: int = 8
-    """Added to the purse for each DATA frame that we send: a peer that reads a lot has a lot to acknowledge."""
+    """Added to the purse for each DATA frame that we send: a peer that reads a lot has a lot to
+    acknowledge."""
     reset_burst: int = 2048
     resets_per_s: int = 200
-    """Streams that the peer opened and reset; those that ended normally are given back, so only abuse runs dry."""
+    """Streams that the peer opened and reset; those that ended normally are given back, so only
+    abuse runs dry."""
     max_stream_buffer_bytes: int = 64 * MIB
     """Answers waiting for a slow reader; one message is always accepted, whatever its size."""
     max_connection_buffer_bytes: int = 1 * GIB
@@ -92,7 +100,8 @@ class Http2Counters:
 
 
 class Http2ConnectionError(Exception):
-    """The peer broke the protocol or a limit; the connection ends. `cause` is a short constant, for the counter."""
+    """The peer broke the protocol or a limit; the connection ends. `cause` is a short constant, for
+    the counter."""
 
     def __init__(self, code: ErrorCode, cause: str, reason: str) -> None:
         super().__init__(reason)

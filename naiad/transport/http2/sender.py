@@ -1,8 +1,10 @@
 """The sending half of an HTTP/2 connection: commands -> bytes, within the peer's windows.
 
-In:  header blocks and data for streams, control frames. Out: `take()`, the buffers to write, in order.
-Rule: data that no window covers, or that comes while the transport is full, waits in its stream; everything else goes out at once.
-Streams that may send take turns of QUANTUM_BYTES, so a large answer does not hold up small ones.
+In:  header blocks and data for streams, control frames. Out: `take()`, the buffers to write, in
+     order.
+Rule: data that no window covers, or that comes while the transport is full, waits in its stream;
+      everything else goes out at once. Streams that may send take turns of QUANTUM_BYTES, so a
+      large answer does not hold up small ones.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from naiad.transport.http2.frame import (
     headers_frame,
     rst_stream_frame,
 )
-from naiad.transport.http2.limits import KIB, MIB, Http2ConnectionError, Http2Limits, Http2StreamError
+from naiad.transport.http2.limits import (
+    KIB,
+    MIB,
+    Http2ConnectionError,
+    Http2Limits,
+    Http2StreamError,
+)
 from naiad.transport.http2.stream import AFTER_SENT_END, CLOSED, HALF_CLOSED_LOCAL, Stream
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -40,13 +48,16 @@ _pack = frame_header.pack
 
 
 @lru_cache(64)
-def _answer_frames(head: bytes, trailers: bytes) -> tuple[Callable[..., bytes], Callable[..., bytes]]:
+def _answer_frames(
+    head: bytes, trailers: bytes
+) -> tuple[Callable[..., bytes], Callable[..., bytes]]:
     """Packers of HEADERS with the head of DATA behind it, and of the HEADERS at the end."""
     return struct.Struct(f">IBI{len(head)}sIBI").pack, struct.Struct(f">IBI{len(trailers)}s").pack
 
 
 class SlowReaderError(Exception):
-    """The peer does not read what was already sent on this stream or connection; nothing of the new data was taken."""
+    """The peer does not read what was already sent on this stream or connection; nothing of the new
+    data was taken."""
 
 
 class Http2Sender:
@@ -74,7 +85,8 @@ class Http2Sender:
         self.out: list[Buffer] = []
         self.out_bytes = 0
         self.unread_control_bytes = 0
-        """Control frames since the transport became full: grows when a peer asks for answers and does not read them."""
+        """Control frames since the transport became full: grows when a peer asks for answers and
+        does not read them."""
         self.ready: dict[Stream, None] = {}
         """Streams with pending data and a window: the turn order."""
         self.pending_bytes = 0
@@ -82,11 +94,13 @@ class Http2Sender:
         self.initial_window = DEFAULT_WINDOW
         self.max_frame_bytes = MIN_MAX_FRAME_BYTES
         self.is_paused = False
-        """The transport's buffer is full: set by the owner, which calls `pump` after clearing it."""
+        """The transport's buffer is full: set by the owner, which calls `pump` after clearing
+        it."""
         self.activity = 0
         """Grows with every HEADERS and DATA frame, so that keepalive sees whether any were sent."""
         self.useful_frames = 0
-        """DATA frames that a peer may have to acknowledge; not those that its own tiny window cut to pieces."""
+        """DATA frames that a peer may have to acknowledge; not those that its own tiny window cut
+        to pieces."""
         self.num_finished = 0
         """Streams that ended because both sides said so."""
         self.reset_ids: deque[int] = deque(maxlen=64)
@@ -95,7 +109,8 @@ class Http2Sender:
     # Output.
 
     def take(self) -> list[Buffer]:
-        """What must be written now. Call again until it is empty: large answers come in portions while the transport keeps up."""
+        """What must be written now. Call again until it is empty: large answers come in portions
+        while the transport keeps up."""
         out = self.out
         self.out = []
         self.out_bytes = 0
@@ -113,14 +128,18 @@ class Http2Sender:
     # Streams.
 
     def headers(self, stream: Stream, block: bytes, *, end_stream: bool = False) -> None:
-        frame = headers_frame(stream.id, block, end_stream=end_stream, max_frame_bytes=self.max_frame_bytes)
+        frame = headers_frame(
+            stream.id, block, end_stream=end_stream, max_frame_bytes=self.max_frame_bytes
+        )
         self.out.append(frame)
         self.out_bytes += len(frame)
         self.activity += 1
         if end_stream:
             self._sent_end(stream)
 
-    def data(self, stream: Stream, pieces: Sequence[Buffer], num_bytes: int, *, end_stream: bool = False) -> None:
+    def data(
+        self, stream: Stream, pieces: Sequence[Buffer], num_bytes: int, *, end_stream: bool = False
+    ) -> None:
         """`num_bytes` is the total of `pieces`, which must not change until they are written."""
         if self._fits(stream, num_bytes) or not (num_bytes or stream.pending_bytes):
             self.out.append(_pack(num_bytes << 8 | DATA, end_stream, stream.id))
@@ -144,8 +163,11 @@ class Http2Sender:
         else:
             self.headers(stream, block, end_stream=True)
 
-    def response(self, stream: Stream, head: bytes, pieces: Sequence[Buffer], num_bytes: int, trailers: bytes) -> None:
-        """A whole answer. Equal to headers, data and trailers one after the other, but made for speed."""
+    def response(
+        self, stream: Stream, head: bytes, pieces: Sequence[Buffer], num_bytes: int, trailers: bytes
+    ) -> None:
+        """A whole answer. Equal to headers, data and trailers one after the other, but made for
+        speed."""
         if not self._fits(stream, num_bytes):
             self.headers(stream, head)
             self.data(stream, pieces, num_bytes)
@@ -154,7 +176,15 @@ class Http2Sender:
         stream_id = stream.id
         start, end = _answer_frames(head, trailers)
         self.out += (
-            start(len(head) << 8 | HEADERS, END_HEADERS, stream_id, head, num_bytes << 8 | DATA, 0, stream_id),
+            start(
+                len(head) << 8 | HEADERS,
+                END_HEADERS,
+                stream_id,
+                head,
+                num_bytes << 8 | DATA,
+                0,
+                stream_id,
+            ),
             *pieces,
             end(len(trailers) << 8 | HEADERS, _END_OF_RESPONSE, stream_id, trailers),
         )
@@ -230,7 +260,9 @@ class Http2Sender:
     def pump(self) -> None:
         """Moves pending data to the output, as far as windows and the transport allow."""
         ready = self.ready
-        while ready and self.window > 0 and not self.is_paused and self.out_bytes < _TAKE_TARGET_BYTES:
+        while (
+            ready and self.window > 0 and not self.is_paused and self.out_bytes < _TAKE_TARGET_BYTES
+        ):
             stream = next(iter(ready))
             del ready[stream]
             self._send_turn(stream)
@@ -238,7 +270,13 @@ class Http2Sender:
                 ready[stream] = None
 
     def _send_turn(self, stream: Stream) -> None:
-        num_bytes = min(stream.pending_bytes, stream.send_window, self.window, self.max_frame_bytes, QUANTUM_BYTES)
+        num_bytes = min(
+            stream.pending_bytes,
+            stream.send_window,
+            self.window,
+            self.max_frame_bytes,
+            QUANTUM_BYTES,
+        )
         is_last = num_bytes == stream.pending_bytes
         end_stream = is_last and stream.pending_end
         self.out.append(_pack(num_bytes << 8 | DATA, end_stream, stream.id))
@@ -278,7 +316,9 @@ class Http2Sender:
     def open_window(self, increment: int) -> None:
         self.window += increment
         if self.window > MAX_WINDOW:
-            raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "connection window above 2^31-1")
+            raise Http2ConnectionError(
+                ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "connection window above 2^31-1"
+            )
         if self.ready:
             self.pump()
 
@@ -291,13 +331,17 @@ class Http2Sender:
             self.pump()
 
     def change_initial_window(self, size: int) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE: applies to all open streams at once, and may make a window negative. What it lets go leaves with
-        the next `pump`."""
+        """SETTINGS_INITIAL_WINDOW_SIZE: applies to all open streams at once, and may make a window
+        negative. What it lets go leaves with the next `pump`."""
         difference, self.initial_window = size - self.initial_window, size
         for stream in self.streams.values():
             stream.send_window += difference
             if stream.send_window > MAX_WINDOW:
-                raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "window_overflow", "initial window makes a stream window overflow")
+                raise Http2ConnectionError(
+                    ErrorCode.FLOW_CONTROL_ERROR,
+                    "window_overflow",
+                    "initial window makes a stream window overflow",
+                )
             if stream.pending_bytes:
                 if stream.send_window > 0:
                     self.ready[stream] = None

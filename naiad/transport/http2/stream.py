@@ -1,6 +1,7 @@
 """One HTTP/2 stream: its state, its two flow-control windows and what waits to be sent on it.
 
-The state machine is the tables below; http2_connection.py and http2_sender.py only look states up in them.
+The state machine is the tables below; http2_connection.py and http2_sender.py only look states up
+in them.
 Rule: `streams` of a connection holds exactly the streams that are not CLOSED.
 """
 
@@ -44,7 +45,8 @@ class Stream(msgspec.Struct, eq=False):
     on_drained: Callable[[], None] | None = None
     """Called once, when little of what was pending is left; must not send anything at once."""
     sink: memoryview | None = None
-    """Memory that the consumer prepared for the stream's next bytes; see Http2Connection.receive_buffer."""
+    """Memory that the consumer prepared for the stream's next bytes; see
+    Http2Connection.receive_buffer."""
     context: Any = None
     """Belongs to the layer above."""
 

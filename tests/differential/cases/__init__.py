@@ -1,1 +1,2 @@
-"""The corpus, a file per subject. Each exports CASES; suites.py says which server each list is sent to."""
+"""The corpus, a file per subject. Each exports CASES; suites.py says which server each list is sent
+to."""

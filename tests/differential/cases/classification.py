@@ -12,7 +12,14 @@ ONE = tensor("FEATURES", "FP32", [1, 4], [0.5, 3, 1, -2])
 TWO = tensor("FEATURES", "FP32", [2, 4], [0.5, 3, 1, -2, 7, 7, 0.125, 1e9])
 
 
-def classify(name: str, k: Any, output: str = "SCORES", features: Any = ONE, options: dict[str, Any] = NOTHING, **parameters: Any) -> Case:
+def classify(
+    name: str,
+    k: Any,
+    output: str = "SCORES",
+    features: Any = ONE,
+    options: dict[str, Any] = NOTHING,
+    **parameters: Any,
+) -> Case:
     wanted = {"name": output, "parameters": {"classification": k, **parameters}}
     return infer(name, "classifier", {"inputs": [features], "outputs": [wanted]}, **options)
 
@@ -32,7 +39,9 @@ CASES: list[Case] = [
         "BEST",
         options={
             "is_ours_only": True,
-            "expect": refused(400, "class result not available for output due to unsupported type 'BYTES'"),
+            "expect": refused(
+                400, "class result not available for output due to unsupported type 'BYTES'"
+            ),
             "because": "the genuine server dies of it",
         },
     ),
@@ -43,6 +52,9 @@ CASES: list[Case] = [
     infer(
         "one classified, one plain",
         "classifier",
-        {"inputs": [TWO], "outputs": [{"name": "SCORES", "parameters": {"classification": 1}}, {"name": "BEST"}]},
+        {
+            "inputs": [TWO],
+            "outputs": [{"name": "SCORES", "parameters": {"classification": 1}}, {"name": "BEST"}],
+        },
     ),
 ]

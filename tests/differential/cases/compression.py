@@ -10,7 +10,9 @@ from tests.differential.case import Case, add_sub_inputs, get, infer, post
 
 BROKEN = "a broken body is the client's error"
 PLAIN = json.dumps({"inputs": add_sub_inputs()}).encode()
-BINARY_OUT = json.dumps({"inputs": add_sub_inputs(), "parameters": {"binary_data_output": True}}).encode()
+BINARY_OUT = json.dumps(
+    {"inputs": add_sub_inputs(), "parameters": {"binary_data_output": True}}
+).encode()
 TEXT = json.dumps({"text_input": "hello"}).encode()
 
 
@@ -53,9 +55,25 @@ CASES: list[Case] = [
     asked("answer with a broken weight", "gzip;q=high"),
     asked("binary answer in gzip", "gzip", BINARY_OUT),
     asked("binary answer in deflate", "deflate", BINARY_OUT),
-    infer("gzip in, gzip out", "add_sub", gzip.compress(PLAIN), headers={"Content-Encoding": "gzip", "Accept-Encoding": "gzip"}),
+    infer(
+        "gzip in, gzip out",
+        "add_sub",
+        gzip.compress(PLAIN),
+        headers={"Content-Encoding": "gzip", "Accept-Encoding": "gzip"},
+    ),
     infer("an error is not compressed", "nowhere", PLAIN, headers={"Accept-Encoding": "gzip"}),
     get("metadata is not compressed", "/v2/models/add_sub", headers={"Accept-Encoding": "gzip"}),
-    post("compressed generate", "/v2/models/echo_text/generate", gzip.compress(TEXT), headers={"Content-Encoding": "gzip"}),
-    post("generate answered plainly", "/v2/models/echo_text/generate", TEXT, headers={"Accept-Encoding": "gzip"}, normalise=("key order",)),
+    post(
+        "compressed generate",
+        "/v2/models/echo_text/generate",
+        gzip.compress(TEXT),
+        headers={"Content-Encoding": "gzip"},
+    ),
+    post(
+        "generate answered plainly",
+        "/v2/models/echo_text/generate",
+        TEXT,
+        headers={"Accept-Encoding": "gzip"},
+        normalise=("key order",),
+    ),
 ]

@@ -1,4 +1,5 @@
-"""Ensembles and their parts in explicit mode: what comes, goes and returns with what. A story, like model_control."""
+"""Ensembles and their parts in explicit mode: what comes, goes and returns with what. A story, like
+model_control."""
 
 from __future__ import annotations
 

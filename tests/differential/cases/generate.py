@@ -33,17 +33,29 @@ FAILURES = {
 
 
 def one(name: str, body: Any, model: str = "echo_text", **options: Any) -> Case:
-    return post(name, f"/v2/models/{model}/generate", body, normalise=("key order", *options.pop("normalise", ())), **options)
+    return post(
+        name,
+        f"/v2/models/{model}/generate",
+        body,
+        normalise=("key order", *options.pop("normalise", ())),
+        **options,
+    )
 
 
 def stream(name: str, body: Any, model: str = "words", **options: Any) -> Case:
     return post(
-        f"stream: {name}", f"/v2/models/{model}/generate_stream", body, normalise=("key order", *options.pop("normalise", ())), **options
+        f"stream: {name}",
+        f"/v2/models/{model}/generate_stream",
+        body,
+        normalise=("key order", *options.pop("normalise", ())),
+        **options,
     )
 
 
 def failing(ask: Callable[..., Case], kind: str, status: int) -> Case:
-    options: dict[str, Any] = {} if status == 400 else {"expect": {"status": status}, "because": CODES}
+    options: dict[str, Any] = (
+        {} if status == 400 else {"expect": {"status": status}, "because": CODES}
+    )
     return ask(f"failing: {kind}", {"KIND": kind}, model="failing", **options)
 
 
@@ -109,11 +121,32 @@ CASES: list[Case] = [
     one("unknown model", text(), model="nowhere"),
     one("unknown version", text(), model="echo_text/versions/9"),
     *(failing(one, kind, status) for kind, status in FAILURES.items()),
-    *(one(f"failing: {kind}", {"KIND": kind}, model="failing") for kind in ("unknown output", "no outputs", "wrong type", "wrong shape")),
+    *(
+        one(f"failing: {kind}", {"KIND": kind}, model="failing")
+        for kind in ("unknown output", "no outputs", "wrong type", "wrong shape")
+    ),
     one("one word of a decoupled model", {"text_input": "hello"}, model="words"),
-    one("two words of a decoupled model", {"text_input": "hello you"}, model="words", expect={"status": 400}, because=NOT_ONE),
-    one("no word of a decoupled model", {"text_input": ""}, model="words", expect={"status": 400}, because=NOT_ONE),
-    one("an error of a decoupled model", {"text_input": "!"}, model="words", expect={"status": 500}, because=CODES),
+    one(
+        "two words of a decoupled model",
+        {"text_input": "hello you"},
+        model="words",
+        expect={"status": 400},
+        because=NOT_ONE,
+    ),
+    one(
+        "no word of a decoupled model",
+        {"text_input": ""},
+        model="words",
+        expect={"status": 400},
+        because=NOT_ONE,
+    ),
+    one(
+        "an error of a decoupled model",
+        {"text_input": "!"},
+        model="words",
+        expect={"status": 500},
+        because=CODES,
+    ),
     one("several inputs", {"INPUT0": [1.5] * 16, "INPUT1": [1] * 16}, model="add_sub"),
     one("a shape that does not fit", {"INPUT0": [1.5] * 15, "INPUT1": [1] * 16}, model="add_sub"),
     one(
@@ -121,7 +154,16 @@ CASES: list[Case] = [
         {"ANY": 1},
         model="response_parameters",
         because="response parameters came after 2.51",
-        expect={"json": {"OUT": 1, "model_name": "response_parameters", "model_version": "1", "number": 7, "text": "abc", "truth": True}},
+        expect={
+            "json": {
+                "OUT": 1,
+                "model_name": "response_parameters",
+                "model_version": "1",
+                "number": 7,
+                "text": "abc",
+                "truth": True,
+            }
+        },
     ),
     get("generate by GET", "/v2/models/echo_text/generate"),
     stream("one word", {"text_input": "hello"}),
@@ -136,7 +178,9 @@ CASES: list[Case] = [
     *(failing(stream, kind, status) for kind, status in FAILURES.items()),
     stream("repeat from a thread", {"COUNT": 3, "thread": True}, model="repeat"),
     stream("repeat without responses", {"COUNT": 0}, model="repeat"),
-    stream("repeat with the flag on the last", {"COUNT": 2, "flag_with_last": True}, model="repeat"),
+    stream(
+        "repeat with the flag on the last", {"COUNT": 2, "flag_with_last": True}, model="repeat"
+    ),
     stream("unknown model", text(), model="nowhere"),
     stream("unknown version", text(), model="words/versions/9"),
     stream("a text that is null", {"text_input": None}),

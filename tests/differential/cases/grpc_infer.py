@@ -26,7 +26,11 @@ INFER = [
     infer("id", add_sub(id="a request")),
     infer("version", add_sub(version="1")),
     infer("one output", add_sub(outputs=[output("OUTPUT1")])),
-    infer("outputs in another order", add_sub(outputs=[output("OUTPUT1"), output("OUTPUT0")]), normalise=("any order",)),
+    infer(
+        "outputs in another order",
+        add_sub(outputs=[output("OUTPUT1"), output("OUTPUT0")]),
+        normalise=("any order",),
+    ),
     infer(
         "contents",
         request(
@@ -57,8 +61,14 @@ INFER = [
     infer("BYTES raw", raw_typed("BYTES", strings(b"a", b"", b"\xff"))),
     infer("BOOL raw", raw_typed("BOOL", bytes([1, 0, 1]))),
     infer("an empty tensor", raw_typed("FP32", b"", 0)),
-    infer("optional inputs", request("optional_inputs", [described("BASE", "INT32", [1, 2], int_contents=[1, 2])])),
-    infer("another version", request("versions_all", [described("ANY", "INT32", [1], int_contents=[1])], version="1")),
+    infer(
+        "optional inputs",
+        request("optional_inputs", [described("BASE", "INT32", [1, 2], int_contents=[1, 2])]),
+    ),
+    infer(
+        "another version",
+        request("versions_all", [described("ANY", "INT32", [1], int_contents=[1])], version="1"),
+    ),
     infer(
         "classification",
         request(
@@ -77,7 +87,11 @@ INFER = [
             "response": {
                 "model_name": "response_parameters",
                 "model_version": "1",
-                "parameters": {"number": {"int64_param": "7"}, "text": {"string_param": "abc"}, "truth": {"bool_param": True}},
+                "parameters": {
+                    "number": {"int64_param": "7"},
+                    "text": {"string_param": "abc"},
+                    "truth": {"bool_param": True},
+                },
                 "outputs": [{"name": "OUT", "datatype": "INT32", "shape": ["1"]}],
                 "raw_output_contents": ["AQAAAA=="],
             }

@@ -23,7 +23,10 @@ from tests.differential.cases.grpc_message import (
 )
 from tests.differential.cases.infer_binary import CUT_OFF
 
-SHM_OFF = refused("UNIMPLEMENTED", "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")
+SHM_OFF = refused(
+    "UNIMPLEMENTED",
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
+)
 NO_CLASSES = "class result not available for output due to unsupported type 'BYTES'"
 SHM_LATER = "2.73 has clients' shared memory off unless it is asked for"
 CASES: list[Case] = [
@@ -34,32 +37,70 @@ CASES: list[Case] = [
     infer("no model", request("", [])),
     infer("unknown version", add_sub(version="9")),
     infer("version that is no number", add_sub(version="one")),
-    infer("version outside the policy", request("versions_specific", [described("ANY", "INT32", [1], int_contents=[1])], version="2")),
-    infer("decoupled model", request("repeat", [described("COUNT", "INT32", [1], int_contents=[1])])),
+    infer(
+        "version outside the policy",
+        request(
+            "versions_specific", [described("ANY", "INT32", [1], int_contents=[1])], version="2"
+        ),
+    ),
+    infer(
+        "decoupled model", request("repeat", [described("COUNT", "INT32", [1], int_contents=[1])])
+    ),
     infer("no inputs", request("add_sub", [])),
-    infer("one input of two", request("add_sub", [described("INPUT0", "FP32", [1, 16])], [ROW.tobytes()])),
-    infer("one input of two with an id", request("add_sub", [described("INPUT0", "FP32", [1, 16])], [ROW.tobytes()], id="seven")),
+    infer(
+        "one input of two",
+        request("add_sub", [described("INPUT0", "FP32", [1, 16])], [ROW.tobytes()]),
+    ),
+    infer(
+        "one input of two with an id",
+        request("add_sub", [described("INPUT0", "FP32", [1, 16])], [ROW.tobytes()], id="seven"),
+    ),
     infer(
         "an unknown input",
-        request("add_sub", [described("INPUT0", "FP32", [1, 16]), described("INPUT9", "FP32", [1, 16])], [ROW.tobytes()] * 2),
+        request(
+            "add_sub",
+            [described("INPUT0", "FP32", [1, 16]), described("INPUT9", "FP32", [1, 16])],
+            [ROW.tobytes()] * 2,
+        ),
     ),
-    infer("the same input twice", request("add_sub", [described("INPUT0", "FP32", [1, 16])] * 2, [ROW.tobytes()] * 2)),
+    infer(
+        "the same input twice",
+        request("add_sub", [described("INPUT0", "FP32", [1, 16])] * 2, [ROW.tobytes()] * 2),
+    ),
     infer("no datatype", add_sub(described("INPUT0", "", [1, 16]))),
     infer("unknown datatype", add_sub(described("INPUT0", "FP99", [1, 16]))),
     infer("another datatype", add_sub(described("INPUT0", "INT32", [1, 16]))),
     infer("no name", add_sub(described("", "FP32", [1, 16]))),
     infer("no shape", add_sub(described("INPUT0", "FP32", []))),
-    infer("no batch dimension", add_sub(described("INPUT0", "FP32", [16])), normalise=("which input",)),
-    infer("shape of the wrong size", add_sub(described("INPUT0", "FP32", [1, 15]), [ROW[:15].tobytes(), ONES.tobytes()])),
-    infer("negative dimension", add_sub(described("INPUT0", "FP32", [-1, 16])), normalise=("words",)),
-    infer("negative fixed dimension", add_sub(described("INPUT0", "FP32", [1, -16]))),
-    infer("huge dimension", add_sub(described("INPUT0", "FP32", [2**62, 16])), normalise=("words",)),
     infer(
-        "batch too large", request("add_sub", [described(name, "FP32", [65, 16]) for name in ("INPUT0", "INPUT1")], [bytes(65 * 64)] * 2)
+        "no batch dimension", add_sub(described("INPUT0", "FP32", [16])), normalise=("which input",)
+    ),
+    infer(
+        "shape of the wrong size",
+        add_sub(described("INPUT0", "FP32", [1, 15]), [ROW[:15].tobytes(), ONES.tobytes()]),
+    ),
+    infer(
+        "negative dimension", add_sub(described("INPUT0", "FP32", [-1, 16])), normalise=("words",)
+    ),
+    infer("negative fixed dimension", add_sub(described("INPUT0", "FP32", [1, -16]))),
+    infer(
+        "huge dimension", add_sub(described("INPUT0", "FP32", [2**62, 16])), normalise=("words",)
+    ),
+    infer(
+        "batch too large",
+        request(
+            "add_sub",
+            [described(name, "FP32", [65, 16]) for name in ("INPUT0", "INPUT1")],
+            [bytes(65 * 64)] * 2,
+        ),
     ),
     infer(
         "batches of different sizes",
-        request("add_sub", [described("INPUT0", "FP32", [1, 16]), described("INPUT1", "FP32", [2, 16])], [bytes(64), bytes(128)]),
+        request(
+            "add_sub",
+            [described("INPUT0", "FP32", [1, 16]), described("INPUT1", "FP32", [2, 16])],
+            [bytes(64), bytes(128)],
+        ),
         normalise=("which input",),
     ),
     infer("raw too short", add_sub(raw=[ROW.tobytes()[:-4], ONES.tobytes()])),
@@ -67,7 +108,10 @@ CASES: list[Case] = [
     infer("one raw of two", add_sub(raw=[ROW.tobytes()])),
     infer("three raw for two", add_sub(raw=[ROW.tobytes()] * 3)),
     infer("no data at all", add_sub(raw=[])),
-    infer("raw and contents", add_sub(described("INPUT0", "FP32", [1, 16], fp32_contents=ROW.tolist()))),
+    infer(
+        "raw and contents",
+        add_sub(described("INPUT0", "FP32", [1, 16], fp32_contents=ROW.tolist())),
+    ),
     infer(
         "contents of another type",
         request(
@@ -95,7 +139,10 @@ CASES: list[Case] = [
     infer(
         "the same output twice",
         add_sub(outputs=[output("OUTPUT0"), output("OUTPUT0")]),
-        expect=refused("INVALID_ARGUMENT", "[request id: <id_unknown>] output 'OUTPUT0' already exists in request"),
+        expect=refused(
+            "INVALID_ARGUMENT",
+            "[request id: <id_unknown>] output 'OUTPUT0' already exists in request",
+        ),
         because="the words of 2.73",
     ),
     infer("an output without a name", add_sub(outputs=[output("")])),
@@ -109,7 +156,10 @@ CASES: list[Case] = [
                         name="INPUT0",
                         datatype="FP32",
                         shape=[1, 16],
-                        parameters={"shared_memory_region": parameter("r"), "shared_memory_byte_size": parameter(64)},
+                        parameters={
+                            "shared_memory_region": parameter("r"),
+                            "shared_memory_byte_size": parameter(64),
+                        },
                     )
                 ],
             ).inputs[0],
@@ -125,7 +175,10 @@ CASES: list[Case] = [
                 "",
                 [
                     pb.ModelInferRequest.InferInputTensor(
-                        name="INPUT0", datatype="FP32", shape=[1, 16], parameters={"shared_memory_region": parameter("r")}
+                        name="INPUT0",
+                        datatype="FP32",
+                        shape=[1, 16],
+                        parameters={"shared_memory_region": parameter("r")},
                     )
                 ],
             ).inputs[0],
@@ -134,21 +187,39 @@ CASES: list[Case] = [
     ),
     infer(
         "output shared and classified",
-        add_sub(outputs=[output("OUTPUT0", shared_memory_region="r", shared_memory_byte_size=64, classification=1)]),
+        add_sub(
+            outputs=[
+                output(
+                    "OUTPUT0",
+                    shared_memory_region="r",
+                    shared_memory_byte_size=64,
+                    classification=1,
+                )
+            ]
+        ),
     ),
-    infer("classification that is negative", add_sub(outputs=[output("OUTPUT0", classification=-1)])),
-    infer("classification that is a string", add_sub(outputs=[output("OUTPUT0", classification="1")])),
+    infer(
+        "classification that is negative", add_sub(outputs=[output("OUTPUT0", classification=-1)])
+    ),
+    infer(
+        "classification that is a string", add_sub(outputs=[output("OUTPUT0", classification="1")])
+    ),
     infer(
         "classification of strings",
         request(
-            "classifier", [described("FEATURES", "FP32", [1, 4], fp32_contents=[1, 2, 3, 4])], outputs=[output("BEST", classification=1)]
+            "classifier",
+            [described("FEATURES", "FP32", [1, 4], fp32_contents=[1, 2, 3, 4])],
+            outputs=[output("BEST", classification=1)],
         ),
         is_ours_only=True,
         expect=refused("INVALID_ARGUMENT", NO_CLASSES),
         because="the genuine server dies of it",
     ),
     *(
-        infer(f"failing: {kind}", request("failing", [described("KIND", "BYTES", [1], bytes_contents=[kind.encode()])]))
+        infer(
+            f"failing: {kind}",
+            request("failing", [described("KIND", "BYTES", [1], bytes_contents=[kind.encode()])]),
+        )
         for kind in (
             "raise",
             "error",

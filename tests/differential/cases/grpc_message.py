@@ -50,26 +50,52 @@ def request(
     version: str = "",
     id: str = "",
 ) -> Any:
-    message = pb.ModelInferRequest(model_name=model, model_version=version, id=id, inputs=inputs, raw_input_contents=raw, outputs=outputs)
+    message = pb.ModelInferRequest(
+        model_name=model,
+        model_version=version,
+        id=id,
+        inputs=inputs,
+        raw_input_contents=raw,
+        outputs=outputs,
+    )
     for key, value in parameters.items():
-        message.parameters[key].CopyFrom(value if isinstance(value, pb.InferParameter) else parameter(value))
+        message.parameters[key].CopyFrom(
+            value if isinstance(value, pb.InferParameter) else parameter(value)
+        )
     return message
 
 
 def output(name: str, **parameters: Any) -> Any:
     tensor = pb.ModelInferRequest.InferRequestedOutputTensor(name=name)
     for key, value in parameters.items():
-        tensor.parameters[key].CopyFrom(value if isinstance(value, pb.InferParameter) else parameter(value))
+        tensor.parameters[key].CopyFrom(
+            value if isinstance(value, pb.InferParameter) else parameter(value)
+        )
     return tensor
 
 
 def add_sub(first: Any = None, raw: list[bytes] | None = None, **options: Any) -> Any:
-    inputs = [described("INPUT0", "FP32", [1, 16]) if first is None else first, described("INPUT1", "FP32", [1, 16])]
-    return request("add_sub", inputs, [ROW.tobytes(), ONES.tobytes()] if raw is None else raw, **options)
+    inputs = [
+        described("INPUT0", "FP32", [1, 16]) if first is None else first,
+        described("INPUT1", "FP32", [1, 16]),
+    ]
+    return request(
+        "add_sub", inputs, [ROW.tobytes(), ONES.tobytes()] if raw is None else raw, **options
+    )
 
 
 def typed(datatype: str, field: str, values: list[Any], size: int | None = None) -> Any:
-    return request("types", [described(f"IN_{datatype}", datatype, [len(values) if size is None else size], **{field: values})])
+    return request(
+        "types",
+        [
+            described(
+                f"IN_{datatype}",
+                datatype,
+                [len(values) if size is None else size],
+                **{field: values},
+            )
+        ],
+    )
 
 
 def raw_typed(datatype: str, payload: bytes, size: int = 3) -> Any:
@@ -86,7 +112,9 @@ def infer(name: str, message: Any, **options: Any) -> Case:
 
 def info(name: str, parameters: dict[str, Any], **options: Any) -> Case:
     any_input = [described("ANY", "INT32", [1], int_contents=[1])]
-    return infer(f"parameters: {name}", request("request_info", any_input, parameters=parameters), **options)
+    return infer(
+        f"parameters: {name}", request("request_info", any_input, parameters=parameters), **options
+    )
 
 
 def refused(code: str, message: str) -> dict[str, Any]:

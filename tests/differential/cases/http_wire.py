@@ -1,4 +1,5 @@
-"""HTTP itself: methods, chunked bodies, Expect, pipelining, header oddities. Sent as raw bytes where clients would refuse."""
+"""HTTP itself: methods, chunked bodies, Expect, pipelining, header oddities. Sent as raw bytes
+where clients would refuse."""
 
 from __future__ import annotations
 
@@ -15,20 +16,44 @@ def chunked(*pieces: bytes) -> bytes:
 
 
 def raw(name: str, head: str, body: bytes = b"", method: str = "POST", **options: object) -> Case:
-    return HttpCase(name, method, "", raw=head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body, **options)  # type: ignore[arg-type]
+    return HttpCase(
+        name, method, "", raw=head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body, **options
+    )  # type: ignore[arg-type]
 
 
 CASES: list[Case] = [
-    raw("chunked body", f"POST {PATH} HTTP/1.1\nHost: a\nTransfer-Encoding: chunked", chunked(BODY)),
-    raw("chunked body in pieces", f"POST {PATH} HTTP/1.1\nHost: a\nTransfer-Encoding: chunked", chunked(BODY[:7], BODY[7:8], BODY[8:])),
+    raw(
+        "chunked body", f"POST {PATH} HTTP/1.1\nHost: a\nTransfer-Encoding: chunked", chunked(BODY)
+    ),
+    raw(
+        "chunked body in pieces",
+        f"POST {PATH} HTTP/1.1\nHost: a\nTransfer-Encoding: chunked",
+        chunked(BODY[:7], BODY[7:8], BODY[8:]),
+    ),
     raw("HTTP/1.0", f"POST {PATH} HTTP/1.0\nContent-Length: {len(BODY)}", BODY),
     raw("no Host", f"POST {PATH} HTTP/1.1\nContent-Length: {len(BODY)}", BODY),
-    raw("Connection: close", f"POST {PATH} HTTP/1.1\nHost: a\nConnection: close\nContent-Length: {len(BODY)}", BODY),
-    raw("header names in capitals", f"POST {PATH} HTTP/1.1\nHOST: a\nCONTENT-LENGTH: {len(BODY)}", BODY),
-    raw("absolute target", f"POST http://a{PATH} HTTP/1.1\nHost: a\nContent-Length: {len(BODY)}", BODY),
+    raw(
+        "Connection: close",
+        f"POST {PATH} HTTP/1.1\nHost: a\nConnection: close\nContent-Length: {len(BODY)}",
+        BODY,
+    ),
+    raw(
+        "header names in capitals",
+        f"POST {PATH} HTTP/1.1\nHOST: a\nCONTENT-LENGTH: {len(BODY)}",
+        BODY,
+    ),
+    raw(
+        "absolute target",
+        f"POST http://a{PATH} HTTP/1.1\nHost: a\nContent-Length: {len(BODY)}",
+        BODY,
+    ),
     raw("two slashes in the target", "GET //v2/health/live HTTP/1.1\nHost: a", method="GET"),
     raw("two slashes inside the target", "GET /v2//health/live HTTP/1.1\nHost: a", method="GET"),
-    raw("other content type", f"POST {PATH} HTTP/1.1\nHost: a\nContent-Type: text/plain\nContent-Length: {len(BODY)}", BODY),
+    raw(
+        "other content type",
+        f"POST {PATH} HTTP/1.1\nHost: a\nContent-Type: text/plain\nContent-Length: {len(BODY)}",
+        BODY,
+    ),
     raw("OPTIONS", "OPTIONS /v2/health/live HTTP/1.1\nHost: a", method="OPTIONS"),
     raw("PATCH", f"PATCH {PATH} HTTP/1.1\nHost: a\nContent-Length: 2", b"{}"),
     raw(

@@ -45,13 +45,37 @@ def strings(*items: bytes) -> bytes:
 ARRAYS["BYTES"] = strings(b"", b"\x00\xff", "näiad".encode())
 
 
-def typed(name: str, datatype: str, payload: bytes, size: int | None = None, options: dict[str, Any] = NOTHING, **fields: Any) -> Case:
-    described = tensor(f"IN_{datatype}", datatype, [3], None, binary_data_size=len(payload) if size is None else size)
-    return binary_infer(name, "types", {"inputs": [described], "parameters": {"binary_data_output": True}, **fields}, payload, **options)
+def typed(
+    name: str,
+    datatype: str,
+    payload: bytes,
+    size: int | None = None,
+    options: dict[str, Any] = NOTHING,
+    **fields: Any,
+) -> Case:
+    described = tensor(
+        f"IN_{datatype}",
+        datatype,
+        [3],
+        None,
+        binary_data_size=len(payload) if size is None else size,
+    )
+    return binary_infer(
+        name,
+        "types",
+        {"inputs": [described], "parameters": {"binary_data_output": True}, **fields},
+        payload,
+        **options,
+    )
 
 
-def add_sub(name: str, payload: bytes = ROW + ONES, inputs: list[Any] | None = None, **options: Any) -> Case:
-    fields = {"inputs": [BINARY_FIRST, BINARY_SECOND] if inputs is None else inputs, **options.pop("fields", {})}
+def add_sub(
+    name: str, payload: bytes = ROW + ONES, inputs: list[Any] | None = None, **options: Any
+) -> Case:
+    fields = {
+        "inputs": [BINARY_FIRST, BINARY_SECOND] if inputs is None else inputs,
+        **options.pop("fields", {}),
+    }
     return binary_infer(name, "add_sub", fields, payload, **options)
 
 
@@ -60,25 +84,57 @@ def raw(name: str, model: str, body: bytes, **options: Any) -> Case:
 
 
 def length(name: str, value: str, **options: Any) -> Case:
-    return infer(name, "add_sub", {"inputs": [FIRST, SECOND]}, headers={"Inference-Header-Content-Length": value}, **options)
+    return infer(
+        name,
+        "add_sub",
+        {"inputs": [FIRST, SECOND]},
+        headers={"Inference-Header-Content-Length": value},
+        **options,
+    )
 
 
 CASES: list[Case] = [
     add_sub("both inputs binary"),
     add_sub("one input binary, one JSON", ONES, [FIRST, BINARY_SECOND]),
     add_sub("all outputs binary", fields={"parameters": {"binary_data_output": True}}),
-    add_sub("one output binary", fields={"outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": True}}, {"name": "OUTPUT1"}]}),
-    add_sub("one output binary, alone", fields={"outputs": [{"name": "OUTPUT1", "parameters": {"binary_data": True}}]}),
+    add_sub(
+        "one output binary",
+        fields={
+            "outputs": [
+                {"name": "OUTPUT0", "parameters": {"binary_data": True}},
+                {"name": "OUTPUT1"},
+            ]
+        },
+    ),
+    add_sub(
+        "one output binary, alone",
+        fields={"outputs": [{"name": "OUTPUT1", "parameters": {"binary_data": True}}]},
+    ),
     add_sub(
         "binary by default, one output not",
         fields={
             "parameters": {"binary_data_output": True},
-            "outputs": [{"name": "OUTPUT0", "parameters": {"binary_data": False}}, {"name": "OUTPUT1"}],
+            "outputs": [
+                {"name": "OUTPUT0", "parameters": {"binary_data": False}},
+                {"name": "OUTPUT1"},
+            ],
         },
     ),
-    infer("JSON in, binary out", "add_sub", {"inputs": [FIRST, SECOND], "parameters": {"binary_data_output": True}, "id": "x"}),
-    infer("binary_data_output that is a number", "add_sub", {"inputs": [FIRST, SECOND], "parameters": {"binary_data_output": 1}}),
-    infer("binary_data_output that is a string", "add_sub", {"inputs": [FIRST, SECOND], "parameters": {"binary_data_output": "true"}}),
+    infer(
+        "JSON in, binary out",
+        "add_sub",
+        {"inputs": [FIRST, SECOND], "parameters": {"binary_data_output": True}, "id": "x"},
+    ),
+    infer(
+        "binary_data_output that is a number",
+        "add_sub",
+        {"inputs": [FIRST, SECOND], "parameters": {"binary_data_output": 1}},
+    ),
+    infer(
+        "binary_data_output that is a string",
+        "add_sub",
+        {"inputs": [FIRST, SECOND], "parameters": {"binary_data_output": "true"}},
+    ),
     *(typed(f"{datatype} binary", datatype, payload) for datatype, payload in ARRAYS.items()),
     typed(
         "FP16 answered as JSON",
@@ -86,7 +142,10 @@ CASES: list[Case] = [
         ARRAYS["FP16"],
         parameters={"binary_data_output": False},
         options={
-            "expect": refused(400, "sending FP16 data via JSON is not supported. Please use the binary data format for output OUT_FP16"),
+            "expect": refused(
+                400,
+                "sending FP16 data via JSON is not supported. Please use the binary data format for output OUT_FP16",
+            ),
             "because": LATER,
         },
     ),
@@ -96,34 +155,72 @@ CASES: list[Case] = [
         ARRAYS["BF16"],
         parameters={"binary_data_output": False},
         options={
-            "expect": refused(400, "sending BF16 data via JSON is not supported. Please use the binary data format for output OUT_BF16"),
+            "expect": refused(
+                400,
+                "sending BF16 data via JSON is not supported. Please use the binary data format for output OUT_BF16",
+            ),
             "because": LATER,
         },
     ),
-    typed("FP32 answered as JSON", "FP32", ARRAYS["FP32"], parameters={"binary_data_output": False}),
-    typed("BYTES answered as JSON", "BYTES", strings(b"a", b"b\x00c", "ü".encode()), parameters={"binary_data_output": False}),
-    typed("bytes that are no UTF-8 answered as JSON", "BYTES", strings(b"a", b"\xff\xfe", b"c"), parameters={"binary_data_output": False}),
+    typed(
+        "FP32 answered as JSON", "FP32", ARRAYS["FP32"], parameters={"binary_data_output": False}
+    ),
+    typed(
+        "BYTES answered as JSON",
+        "BYTES",
+        strings(b"a", b"b\x00c", "ü".encode()),
+        parameters={"binary_data_output": False},
+    ),
+    typed(
+        "bytes that are no UTF-8 answered as JSON",
+        "BYTES",
+        strings(b"a", b"\xff\xfe", b"c"),
+        parameters={"binary_data_output": False},
+    ),
     binary_infer(
         "empty binary tensor",
         "types",
-        {"inputs": [tensor("IN_FP32", "FP32", [0], None, binary_data_size=0)], "parameters": {"binary_data_output": True}},
+        {
+            "inputs": [tensor("IN_FP32", "FP32", [0], None, binary_data_size=0)],
+            "parameters": {"binary_data_output": True},
+        },
         b"",
     ),
     binary_infer(
         "empty binary strings",
         "types",
-        {"inputs": [tensor("IN_BYTES", "BYTES", [0], None, binary_data_size=0)], "parameters": {"binary_data_output": True}},
+        {
+            "inputs": [tensor("IN_BYTES", "BYTES", [0], None, binary_data_size=0)],
+            "parameters": {"binary_data_output": True},
+        },
         b"",
     ),
     # sizes that do not fit
     add_sub("payload too short", ROW + ONES[:-4]),
     add_sub("payload too long", ROW + ONES + b"more"),
     add_sub("no payload", b""),
-    add_sub("size smaller than the shape", ROW[:60] + ONES, [{**BINARY_FIRST, "parameters": {"binary_data_size": 60}}, BINARY_SECOND]),
-    add_sub("size larger than the shape", ROW + b"more" + ONES, [{**BINARY_FIRST, "parameters": {"binary_data_size": 68}}, BINARY_SECOND]),
-    add_sub("size that is negative", inputs=[{**BINARY_FIRST, "parameters": {"binary_data_size": -64}}, BINARY_SECOND]),
-    add_sub("size that is huge", inputs=[{**BINARY_FIRST, "parameters": {"binary_data_size": 2**63}}, BINARY_SECOND]),
-    add_sub("size that is a float", inputs=[{**BINARY_FIRST, "parameters": {"binary_data_size": 64.0}}, BINARY_SECOND]),
+    add_sub(
+        "size smaller than the shape",
+        ROW[:60] + ONES,
+        [{**BINARY_FIRST, "parameters": {"binary_data_size": 60}}, BINARY_SECOND],
+    ),
+    add_sub(
+        "size larger than the shape",
+        ROW + b"more" + ONES,
+        [{**BINARY_FIRST, "parameters": {"binary_data_size": 68}}, BINARY_SECOND],
+    ),
+    add_sub(
+        "size that is negative",
+        inputs=[{**BINARY_FIRST, "parameters": {"binary_data_size": -64}}, BINARY_SECOND],
+    ),
+    add_sub(
+        "size that is huge",
+        inputs=[{**BINARY_FIRST, "parameters": {"binary_data_size": 2**63}}, BINARY_SECOND],
+    ),
+    add_sub(
+        "size that is a float",
+        inputs=[{**BINARY_FIRST, "parameters": {"binary_data_size": 64.0}}, BINARY_SECOND],
+    ),
     typed("FP32 with a byte too many", "FP32", ARRAYS["FP32"] + b"x"),
     typed("string length cut off", "BYTES", strings(b"a", b"b") + b"\x01\x00"),
     typed(
@@ -145,14 +242,28 @@ CASES: list[Case] = [
     ),
     # the header's length
     length(
-        "length that is no number", "abc", expect=refused(400, "Unable to parse Inference-Header-Content-Length, got: abc"), because=LATER
+        "length that is no number",
+        "abc",
+        expect=refused(400, "Unable to parse Inference-Header-Content-Length, got: abc"),
+        because=LATER,
     ),
     length("length that is negative", "-1"),
     length("length beyond the body", "100000"),
     length("length beyond 64 bits", "99999999999999999999999", normalise=("words",)),
     length("length within the JSON", "5", normalise=("parser",)),
-    length("length with a tail", "10x", normalise=("words",), expect={"status": 400}, because="half a number is no number"),
-    length("empty length", "", expect=refused(400, "Unable to parse Inference-Header-Content-Length, got: "), because=LATER),
+    length(
+        "length with a tail",
+        "10x",
+        normalise=("words",),
+        expect={"status": 400},
+        because="half a number is no number",
+    ),
+    length(
+        "empty length",
+        "",
+        expect=refused(400, "Unable to parse Inference-Header-Content-Length, got: "),
+        because=LATER,
+    ),
     length("length zero with a JSON body", "0"),
     # raw binary requests
     raw("raw FP32", "identity_fp32", ROW),

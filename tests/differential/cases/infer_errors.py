@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.differential.case import Case, HttpCase, add_sub_inputs, get, infer, post, refused, tensor
+from tests.differential.case import (
+    Case,
+    HttpCase,
+    add_sub_inputs,
+    get,
+    infer,
+    post,
+    refused,
+    tensor,
+)
 
 NOTHING: dict[str, Any] = {}
 
@@ -12,7 +21,10 @@ FIRST, SECOND = add_sub_inputs()
 PARSER = ("parser",)
 LATER = "the words of 2.73"
 TOO_FEW = refused(500, "Failed to parse 'data' field: shape does not match true shape")
-SHM_OFF = refused(501, "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")
+SHM_OFF = refused(
+    501,
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
+)
 SHM_LATER = "2.73 has clients' shared memory off unless it is asked for"
 SUM = {
     "model_name": "add_sub",
@@ -28,14 +40,18 @@ HUGE = (
 )
 
 
-def changed(title: str, /, drop: str = "", options: dict[str, Any] = NOTHING, **fields: Any) -> Case:
+def changed(
+    title: str, /, drop: str = "", options: dict[str, Any] = NOTHING, **fields: Any
+) -> Case:
     """add_sub's INPUT0 with a field replaced or dropped, INPUT1 as it should be."""
     first = {key: value for key, value in {**FIRST, **fields}.items() if key != drop}
     return infer(title, "add_sub", {"inputs": [first, SECOND]}, **options)
 
 
 def typed(name: str, datatype: str, shape: list[Any], data: Any, **options: Any) -> Case:
-    return infer(name, "types", {"inputs": [tensor(f"IN_{datatype}", datatype, shape, data)]}, **options)
+    return infer(
+        name, "types", {"inputs": [tensor(f"IN_{datatype}", datatype, shape, data)]}, **options
+    )
 
 
 def outputs(name: str, value: Any, **options: Any) -> Case:
@@ -81,9 +97,18 @@ CASES: list[Case] = [
     infer("an input that is a number", "add_sub", {"inputs": [1, 2]}),
     infer("one input of two", "add_sub", {"inputs": [FIRST]}),
     infer("the other input of two", "add_sub", {"inputs": [SECOND], "id": "named"}),
-    infer("three inputs of two", "add_sub", {"inputs": [FIRST, SECOND, {**FIRST, "name": "INPUT2"}]}, normalise=("input names",)),
+    infer(
+        "three inputs of two",
+        "add_sub",
+        {"inputs": [FIRST, SECOND, {**FIRST, "name": "INPUT2"}]},
+        normalise=("input names",),
+    ),
     infer("an unknown input", "add_sub", {"inputs": [FIRST, {**SECOND, "name": "INPUT9"}]}),
-    infer("an unknown input with an id", "add_sub", {"inputs": [FIRST, {**SECOND, "name": "INPUT9"}], "id": "seven"}),
+    infer(
+        "an unknown input with an id",
+        "add_sub",
+        {"inputs": [FIRST, {**SECOND, "name": "INPUT9"}], "id": "seven"},
+    ),
     infer("the same input twice", "add_sub", {"inputs": [FIRST, FIRST]}),
     infer(
         "no required input, one optional",
@@ -93,7 +118,11 @@ CASES: list[Case] = [
     infer(
         "too many optional inputs",
         "optional_inputs",
-        {"inputs": [tensor(name, "INT32", [1, 2], [1, 1]) for name in ("BASE", "PLUS", "TIMES", "MORE")]},
+        {
+            "inputs": [
+                tensor(name, "INT32", [1, 2], [1, 1]) for name in ("BASE", "PLUS", "TIMES", "MORE")
+            ]
+        },
         normalise=("input names",),
     ),
     infer(
@@ -127,7 +156,11 @@ CASES: list[Case] = [
     changed(
         "shape with a huge dimension",
         shape=[1, 4611686018427387904],
-        options={"is_ours_only": True, "expect": refused(400, HUGE.format(4 * 2**62)), "because": "the genuine server dies of it"},
+        options={
+            "is_ours_only": True,
+            "expect": refused(400, HUGE.format(4 * 2**62)),
+            "because": "the genuine server dies of it",
+        },
     ),
     changed("shape beyond 64 bits", shape=[1, 18446744073709551616]),
     changed(
@@ -142,13 +175,31 @@ CASES: list[Case] = [
         {"inputs": [tensor("INPUT0", "FP32", [0, 16], []), tensor("INPUT1", "FP32", [0, 16], [])]},
         normalise=("words",),
     ),
-    infer("batches of different sizes", "add_sub", {"inputs": [FIRST, add_sub_inputs(2)[1]]}, normalise=("which input",)),
-    infer("wrong fixed dimension among variable ones", "image", {"inputs": [tensor("PIXELS", "UINT8", [1, 4, 1, 1], [1, 2, 3, 4])]}),
-    infer("a dimension too few among variable ones", "image", {"inputs": [tensor("PIXELS", "UINT8", [1, 3, 1], [1, 2, 3])]}),
+    infer(
+        "batches of different sizes",
+        "add_sub",
+        {"inputs": [FIRST, add_sub_inputs(2)[1]]},
+        normalise=("which input",),
+    ),
+    infer(
+        "wrong fixed dimension among variable ones",
+        "image",
+        {"inputs": [tensor("PIXELS", "UINT8", [1, 4, 1, 1], [1, 2, 3, 4])]},
+    ),
+    infer(
+        "a dimension too few among variable ones",
+        "image",
+        {"inputs": [tensor("PIXELS", "UINT8", [1, 3, 1], [1, 2, 3])]},
+    ),
     infer(
         "the shape after reshape",
         "reshaped",
-        {"inputs": [tensor("SCALAR", "INT32", [1, 1], [1]), tensor("GRID", "INT32", [1, 2, 3], list(range(6)))]},
+        {
+            "inputs": [
+                tensor("SCALAR", "INT32", [1, 1], [1]),
+                tensor("GRID", "INT32", [1, 2, 3], list(range(6))),
+            ]
+        },
     ),
     # data
     changed("no data", drop="data"),
@@ -162,7 +213,9 @@ CASES: list[Case] = [
     changed("strings for FP32", data=["0"] * 16),
     changed("null among the values", data=[None] * 16),
     changed("objects among the values", data=[{}] * 16),
-    changed("ragged nesting", data=[[0] * 8, [0] * 7], options={"expect": TOO_FEW, "because": LATER}),
+    changed(
+        "ragged nesting", data=[[0] * 8, [0] * 7], options={"expect": TOO_FEW, "because": LATER}
+    ),
     changed("nesting that does not fit the shape", data=[[0] * 4] * 4),
     typed("numbers for BYTES", "BYTES", [2], [1, 2]),
     typed("booleans for BYTES", "BYTES", [1], [True]),
@@ -173,16 +226,40 @@ CASES: list[Case] = [
     typed("too many strings", "BYTES", [1], ["a", "b"]),
     typed("FP16 as JSON", "FP16", [1], [1.0]),
     typed("BF16 as JSON", "BF16", [1], [1.0]),
-    infer("data and binary_data_size", "add_sub", {"inputs": [{**FIRST, "parameters": {"binary_data_size": 64}}, SECOND]}),
+    infer(
+        "data and binary_data_size",
+        "add_sub",
+        {"inputs": [{**FIRST, "parameters": {"binary_data_size": 64}}, SECOND]},
+    ),
     infer(
         "data and shared memory",
         "add_sub",
-        {"inputs": [{**FIRST, "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 64}}, SECOND]},
+        {
+            "inputs": [
+                {
+                    **FIRST,
+                    "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 64},
+                },
+                SECOND,
+            ]
+        },
     ),
     infer(
         "shared memory that is not registered",
         "add_sub",
-        {"inputs": [tensor("INPUT0", "FP32", [1, 16], None, shared_memory_region="r", shared_memory_byte_size=64), SECOND]},
+        {
+            "inputs": [
+                tensor(
+                    "INPUT0",
+                    "FP32",
+                    [1, 16],
+                    None,
+                    shared_memory_region="r",
+                    shared_memory_byte_size=64,
+                ),
+                SECOND,
+            ]
+        },
         expect=SHM_OFF,
         because=SHM_LATER,
     ),
@@ -199,9 +276,15 @@ CASES: list[Case] = [
         {"inputs": [tensor("INPUT0", "FP32", [1, 16], None, binary_data_size=64), SECOND]},
     ),
     infer(
-        "binary_data_size that is a string", "add_sub", {"inputs": [tensor("INPUT0", "FP32", [1, 16], None, binary_data_size="64"), SECOND]}
+        "binary_data_size that is a string",
+        "add_sub",
+        {"inputs": [tensor("INPUT0", "FP32", [1, 16], None, binary_data_size="64"), SECOND]},
     ),
-    infer("input parameters that are a list", "add_sub", {"inputs": [{**FIRST, "parameters": []}, SECOND]}),
+    infer(
+        "input parameters that are a list",
+        "add_sub",
+        {"inputs": [{**FIRST, "parameters": []}, SECOND]},
+    ),
     # outputs
     outputs("outputs is null", None),
     outputs("outputs is a string", "OUTPUT0"),
@@ -211,22 +294,51 @@ CASES: list[Case] = [
     outputs(
         "the same output twice",
         [{"name": "OUTPUT0"}, {"name": "OUTPUT0"}],
-        expect=refused(400, "[request id: <id_unknown>] output 'OUTPUT0' already exists in request"),
+        expect=refused(
+            400, "[request id: <id_unknown>] output 'OUTPUT0' already exists in request"
+        ),
         because=LATER,
     ),
-    outputs("binary_data that is a string", [{"name": "OUTPUT0", "parameters": {"binary_data": "yes"}}]),
-    outputs("binary_data that is a number", [{"name": "OUTPUT0", "parameters": {"binary_data": 1}}]),
+    outputs(
+        "binary_data that is a string", [{"name": "OUTPUT0", "parameters": {"binary_data": "yes"}}]
+    ),
+    outputs(
+        "binary_data that is a number", [{"name": "OUTPUT0", "parameters": {"binary_data": 1}}]
+    ),
     outputs(
         "output to shared memory and classified",
-        [{"name": "OUTPUT0", "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 64, "classification": 1}}],
+        [
+            {
+                "name": "OUTPUT0",
+                "parameters": {
+                    "shared_memory_region": "r",
+                    "shared_memory_byte_size": 64,
+                    "classification": 1,
+                },
+            }
+        ],
     ),
     outputs(
         "output to shared memory and binary",
-        [{"name": "OUTPUT0", "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 64, "binary_data": True}}],
+        [
+            {
+                "name": "OUTPUT0",
+                "parameters": {
+                    "shared_memory_region": "r",
+                    "shared_memory_byte_size": 64,
+                    "binary_data": True,
+                },
+            }
+        ],
     ),
     outputs(
         "output to shared memory that is not registered",
-        [{"name": "OUTPUT0", "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 64}}],
+        [
+            {
+                "name": "OUTPUT0",
+                "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 64},
+            }
+        ],
         expect=SHM_OFF,
         because=SHM_LATER,
     ),
@@ -239,7 +351,12 @@ CASES: list[Case] = [
     infer("unknown version", "add_sub", {"inputs": [FIRST, SECOND]}, version="9"),
     infer("version zero", "add_sub", {"inputs": [FIRST, SECOND]}, version="0"),
     infer("version that is no number", "add_sub", {"inputs": [FIRST, SECOND]}, version="x"),
-    infer("version outside the policy", "versions_specific", {"inputs": [tensor("ANY", "INT32", [1], [0])]}, version="2"),
+    infer(
+        "version outside the policy",
+        "versions_specific",
+        {"inputs": [tensor("ANY", "INT32", [1], [0])]},
+        version="2",
+    ),
     infer("decoupled model", "repeat", {"inputs": [tensor("COUNT", "INT32", [1], [1])]}),
     infer(
         "model name in percent encoding",

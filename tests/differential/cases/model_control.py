@@ -1,4 +1,5 @@
-"""Loading and unloading in explicit mode. These cases are a story: each finds what the ones before it left."""
+"""Loading and unloading in explicit mode. These cases are a story: each finds what the ones before
+it left."""
 
 from __future__ import annotations
 
@@ -29,38 +30,71 @@ HELLO = {
     }
 }
 LASTS = "a load without a config takes the repository's; the genuine server sometimes keeps the one of an earlier request"
-WRONG: dict[str, Any] = {"expect": {"status": 400}, "because": "a wrong request is the client's error, not the server's"}
+WRONG: dict[str, Any] = {
+    "expect": {"status": 400},
+    "because": "a wrong request is the client's error, not the server's",
+}
 TRAVERSAL = {
     "code": "INVALID_ARGUMENT",
     "message": "invalid model name '../main/add_sub', model name must not contain path traversal characters",
 }
-NUL = {"code": "INVALID_ARGUMENT", "message": "invalid model name 'a\x00b', model name must not contain path traversal characters"}
-EMPTY = {"code": "INVALID_ARGUMENT", "message": "Model name cannot be empty. Please enter a valid name to deploy."}
+NUL = {
+    "code": "INVALID_ARGUMENT",
+    "message": "invalid model name 'a\x00b', model name must not contain path traversal characters",
+}
+EMPTY = {
+    "code": "INVALID_ARGUMENT",
+    "message": "Model name cannot be empty. Please enter a valid name to deploy.",
+}
 NOTHING: dict[str, Any] = {}
 
 
 def load(name: str, model: str, parameters: Any = None, **options: Any) -> Case:
     body = b"" if parameters is None else {"parameters": parameters}
-    return post(f"load: {name}", f"/v2/repository/models/{model}/load", body, is_settled_first=True, **options)
+    return post(
+        f"load: {name}",
+        f"/v2/repository/models/{model}/load",
+        body,
+        is_settled_first=True,
+        **options,
+    )
 
 
 def unload(name: str, model: str, body: Any = b"", **options: Any) -> Case:
-    return post(f"unload: {name}", f"/v2/repository/models/{model}/unload", body, is_settled_first=True, **options)
+    return post(
+        f"unload: {name}",
+        f"/v2/repository/models/{model}/unload",
+        body,
+        is_settled_first=True,
+        **options,
+    )
 
 
 def index(name: str, body: Any = b"") -> Case:
-    return post(f"index: {name}", "/v2/repository/index", body, is_settled_first=True, normalise=("load reason", "any order"))
+    return post(
+        f"index: {name}",
+        "/v2/repository/index",
+        body,
+        is_settled_first=True,
+        normalise=("load reason", "any order"),
+    )
 
 
 def grpc_load(name: str, model: str, expect: dict[str, Any] = NOTHING, **parameters: Any) -> Case:
     because = "names are checked first since 2.73" if expect else ""
     return call(
-        name, "RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name=model, parameters=parameters), expect=expect, because=because
+        name,
+        "RepositoryModelLoad",
+        pb.RepositoryModelLoadRequest(model_name=model, parameters=parameters),
+        expect=expect,
+        because=because,
     )
 
 
 def grpc_infer(name: str, model: str) -> GrpcCase:
-    case = call(name, "ModelInfer", request(model, [described("ANY", "INT32", [1], int_contents=[0])]))
+    case = call(
+        name, "ModelInfer", request(model, [described("ANY", "INT32", [1], int_contents=[0])])
+    )
     assert isinstance(case, GrpcCase)
     return case
 
@@ -93,12 +127,20 @@ CASES: list[Case] = [
     load("two versions", "two_versions"),
     index("after loading", {"ready": True}),
     load("an unknown model", "nowhere"),
-    *(load(f"a model that cannot: {model}", model, normalise=("load reason",)) for model in FAILING),
+    *(
+        load(f"a model that cannot: {model}", model, normalise=("load reason",))
+        for model in FAILING
+    ),
     load("half of its versions", "half_good", normalise=("load reason",)),
     infer("infer of a model that failed", "raises", ANY),
     infer("infer of a model that failed in part", "half_good", ANY),
     get("server is ready although models failed", "/v2/health/ready"),
-    post("index: after failures", "/v2/repository/index", is_settled_first=True, normalise=("load reason", "any order")),
+    post(
+        "index: after failures",
+        "/v2/repository/index",
+        is_settled_first=True,
+        normalise=("load reason", "any order"),
+    ),
     unload("a model", "plain"),
     index("after unloading"),
     infer("infer after unloading", "plain", ANY),
@@ -107,7 +149,11 @@ CASES: list[Case] = [
     unload("the same again", "plain"),
     unload("an unknown model", "nowhere"),
     unload("a model that was never loaded", "never_loaded"),
-    unload("a version of two is not for the asking", "two_versions", {"parameters": {"unload_dependents": True}}),
+    unload(
+        "a version of two is not for the asking",
+        "two_versions",
+        {"parameters": {"unload_dependents": True}},
+    ),
     load("a model whose finalize raises", "finalize_raises"),
     infer("infer of a model whose finalize raises", "finalize_raises", ANY),
     unload("a model whose finalize raises", "finalize_raises"),
@@ -119,30 +165,75 @@ CASES: list[Case] = [
     infer("infer with the config of the request", "with_parameter", ANY),
     get("config of the request", "/v2/models/with_parameter/config"),
     load("back to the config of the repository", "with_parameter"),
-    infer("infer with the config of the repository", "with_parameter", ANY, expect=HELLO, because=LASTS),
+    infer(
+        "infer with the config of the repository",
+        "with_parameter",
+        ANY,
+        expect=HELLO,
+        because=LASTS,
+    ),
     load("a config that is no JSON", "with_parameter", {"config": "{"}, normalise=("load reason",)),
-    load("a config with an unknown field", "with_parameter", {"config": '{"colour": "blue"}'}, normalise=("load reason",)),
+    load(
+        "a config with an unknown field",
+        "with_parameter",
+        {"config": '{"colour": "blue"}'},
+        normalise=("load reason",),
+    ),
     load("a config that is a number", "with_parameter", {"config": 7}),
-    load("an unknown parameter", "with_parameter", {"speed": "fast"}, normalise=("words",), **WRONG),
-    load("an unknown parameter that is a number", "with_parameter", {"speed": 7}, normalise=("words",)),
-    load("a file without a config", "with_parameter", {"file:1/model.py": base64.b64encode(b"x").decode()}, normalise=("words",)),
+    load(
+        "an unknown parameter", "with_parameter", {"speed": "fast"}, normalise=("words",), **WRONG
+    ),
+    load(
+        "an unknown parameter that is a number",
+        "with_parameter",
+        {"speed": 7},
+        normalise=("words",),
+    ),
+    load(
+        "a file without a config",
+        "with_parameter",
+        {"file:1/model.py": base64.b64encode(b"x").decode()},
+        normalise=("words",),
+    ),
     load("parameters that are a list", "with_parameter", [1], normalise=("parser",)),
-    post("load: a body that is no JSON", "/v2/repository/models/with_parameter/load", b"{", normalise=("parser",)),
+    post(
+        "load: a body that is no JSON",
+        "/v2/repository/models/with_parameter/load",
+        b"{",
+        normalise=("parser",),
+    ),
     infer("infer after refused loads", "with_parameter", ANY, expect=HELLO, because=LASTS),
     unload("a body that is no JSON", "with_parameter", b"{", normalise=("parser",)),
-    unload("unload_dependents that is a string", "with_parameter", {"parameters": {"unload_dependents": "yes"}}),
+    unload(
+        "unload_dependents that is a string",
+        "with_parameter",
+        {"parameters": {"unload_dependents": "yes"}},
+    ),
     # gRPC
     grpc_load("a model", "never_loaded"),
     grpc_infer("loaded by gRPC", "never_loaded"),
     grpc_load("an unknown model", "nowhere"),
-    grpc_load("a config of the request", "with_parameter", config=pb.ModelRepositoryParameter(string_param=json.dumps(CONFIG))),
-    call("a model", "RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="never_loaded")),
-    call("an unknown model", "RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="nowhere")),
+    grpc_load(
+        "a config of the request",
+        "with_parameter",
+        config=pb.ModelRepositoryParameter(string_param=json.dumps(CONFIG)),
+    ),
+    call(
+        "a model",
+        "RepositoryModelUnload",
+        pb.RepositoryModelUnloadRequest(model_name="never_loaded"),
+    ),
+    call(
+        "an unknown model",
+        "RepositoryModelUnload",
+        pb.RepositoryModelUnloadRequest(model_name="nowhere"),
+    ),
     call(
         "unload_dependents of a wrong type",
         "RepositoryModelUnload",
         pb.RepositoryModelUnloadRequest(
-            model_name="plain", parameters={"unload_dependents": pb.ModelRepositoryParameter(string_param="x")}
+            model_name="plain",
+            parameters={"unload_dependents": pb.ModelRepositoryParameter(string_param="x")},
         ),
     ),
     # what leaves the index

@@ -62,14 +62,22 @@ def answered(message: str) -> dict[str, Any]:
 
 
 def of_kind(model: str, input_name: str, kind: str, **options: Any) -> Case:
-    return infer(f"{model}: {kind}", model, {"inputs": [tensor(input_name, "BYTES", [1], [kind])]}, **options)
+    return infer(
+        f"{model}: {kind}", model, {"inputs": [tensor(input_name, "BYTES", [1], [kind])]}, **options
+    )
 
 
 CASES: list[Case] = [
     *(of_kind("failing", "KIND", kind) for kind in KINDS),
-    *(of_kind("sender", "KIND", kind) for kind in ("plain", "flag alone", "unknown flag", "nothing", "final first")),
+    *(
+        of_kind("sender", "KIND", kind)
+        for kind in ("plain", "flag alone", "unknown flag", "nothing", "final first")
+    ),
     *(of_kind("bls_probe", "CASE", kind) for kind in BLS),
-    *(of_kind("failing", "KIND", kind, normalise=("words",)) for kind in ("raise without words", "tensor of a list")),
+    *(
+        of_kind("failing", "KIND", kind, normalise=("words",))
+        for kind in ("raise without words", "tensor of a list")
+    ),
     *(
         of_kind(
             "failing",
@@ -89,11 +97,15 @@ CASES: list[Case] = [
             f"{verb} in mode none",
             is_ours_only=True,
             because="the genuine server sometimes dies of it",
-            expect=answered(f"Failed to {verb} model: Failed to process the request for model 'bls_probe_0', message: {NOT_EXPLICIT}"),
+            expect=answered(
+                f"Failed to {verb} model: Failed to process the request for model 'bls_probe_0', message: {NOT_EXPLICIT}"
+            ),
         )
         for verb in ("load", "unload")
     ),
-    infer("async execute that raises", "async_execute", {"inputs": [tensor("X", "INT32", [1], [-1])]}),
+    infer(
+        "async execute that raises", "async_execute", {"inputs": [tensor("X", "INT32", [1], [-1])]}
+    ),
     infer(
         "a requested output that the model leaves out",
         "failing",

@@ -32,7 +32,9 @@ CASES: list[Case] = [
     with_parameters("an empty id", {}, id=""),
     with_parameters("sequence of a number", {"sequence_id": 42, "sequence_start": True}),
     with_parameters("sequence of a string", {"sequence_id": "walk", "sequence_end": True}),
-    with_parameters("sequence start and end", {"sequence_id": 1, "sequence_start": True, "sequence_end": True}),
+    with_parameters(
+        "sequence start and end", {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    ),
     with_parameters("sequence id zero", {"sequence_id": 0}),
     with_parameters("sequence id that is a fraction", {"sequence_id": 1.5}),
     with_parameters("sequence id that is negative", {"sequence_id": -1}),

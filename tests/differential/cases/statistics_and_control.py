@@ -1,4 +1,5 @@
-"""Statistics, repository index and control in mode none, metrics, and the endpoints of later extensions."""
+"""Statistics, repository index and control in mode none, metrics, and the endpoints of later
+extensions."""
 
 from __future__ import annotations
 
@@ -8,17 +9,27 @@ STILL = {"inputs": [tensor("ANY", "INT32", [1], [0])]}
 
 CASES: list[Case] = [
     infer("before statistics", "versions_all", STILL, version="1"),
-    get("statistics of a version", "/v2/models/versions_all/versions/1/stats", normalise=("counts",)),
+    get(
+        "statistics of a version", "/v2/models/versions_all/versions/1/stats", normalise=("counts",)
+    ),
     get("statistics of a model", "/v2/models/versions_latest/stats", normalise=("counts",)),
-    get("statistics of an untouched model", "/v2/models/image/versions/1/stats", normalise=("counts",)),
+    get(
+        "statistics of an untouched model",
+        "/v2/models/image/versions/1/stats",
+        normalise=("counts",),
+    ),
     get("statistics of a decoupled model", "/v2/models/repeat/stats", normalise=("counts",)),
     get("statistics of all models", "/v2/models/stats", normalise=("counts", "any order")),
     get("statistics of an unknown model", "/v2/models/nowhere/stats"),
     get("statistics of an unknown version", "/v2/models/add_sub/versions/9/stats"),
     post("statistics by POST", "/v2/models/add_sub/stats"),
     post("index", "/v2/repository/index", normalise=("any order",)),
-    post("index of the ready ones", "/v2/repository/index", {"ready": True}, normalise=("any order",)),
-    post("index with ready false", "/v2/repository/index", {"ready": False}, normalise=("any order",)),
+    post(
+        "index of the ready ones", "/v2/repository/index", {"ready": True}, normalise=("any order",)
+    ),
+    post(
+        "index with ready false", "/v2/repository/index", {"ready": False}, normalise=("any order",)
+    ),
     post(
         "index with ready that is a string",
         "/v2/repository/index",

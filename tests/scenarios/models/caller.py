@@ -1,6 +1,8 @@
-"""Models that call others, as a script says: {"call": model, "how": exec | iterate | thread, "x": number or "script": script}.
+"""Models that call others, as a script says: {"call": model, "how": exec | iterate | thread, "x":
+number or "script": script}.
 
-The result is JSON: what was answered, or {"error": words}. A script that calls nothing is its own result.
+The result is JSON: what was answered, or {"error": words}. A script that calls nothing is its own
+result.
 """
 
 import asyncio
@@ -16,7 +18,9 @@ def script_of(request):
 
 
 def response_of(result):
-    return pb_utils.InferenceResponse([pb_utils.Tensor("RESULT", np.array([json.dumps(result)], np.object_))])
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor("RESULT", np.array([json.dumps(result)], np.object_))]
+    )
 
 
 def call_of(script):
@@ -24,7 +28,11 @@ def call_of(script):
         inputs = [pb_utils.Tensor("X", np.full((1, 1), script["x"], np.int32))]
         output = "Y"
     else:
-        inputs = [pb_utils.Tensor("SCRIPT", np.array([json.dumps(script.get("script", "done"))], np.object_))]
+        inputs = [
+            pb_utils.Tensor(
+                "SCRIPT", np.array([json.dumps(script.get("script", "done"))], np.object_)
+            )
+        ]
         output = "RESULT"
     return pb_utils.InferenceRequest(
         model_name=script["call"],
@@ -40,7 +48,11 @@ def call_of(script):
 def read(response):
     if response.has_error():
         return {"error": response.error().message(), "code": response.error().code()}
-    values = [value for tensor in response.output_tensors() for value in tensor.as_numpy().ravel().tolist()]
+    values = [
+        value
+        for tensor in response.output_tensors()
+        for value in tensor.as_numpy().ravel().tolist()
+    ]
     return json.loads(values[0]) if values and isinstance(values[0], bytes) else values
 
 
@@ -93,7 +105,10 @@ class AsyncCaller:
         if not isinstance(script, dict) or "call" not in script:
             return script
         if script.get("how") == "iterate":
-            return [read(response) async for response in await call_of(script).async_exec(decoupled=True)]
+            return [
+                read(response)
+                async for response in await call_of(script).async_exec(decoupled=True)
+            ]
         return read(await call_of(script).async_exec())
 
 
@@ -102,7 +117,9 @@ class DecoupledCaller:
 
     def execute(self, requests):
         for request in requests:
-            threading.Thread(target=self.stream, args=(request.get_response_sender(), script_of(request))).start()
+            threading.Thread(
+                target=self.stream, args=(request.get_response_sender(), script_of(request))
+            ).start()
 
     def stream(self, sender, scripts):
         for script in scripts:

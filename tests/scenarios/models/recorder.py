@@ -1,7 +1,9 @@
-"""What the models of this repository have in common: each `execute` is noted as one JSON line in $RECORD_DIR/<instance>.jsonl.
+"""What the models of this repository have in common: each `execute` is noted as one JSON line in
+$RECORD_DIR/<instance>.jsonl.
 
-Y is X + 1. An input GO names a FIFO: its writer must open and close it before `execute` goes on; an empty GO does not wait.
-Request parameters steer a model: `fail` names the model that is to answer with an error, `skip` the one that is to leave Y out.
+Y is X + 1. An input GO names a FIFO: its writer must open and close it before `execute` goes on; an
+empty GO does not wait. Request parameters steer a model: `fail` names the model that is to answer
+with an error, `skip` the one that is to leave Y out.
 """
 
 import json
@@ -13,7 +15,9 @@ import triton_python_backend_utils as pb_utils
 
 
 def plain(array):
-    return [value.decode() if isinstance(value, bytes) else value for value in array.ravel().tolist()]
+    return [
+        value.decode() if isinstance(value, bytes) else value for value in array.ravel().tolist()
+    ]
 
 
 def describe(request):
@@ -68,7 +72,9 @@ class Plain(Recorder):
         parameters = json.loads(request.parameters())
         if parameters.get("fail") == self.name:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("asked to fail"))
-        return pb_utils.InferenceResponse([] if parameters.get("skip") == self.name else self.outputs(request))
+        return pb_utils.InferenceResponse(
+            [] if parameters.get("skip") == self.name else self.outputs(request)
+        )
 
     def outputs(self, request):
         x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
@@ -93,12 +99,17 @@ class Streaming(Recorder):
         count = int(first(request, "X"))
         wait_at(first(request, "GO", b""))
         for number in range(count):
-            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))]))
+            sender.send(
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))]
+                )
+            )
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 class Iterative(Recorder):
-    """Wants to see its request X times; a decoupled one answers each time, with how often is left."""
+    """Wants to see its request X times; a decoupled one answers each time, with how often is
+    left."""
 
     def initialize(self, args):
         super().initialize(args)
@@ -115,7 +126,9 @@ class Iterative(Recorder):
         if first(request, "START"):
             self.left[key] = int(first(request, "X"))
         self.left[key] -= 1
-        response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), self.left[key], np.int32))])
+        response = pb_utils.InferenceResponse(
+            [pb_utils.Tensor("Y", np.full((1, 1), self.left[key], np.int32))]
+        )
         is_last = self.left[key] <= 0
         if not is_last:
             request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
@@ -129,11 +142,14 @@ class Probe(Recorder):
         for request in requests:
             x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
             response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)])
-            request.get_response_sender().send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            request.get_response_sender().send(
+                response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            )
 
 
 class Many(Recorder):
-    """Decoupled: answers X times within `execute`. Parameters: `fail_at` makes one of them an error, `together` ends with the last."""
+    """Decoupled: answers X times within `execute`. Parameters: `fail_at` makes one of them an
+    error, `together` ends with the last."""
 
     def execute(self, requests):
         self.note(requests)
@@ -145,16 +161,21 @@ class Many(Recorder):
         count = int(first(request, "X"))
         is_together = bool(parameters.get("together")) and count > 0
         for number in range(count):
-            response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))])
+            response = pb_utils.InferenceResponse(
+                [pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))]
+            )
             if parameters.get("fail_at") == number:
-                response = pb_utils.InferenceResponse(error=pb_utils.TritonError("failed on the way"))
+                response = pb_utils.InferenceResponse(
+                    error=pb_utils.TritonError("failed on the way")
+                )
             sender.send(response, flags=int(is_together and number == count - 1))
         if not is_together:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 class Stateful(Recorder):
-    """Y is the X of the request before. The answers are made from the state that the server hands in."""
+    """Y is the X of the request before. The answers are made from the state that the server hands
+    in."""
 
     def execute(self, requests):
         self.note(requests)
@@ -176,7 +197,8 @@ class Stateful(Recorder):
 
 
 class Endless(Recorder):
-    """Decoupled: counts up from a thread until its request is cancelled, then notes that as a batch of its own."""
+    """Decoupled: counts up from a thread until its request is cancelled, then notes that as a batch
+    of its own."""
 
     def execute(self, requests):
         for request in requests:
@@ -186,7 +208,11 @@ class Endless(Recorder):
         sender = request.get_response_sender()
         number = 0
         while not sender.is_cancelled():
-            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))]))
+            sender.send(
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor("Y", np.full((1, 1), number, np.int32))]
+                )
+            )
             number += 1
         self.note([request])
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

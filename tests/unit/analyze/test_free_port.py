@@ -27,7 +27,9 @@ def test_one_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> No
         assert free_ports(2) == []
 
 
-def test_a_system_that_serves_clients_from_everywhere_or_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_system_that_serves_clients_from_everywhere_or_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(free_port, "CLIENT_RANGE", tmp_path / "range")
     assert client_ports() == range(0)
     (tmp_path / "range").write_text("1024\t65535\n")

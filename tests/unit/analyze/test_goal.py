@@ -20,7 +20,9 @@ def test_gain_is_relative_to_the_default() -> None:
     assert gain({"perf_throughput": 150.0}, BASE, {"perf_throughput": 1}) == 0.5
     assert gain({"perf_latency_p99": 5.0}, BASE, {"perf_latency_p99": 1}) == 1.0
     both = {"perf_throughput": 200.0, "perf_latency_p99": 20.0}
-    assert gain(both, BASE, {"perf_throughput": 3, "perf_latency_p99": 1}) == pytest.approx((3 * 1.0 - 0.5) / 4)
+    assert gain(both, BASE, {"perf_throughput": 3, "perf_latency_p99": 1}) == pytest.approx(
+        (3 * 1.0 - 0.5) / 4
+    )
 
 
 def test_limits_come_first() -> None:
@@ -28,16 +30,23 @@ def test_limits_come_first() -> None:
     slow = {"perf_throughput": 1000.0, "perf_latency_p99": 25.0}
     slower = {"perf_throughput": 2000.0, "perf_latency_p99": 60.0}
     fine = {"perf_throughput": 60.0, "perf_latency_p99": 19.0}
-    scores = [score(figures, BASE, {"perf_throughput": 1}, limits) for figures in (fine, slow, slower)]
+    scores = [
+        score(figures, BASE, {"perf_throughput": 1}, limits) for figures in (fine, slow, slower)
+    ]
     assert scores == sorted(scores, reverse=True)
     assert violation(slow, limits) == pytest.approx(0.25)
     assert violation({"perf_throughput": 50.0}, {"perf_throughput": Limit(minimum=100)}) == 0.5
 
 
 def test_ways_to_write_goals() -> None:
-    assert objectives_of(["throughput", "perf_latency_p99"]) == {"perf_throughput": 1, "perf_latency_p99": 1}
+    assert objectives_of(["throughput", "perf_latency_p99"]) == {
+        "perf_throughput": 1,
+        "perf_latency_p99": 1,
+    }
     assert objectives_of({"perf_throughput": "10"}) == {"perf_throughput": 10}
-    assert constraints_of({"perf_latency_p99": {"max": 5}}) == {"perf_latency_p99": Limit(None, 5.0)}
+    assert constraints_of({"perf_latency_p99": {"max": 5}}) == {
+        "perf_latency_p99": Limit(None, 5.0)
+    }
     assert metric_name("latency_p99") == "perf_latency_p99"
 
 
@@ -58,15 +67,27 @@ def test_mistakes_in_goals(read: Any, given: Any, words: str) -> None:
         read(given)
 
 
-def measured(name: str, rate: float, p99: float, concurrency: int = 1, error: str = "") -> Measurement:
+def measured(
+    name: str, rate: float, p99: float, concurrency: int = 1, error: str = ""
+) -> Measurement:
     values = {} if name == "default" else {"instance_count": int(name)}
     outcome = ModelOutcome(
-        "m", f"m_config_{name}", 4, "Enabled", "1:CPU", values, {} if error else {"perf_throughput": rate, "perf_latency_p99": p99}
+        "m",
+        f"m_config_{name}",
+        4,
+        "Enabled",
+        "1:CPU",
+        values,
+        {} if error else {"perf_throughput": rate, "perf_latency_p99": p99},
     )
-    return Measurement(f"{name}/{concurrency}", concurrency, 1, [outcome], {"cpu_used_ram": 50.0}, error=error)
+    return Measurement(
+        f"{name}/{concurrency}", concurrency, 1, [outcome], {"cpu_used_ram": 50.0}, error=error
+    )
 
 
-GOAL = Goal({"m": {"perf_throughput": 1.0}}, {"m": {"perf_latency_p99": Limit(maximum=50)}}, {"m": 1.0})
+GOAL = Goal(
+    {"m": {"perf_throughput": 1.0}}, {"m": {"perf_latency_p99": Limit(maximum=50)}}, {"m": 1.0}
+)
 
 
 def test_order_of_configurations() -> None:
@@ -87,23 +108,32 @@ def test_order_of_configurations() -> None:
 
 
 def test_of_equal_loads_the_one_that_answers_sooner_wins() -> None:
-    ranked = rank([measured("1", 1000, 40, 64), measured("1", 998, 20, 32)], Goal({"m": {"perf_throughput": 1.0}}))
+    ranked = rank(
+        [measured("1", 1000, 40, 64), measured("1", 998, 20, 32)],
+        Goal({"m": {"perf_throughput": 1.0}}),
+    )
     assert ranked[0].best.concurrency == 32
 
 
 def test_without_a_working_default_the_order_still_holds() -> None:
-    ranked = rank([measured("default", 0, 0, error="x"), measured("1", 10, 5), measured("2", 20, 5)], GOAL)
+    ranked = rank(
+        [measured("default", 0, 0, error="x"), measured("1", 10, 5), measured("2", 20, 5)], GOAL
+    )
     assert ranked[0].name == "m_config_2"
 
 
 def test_several_models_are_weighed() -> None:
     def pair(first: float, second: float) -> Measurement:
         outcomes = [
-            ModelOutcome(model, f"{model}_config_0", 1, "", "1:CPU", {"a": 1}, {"perf_throughput": rate})
+            ModelOutcome(
+                model, f"{model}_config_0", 1, "", "1:CPU", {"a": 1}, {"perf_throughput": rate}
+            )
             for model, rate in (("a", first), ("b", second))
         ]
         return Measurement("k", 1, 1, outcomes)
 
-    goal = Goal({"a": {"perf_throughput": 1}, "b": {"perf_throughput": 1}}, {}, {"a": 3.0, "b": 1.0})
+    goal = Goal(
+        {"a": {"perf_throughput": 1}, "b": {"perf_throughput": 1}}, {}, {"a": 3.0, "b": 1.0}
+    )
     assert trial_score(pair(200, 100), pair(100, 100), goal) == 0.75
     assert pair(200, 100).figure("perf_throughput") == 300

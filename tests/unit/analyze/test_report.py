@@ -21,15 +21,46 @@ from naiad.tools.page.ticks import linear_ticks, log_ticks, short
 from tests.unit.perf.test_reports import check_page
 
 GOAL = Goal({"m": {"perf_throughput": 1.0}}, {"m": {"perf_latency_p99": Limit(maximum=40)}})
-JOB = Job(["m"], "f1", "quick", GOAL, "naiad analyze profile <x>", "a machine", "2026-01-01T00:00:00+00:00", "1.0", 40, "models")
+JOB = Job(
+    ["m"],
+    "f1",
+    "quick",
+    GOAL,
+    "naiad analyze profile <x>",
+    "a machine",
+    "2026-01-01T00:00:00+00:00",
+    "1.0",
+    40,
+    "models",
+)
 
 
-def measured(instances: int, batch: int, concurrency: int, rate: float, error: str = "") -> Measurement:
+def measured(
+    instances: int, batch: int, concurrency: int, rate: float, error: str = ""
+) -> Measurement:
     values = {"instance_count": instances, "max_batch_size": batch} if instances else {}
     name = f"m_config_{instances}{batch}" if instances else "m_config_default"
-    figures = {} if error else {"perf_throughput": rate, "perf_latency_p99": 30.0 + concurrency, "perf_server_queue": 1.5}
-    outcome = ModelOutcome("m", name, batch or 1, "Enabled", f"{instances or 1}:CPU", values, figures)
-    return Measurement(f"{name}/{concurrency}", concurrency, 1, [outcome], {"cpu_used_ram": 120.0}, error=error, seconds=1.0)
+    figures = (
+        {}
+        if error
+        else {
+            "perf_throughput": rate,
+            "perf_latency_p99": 30.0 + concurrency,
+            "perf_server_queue": 1.5,
+        }
+    )
+    outcome = ModelOutcome(
+        "m", name, batch or 1, "Enabled", f"{instances or 1}:CPU", values, figures
+    )
+    return Measurement(
+        f"{name}/{concurrency}",
+        concurrency,
+        1,
+        [outcome],
+        {"cpu_used_ram": 120.0},
+        error=error,
+        seconds=1.0,
+    )
 
 
 MEASUREMENTS = [
@@ -84,9 +115,17 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    assert run_report(ReportOptions(checkpoint_directory=str(fill(tmp_path / "cp")), export_path=str(out))) == 0
+    assert (
+        run_report(
+            ReportOptions(checkpoint_directory=str(fill(tmp_path / "cp")), export_path=str(out))
+        )
+        == 0
+    )
     text = capsys.readouterr().out
-    assert "best is m_config_24 with 400.0 infer/sec at p99 38.00 ms, concurrency 8 (as it was: 100.0 infer/sec, x4.00)" in text
+    assert (
+        "best is m_config_24 with 400.0 infer/sec at p99 38.00 ms, concurrency 8 (as it was: 100.0 infer/sec, x4.00)"
+        in text
+    )
     assert "1 measurements failed:\n  m_config_38, concurrency 8: out of memory" in text
     for heading in (
         "Model Config Name",
@@ -108,10 +147,15 @@ def test_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "out of memory" in page
 
 
-def test_a_report_of_chosen_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_chosen_configurations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cp = str(fill(tmp_path / "cp"))
     options = ReportOptions(
-        checkpoint_directory=cp, export_path=str(tmp_path), report_model_configs=["m_config_12"], output_formats=["csv"]
+        checkpoint_directory=cp,
+        export_path=str(tmp_path),
+        report_model_configs=["m_config_12"],
+        output_formats=["csv"],
     )
     assert run_report(options) == 0
     assert "\nm_config_12\n" in capsys.readouterr().out
@@ -127,7 +171,10 @@ def test_nothing_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     checkpoint.begin(JOB)
     checkpoint.add(JOB, MEASUREMENTS[-1])
     checkpoint.close()
-    assert run_report(ReportOptions(checkpoint_directory=str(tmp_path), export_path=str(tmp_path))) == 0
+    assert (
+        run_report(ReportOptions(checkpoint_directory=str(tmp_path), export_path=str(tmp_path)))
+        == 0
+    )
     assert "none of 1 measurements gave figures" in capsys.readouterr().out
     check_page((tmp_path / "report.html").read_text())
 
@@ -137,4 +184,10 @@ def test_times_and_ticks() -> None:
     assert linear_ticks(0, 97) == [0, 20, 40, 60, 80, 100]
     assert log_ticks(1, 100) == [1, 2, 4, 8, 16, 32, 64, 128]
     assert log_ticks(1, 5000) == [1, 10, 100, 1000, 10000]
-    assert [short(value) for value in (0.1234, 12, 1234, 12345, 2.5e6)] == ["0.123", "12", "1,234", "12.3k", "2.5M"]
+    assert [short(value) for value in (0.1234, 12, 1234, 12345, 2.5e6)] == [
+        "0.123",
+        "12",
+        "1,234",
+        "12.3k",
+        "2.5M",
+    ]

@@ -1,4 +1,5 @@
-"""The searches on landscapes with a known summit: how near they come, and with how few measurements."""
+"""The searches on landscapes with a known summit: how near they come, and with how few
+measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def space(options: ProfileOptions = OPTIONS) -> Space:
 
 
 def closed_loop(service: Callable[[int, int], float]) -> Rate:
-    """Throughput of a model that takes service(batch, instances) seconds per batch, under a concurrency."""
+    """Throughput of a model that takes service(batch, instances) seconds per batch, under a
+    concurrency."""
 
     def rate(batch: int, instances: int, concurrency: int) -> float:
         used = max(1, min(batch, -(-concurrency // instances)))
@@ -38,10 +40,14 @@ def closed_loop(service: Callable[[int, int], float]) -> Rate:
 
 
 LANDSCAPES = {
-    "best at batch 8, 3 instances": closed_loop(lambda batch, count: 0.02 * max(1, (batch / 8) ** 2) * max(1, (count / 3) ** 2)),
+    "best at batch 8, 3 instances": closed_loop(
+        lambda batch, count: 0.02 * max(1, (batch / 8) ** 2) * max(1, (count / 3) ** 2)
+    ),
     "the larger the better": closed_loop(lambda batch, count: 0.01 + 0.0001 * batch),
     "batches do not help": closed_loop(lambda batch, count: 0.004 * batch * max(1, count / 2)),
-    "one instance, large batches": closed_loop(lambda batch, count: (0.01 + 0.001 * batch) * count**1.2),
+    "one instance, large batches": closed_loop(
+        lambda batch, count: (0.01 + 0.001 * batch) * count**1.2
+    ),
     "two cores": closed_loop(lambda batch, count: (0.005 + 0.002 * batch) * max(1, count / 2)),
 }
 
@@ -54,7 +60,9 @@ def walk(search: Search, found: Space, rate: Rate) -> tuple[float, int]:
         while True:
             count += 1
             value = rate(
-                int(found.value(trial.point, "max_batch_size", 1)), int(found.value(trial.point, "instance_count", 1)), trial.concurrency
+                int(found.value(trial.point, "max_batch_size", 1)),
+                int(found.value(trial.point, "instance_count", 1)),
+                trial.concurrency,
             )
             best = max(best, value)
             trial = search.send(value / 50 - 1)
@@ -102,7 +110,13 @@ def test_a_resumed_search_asks_the_same() -> None:
             while True:
                 asked.append(trial)
                 trial = search.send(
-                    rate(*(int(found.value(trial.point, name, 1)) for name in ("max_batch_size", "instance_count")), trial.concurrency)
+                    rate(
+                        *(
+                            int(found.value(trial.point, name, 1))
+                            for name in ("max_batch_size", "instance_count")
+                        ),
+                        trial.concurrency,
+                    )
                 )
         except StopIteration:
             return asked
@@ -113,25 +127,39 @@ def test_a_resumed_search_asks_the_same() -> None:
 
 def test_early_exit_skips_higher_loads() -> None:
     found = space()
-    _, all_of_them = walk(brute_search(found, is_early_exit=False), found, lambda batch, count, concurrency: 1.0)
-    _, few = walk(brute_search(found, is_early_exit=True), found, lambda batch, count, concurrency: 1.0)
+    _, all_of_them = walk(
+        brute_search(found, is_early_exit=False), found, lambda batch, count, concurrency: 1.0
+    )
+    _, few = walk(
+        brute_search(found, is_early_exit=True), found, lambda batch, count, concurrency: 1.0
+    )
     assert few < all_of_them
 
 
 def test_dimensions_of_a_space() -> None:
     assert powers(1, 12) == [1, 2, 4, 8, 12]
-    assert [dimension.name for dimension in space().dimensions] == ["instance_count", "max_batch_size"]
+    assert [dimension.name for dimension in space().dimensions] == [
+        "instance_count",
+        "max_batch_size",
+    ]
     delayed = space(ProfileOptions(run_config_search_max_queue_delay=[0, 100]))
     assert delayed.dimensions[2].values == (0, 100)
     unbatched = build_space(OPTIONS, [ModelSpec(name="m")], {"m": ModelConfig(name="m")})
     assert [dimension.name for dimension in unbatched.dimensions] == ["instance_count"]
     llm = build_space(OPTIONS, [ModelSpec(name="m")], {"m": ModelConfig(name="m", backend="llm")})
-    assert [dimension.name for dimension in llm.dimensions] == ["parameters.max_num_seqs", "parameters.max_num_batched_tokens"]
+    assert [dimension.name for dimension in llm.dimensions] == [
+        "parameters.max_num_seqs",
+        "parameters.max_num_batched_tokens",
+    ]
     disabled = space(ProfileOptions(run_config_search_disable=True, concurrency=[1, 4]))
     assert disabled.num_points == 1
     assert disabled.concurrencies == (1, 4)
     with pytest.raises(OptionError, match="smaller than the least"):
-        space(ProfileOptions(run_config_search_min_instance_count=4, run_config_search_max_instance_count=2))
+        space(
+            ProfileOptions(
+                run_config_search_min_instance_count=4, run_config_search_max_instance_count=2
+            )
+        )
 
 
 def test_values_given_in_the_file_are_the_dimensions() -> None:
@@ -156,7 +184,11 @@ def test_values_given_in_the_file_are_the_dimensions() -> None:
 
 def test_concurrency_that_fills_the_batches() -> None:
     found = space()
-    point = next(point for point in found.points() if found.values(point) == {"m": {"instance_count": 3, "max_batch_size": 8}})
+    point = next(
+        point
+        for point in found.points()
+        if found.values(point) == {"m": {"instance_count": 3, "max_batch_size": 8}}
+    )
     assert found.formula_concurrency(point) == 64
     given = space(ProfileOptions(concurrency=[1, 10, 50]))
     assert given.formula_concurrency(point) == 50

@@ -7,15 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from naiad.analyze.repository import KEPT_FILE, check_models, write_back, write_variant, written_config
-from naiad.analyze.variant import changed_config, config_text, dynamic_batching_words, override_json, total_instances
+from naiad.analyze.repository import (
+    KEPT_FILE,
+    check_models,
+    write_back,
+    write_variant,
+    written_config,
+)
+from naiad.analyze.variant import (
+    changed_config,
+    config_text,
+    dynamic_batching_words,
+    override_json,
+    total_instances,
+)
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config.pbtxt import parse_text
 from naiad.settings.option import OptionError
 
-WRITTEN = (
-    'backend: "python"\nmax_batch_size: 4\ninput { name: "A" data_type: TYPE_FP32 dims: 1 }\ndynamic_batching { preferred_batch_size: 4 }\n'
-)
+WRITTEN = 'backend: "python"\nmax_batch_size: 4\ninput { name: "A" data_type: TYPE_FP32 dims: 1 }\ndynamic_batching { preferred_batch_size: 4 }\n'
 
 
 def config() -> ModelConfig:
@@ -23,9 +33,19 @@ def config() -> ModelConfig:
 
 
 def test_changes() -> None:
-    changed = changed_config(config(), {"max_batch_size": 16, "instance_count": 3, "queue_delay_us": 250, "parameters.max_num_seqs": 64})
+    changed = changed_config(
+        config(),
+        {
+            "max_batch_size": 16,
+            "instance_count": 3,
+            "queue_delay_us": 250,
+            "parameters.max_num_seqs": 64,
+        },
+    )
     assert changed.max_batch_size == 16
-    assert list(changed.dynamic_batching.preferred_batch_size) == [], "4 was filled in as the largest batch"
+    assert list(changed.dynamic_batching.preferred_batch_size) == [], (
+        "4 was filled in as the largest batch"
+    )
     assert changed.dynamic_batching.max_queue_delay_microseconds == 250
     assert changed.parameters["max_num_seqs"].string_value == "64"
     assert (total_instances(changed), dynamic_batching_words(changed)) == ("3:AUTO", "250 us")
@@ -36,7 +56,9 @@ def test_preferred_sizes_that_were_chosen_stay_where_they_fit() -> None:
     chosen = config()
     chosen.dynamic_batching.preferred_batch_size[:] = [2, 4, 8]
     chosen.max_batch_size = 8
-    assert list(changed_config(chosen, {"max_batch_size": 4}).dynamic_batching.preferred_batch_size) == [2, 4]
+    assert list(
+        changed_config(chosen, {"max_batch_size": 4}).dynamic_batching.preferred_batch_size
+    ) == [2, 4]
 
 
 def test_cpu_only() -> None:
@@ -80,7 +102,10 @@ def test_a_variant_folder_can_be_served(tmp_path: Path) -> None:
     write_variant(tmp_path / "out", model, "m_config_0", config(), "best")
     made = tmp_path / "out" / "m_config_0"
     assert (made / "1" / "model.py").read_text() == "code"
-    assert parse_text((made / "config.pbtxt").read_text(), ModelConfig, "x").message.name == "m_config_0"
+    assert (
+        parse_text((made / "config.pbtxt").read_text(), ModelConfig, "x").message.name
+        == "m_config_0"
+    )
 
 
 def test_writing_back_keeps_the_old_file(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A `Runtime` that records what a backend asks of it, and answers BLS calls from a script. No server, no process."""
+"""A `Runtime` that records what a backend asks of it, and answers BLS calls from a script. No
+server, no process."""
 
 from __future__ import annotations
 
@@ -100,10 +101,14 @@ class FakeRuntime:
     def ended(self, handle: int) -> Events:
         """Everything that was sent for a request, once its final event is there."""
         with self._changed:
-            assert self._changed.wait_for(lambda: any(is_final for _, is_final in self.responses.get(handle, [])), WAIT_S)
+            assert self._changed.wait_for(
+                lambda: any(is_final for _, is_final in self.responses.get(handle, [])), WAIT_S
+            )
             return self.responses[handle]
 
     def metric_of_kind(self, kind: str) -> MetricOperation:
         with self._changed:
-            assert self._changed.wait_for(lambda: any(operation.kind == kind for operation in self.metrics), WAIT_S)
+            assert self._changed.wait_for(
+                lambda: any(operation.kind == kind for operation in self.metrics), WAIT_S
+            )
             return next(operation for operation in self.metrics if operation.kind == kind)

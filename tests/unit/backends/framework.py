@@ -1,4 +1,5 @@
-"""A framework backend without server or process: load it from a folder, hand it requests, read arrays back."""
+"""A framework backend without server or process: load it from a folder, hand it requests, read
+arrays back."""
 
 from __future__ import annotations
 
@@ -33,34 +34,57 @@ class Loaded:
         assert all(response is not None for response in responses)
         return list(responses)
 
-    def infer(self, outputs: list[str] | None = None, **inputs: Any) -> dict[str, np.ndarray[Any, Any]]:
+    def infer(
+        self, outputs: list[str] | None = None, **inputs: Any
+    ) -> dict[str, np.ndarray[Any, Any]]:
         """One request, which must succeed."""
         (response,) = self.execute(request(outputs, **inputs))
         assert response.error is None, response.error
         return arrays(response)
 
 
-def arguments(model_dir: Path, config: dict[str, Any], file: str = "", backend_config: dict[str, str] | None = None) -> LoadArguments:
+def arguments(
+    model_dir: Path,
+    config: dict[str, Any],
+    file: str = "",
+    backend_config: dict[str, str] | None = None,
+) -> LoadArguments:
     name = model_dir.name
     return LoadArguments(
-        name, 1, str(model_dir), f"{name}_0", "CPU", 0, json.dumps({"name": name, **config}).encode(), file, backend_config or {}
+        name,
+        1,
+        str(model_dir),
+        f"{name}_0",
+        "CPU",
+        0,
+        json.dumps({"name": name, **config}).encode(),
+        file,
+        backend_config or {},
     )
 
 
 def load(
-    backend_class: Any, model_dir: Path, config: dict[str, Any] | None = None, file: str = "", backend_config: dict[str, str] | None = None
+    backend_class: Any,
+    model_dir: Path,
+    config: dict[str, Any] | None = None,
+    file: str = "",
+    backend_config: dict[str, str] | None = None,
 ) -> Loaded:
     """As the server does it: the model completes its config, then it is loaded."""
     backend, runtime = backend_class(), FakeRuntime()
     config = dict(config or {})
     if hasattr(backend, "complete_config"):
-        config |= msgspec.json.decode(backend.complete_config(arguments(model_dir, config, file, backend_config)))
+        config |= msgspec.json.decode(
+            backend.complete_config(arguments(model_dir, config, file, backend_config))
+        )
     backend.load(arguments(model_dir, config, file, backend_config), runtime)
     return Loaded(backend, config, runtime)
 
 
 def request(outputs: list[str] | None = None, **inputs: Any) -> WorkRequest:
-    return WorkRequest(1, "", [_tensor(name, value) for name, value in inputs.items()], outputs or [])
+    return WorkRequest(
+        1, "", [_tensor(name, value) for name, value in inputs.items()], outputs or []
+    )
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -21,15 +21,27 @@ HEADER = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"
 
 def config(**more: Any) -> dict[str, Any]:
     inputs = [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1]}]
-    outputs = [{"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]}, {"name": "TEXT", "data_type": "TYPE_STRING", "dims": [-1]}]
-    return {"name": "m", "backend": "python", "max_batch_size": 0, "input": inputs, "output": outputs, **more}
+    outputs = [
+        {"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]},
+        {"name": "TEXT", "data_type": "TYPE_STRING", "dims": [-1]},
+    ]
+    return {
+        "name": "m",
+        "backend": "python",
+        "max_batch_size": 0,
+        "input": inputs,
+        "output": outputs,
+        **more,
+    }
 
 
 def write_model(tmp_path: Path, source: str, **more: Any) -> LoadArguments:
     directory = tmp_path / "m" / "1"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "model.py").write_text(HEADER + textwrap.dedent(source))
-    return LoadArguments("m", 1, str(tmp_path / "m"), "m_0", "CPU", 0, json.dumps(config(**more)).encode())
+    return LoadArguments(
+        "m", 1, str(tmp_path / "m"), "m_0", "CPU", 0, json.dumps(config(**more)).encode()
+    )
 
 
 def load(tmp_path: Path, source: str, runtime: FakeRuntime, **more: Any) -> PythonBackend:
@@ -39,7 +51,8 @@ def load(tmp_path: Path, source: str, runtime: FakeRuntime, **more: Any) -> Pyth
 
 
 def executing(body: str) -> str:
-    """A model whose `execute` is `body`, which sees `requests`, and `self.x`: the first request's X."""
+    """A model whose `execute` is `body`, which sees `requests`, and `self.x`: the first request's
+    X."""
     head = "class TritonPythonModel:\n    def execute(self, requests):\n"
     head += "        self.x = pb_utils.get_input_tensor_by_name(requests[0], 'X').as_numpy()\n"
     return head + textwrap.indent(textwrap.dedent(body), " " * 8)
@@ -48,7 +61,12 @@ def executing(body: str) -> str:
 def request(handle: int = 1, x: Any = (1.0, 2.0), **more: Any) -> WorkRequest:
     tensor = tensor_from_numpy("X", np.array(x, np.float32))
     # As the channel delivers it: writable.
-    return WorkRequest(handle, more.pop("id", ""), [WorkTensor(tensor.name, tensor.datatype, tensor.shape, bytearray(tensor.data))], **more)
+    return WorkRequest(
+        handle,
+        more.pop("id", ""),
+        [WorkTensor(tensor.name, tensor.datatype, tensor.shape, bytearray(tensor.data))],
+        **more,
+    )
 
 
 def run(backend: PythonBackend, *requests: WorkRequest) -> list[WorkResponse | None]:

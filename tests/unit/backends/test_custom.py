@@ -1,4 +1,5 @@
-"""Backends by others: an ArrayBackend gets arrays and gives arrays; a package offers it by an entry point."""
+"""Backends by others: an ArrayBackend gets arrays and gives arrays; a package offers it by an entry
+point."""
 
 from __future__ import annotations
 
@@ -31,12 +32,17 @@ class Scale(ArrayBackend):
         self.batches.append(len(x))
         if np.isnan(x).any():
             raise ValueError("no numbers")
-        return {"y": x.astype(np.float64) * self.factor, "names": [[f"row {at}"] for at in range(len(x))]}
+        return {
+            "y": x.astype(np.float64) * self.factor,
+            "names": [[f"row {at}"] for at in range(len(x))],
+        }
 
 
 def test_batches_are_put_together_and_taken_apart(tmp_path: Path) -> None:
     served = load(Scale, tmp_path / "m", CONFIG)
-    first, second = served.execute(request(x=np.ones((2, 2), np.float32)), request(["y"], x=np.zeros((1, 2), np.float32)))
+    first, second = served.execute(
+        request(x=np.ones((2, 2), np.float32)), request(["y"], x=np.zeros((1, 2), np.float32))
+    )
     assert served.backend.batches == [3]
     assert arrays(first)["y"].tolist() == [[3, 3], [3, 3]]
     assert arrays(first)["y"].dtype == np.float32
@@ -47,14 +53,24 @@ def test_batches_are_put_together_and_taken_apart(tmp_path: Path) -> None:
 def test_what_a_backend_knows_about_its_model(tmp_path: Path) -> None:
     served = load(Scale, tmp_path / "m", CONFIG, "weights.npz", {"threads": "2"})
     context = served.backend.context
-    assert (context.model_name, context.version, context.directory) == ("m", 1, tmp_path / "m" / "1")
-    assert (context.model_filename, context.device, context.options) == ("weights.npz", "cpu", {"threads": "2"})
+    assert (context.model_name, context.version, context.directory) == (
+        "m",
+        1,
+        tmp_path / "m" / "1",
+    )
+    assert (context.model_filename, context.device, context.options) == (
+        "weights.npz",
+        "cpu",
+        {"threads": "2"},
+    )
     assert context.config["max_batch_size"] == 8
 
 
 def test_an_exception_fails_its_own_request(tmp_path: Path) -> None:
     served = load(Scale, tmp_path / "m", CONFIG)
-    good, bad = served.execute(request(x=np.ones((1, 2), np.float32)), request(x=np.full((1, 2), np.nan, np.float32)))
+    good, bad = served.execute(
+        request(x=np.ones((1, 2), np.float32)), request(x=np.full((1, 2), np.nan, np.float32))
+    )
     assert arrays(good)["y"].tolist() == [[3, 3]]
     assert bad.error is not None
     assert (bad.error.code, bad.error.message) == ("INTERNAL", "ValueError: no numbers")
@@ -82,9 +98,14 @@ def test_an_integer_does_not_become_a_float_unasked(tmp_path: Path) -> None:
         def run(self, inputs: dict[str, Array]) -> Mapping[str, Any]:
             return {"y": np.array([["a", "b"]])}
 
-    (response,) = load(Text, tmp_path / "m", CONFIG).execute(request(["y"], x=np.ones((1, 2), np.float32)))
+    (response,) = load(Text, tmp_path / "m", CONFIG).execute(
+        request(["y"], x=np.ones((1, 2), np.float32))
+    )
     assert response.error is not None
-    assert response.error.message == "unexpected datatype TYPE_STRING for inference output 'y', expecting TYPE_FP32"
+    assert (
+        response.error.message
+        == "unexpected datatype TYPE_STRING for inference output 'y', expecting TYPE_FP32"
+    )
 
 
 def test_a_package_offers_its_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +115,9 @@ def test_a_package_offers_its_backend(tmp_path: Path, monkeypatch: pytest.Monkey
     info = tmp_path / "linear_backend-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: linear-backend\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[naiad.backends]\nlinear = linear_backend_of_test:LinearBackend\n")
+    (info / "entry_points.txt").write_text(
+        "[naiad.backends]\nlinear = linear_backend_of_test:LinearBackend\n"
+    )
     (tmp_path / "linear_backend_of_test.py").write_text("class LinearBackend:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     installed_backends.cache_clear()
@@ -110,4 +133,7 @@ def test_a_package_offers_its_backend(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_backend_of_the_page_is_the_example() -> None:
     root = Path(__file__).parents[3]
     page = (root / "docs/custom-backend.md").read_text()
-    assert f"```python\n{(root / 'examples/custom_backend/linear_backend/__init__.py').read_text()}```" in page
+    assert (
+        f"```python\n{(root / 'examples/custom_backend/linear_backend/__init__.py').read_text()}```"
+        in page
+    )

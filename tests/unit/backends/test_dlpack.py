@@ -41,7 +41,21 @@ class Consumer:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+    "dtype",
+    [
+        "bool",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+    ],
 )
 def test_import_shares_memory(dtype: str) -> None:
     array = np.zeros((2, 3), dtype)
@@ -81,7 +95,10 @@ def test_empty_and_scalar_tensors() -> None:
 
 
 def test_export() -> None:
-    for tensor in (Tensor("Y", np.arange(4, dtype=np.float32)), received_tensor(WorkTensor("X", "FP32", [4], bytearray(16)))):
+    for tensor in (
+        Tensor("Y", np.arange(4, dtype=np.float32)),
+        received_tensor(WorkTensor("X", "FP32", [4], bytearray(16))),
+    ):
         shared = np.from_dlpack(tensor)  # type: ignore[arg-type]
         np.testing.assert_array_equal(shared, tensor.as_numpy())
         assert np.shares_memory(shared, tensor.as_numpy())
@@ -107,7 +124,10 @@ def test_read_only_memory_is_copied_for_export() -> None:
 
 def test_refused() -> None:
     for value, message in (
-        (5, "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and `__dlpack_device__` attributes"),
+        (
+            5,
+            "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and `__dlpack_device__` attributes",
+        ),
         (
             np.arange(6).reshape(2, 3).T,
             "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported.",
@@ -119,7 +139,9 @@ def test_refused() -> None:
         assert str(caught.value) == message
     with pytest.raises(TritonModelException, match="Tensor name cannot be an empty string"):
         Tensor.from_dlpack("", np.zeros(1))
-    with pytest.raises(TritonModelException, match="DLPack does not have support for string tensors"):
+    with pytest.raises(
+        TritonModelException, match="DLPack does not have support for string tensors"
+    ):
         Tensor("T", np.array([b"a"], dtype=np.object_)).to_dlpack()
 
 
@@ -138,14 +160,18 @@ def on_device(array: np.ndarray[Any, Any], device_type: int = dlpack.CUDA) -> ob
 def test_device_memory_is_not_for_numpy() -> None:
     tensor = Tensor.from_dlpack("Y", on_device(np.zeros(2, np.float32)))
     assert (tensor.is_cpu(), tensor.shape(), tensor.__dlpack_device__()) == (False, [2], (2, 3))
-    with pytest.raises(TritonModelException, match=r"^Tensor is stored in GPU and cannot be converted to NumPy\.$"):
+    with pytest.raises(
+        TritonModelException, match=r"^Tensor is stored in GPU and cannot be converted to NumPy\.$"
+    ):
         tensor.as_numpy()
     again = Tensor.from_dlpack("Z", tensor.to_dlpack())
     assert (again.is_cpu(), again.__dlpack_device__()) == (False, (2, 3))
 
 
 def test_unknown_device_is_refused() -> None:
-    with pytest.raises(TritonModelException, match=r"^DLDevice type 7 is not support by Python backend\.$"):
+    with pytest.raises(
+        TritonModelException, match=r"^DLDevice type 7 is not support by Python backend\.$"
+    ):
         Tensor.from_dlpack("Y", on_device(np.zeros(2, np.float32), 7))
 
 
@@ -157,5 +183,7 @@ def test_device_memory_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None
     cuda_copy._driver.cache_clear()
     with pytest.raises(cuda_copy.CudaError, match="no CUDA driver"):
         cuda_copy.copy_to_host(np.zeros(1), 0)
-    with pytest.raises(TritonModelException, match="Failed to copy the GPU output tensor to buffer"):
+    with pytest.raises(
+        TritonModelException, match="Failed to copy the GPU output tensor to buffer"
+    ):
         encode_tensor(Tensor.from_dlpack("Y", on_device(np.zeros(2, np.float32))))

@@ -1,6 +1,8 @@
-"""Workers are forked from a template that has imported the framework: a child must be able to load a model and compute, every time.
+"""Workers are forked from a template that has imported the framework: a child must be able to load
+a model and compute, every time.
 
-In a process of its own, since pytest's has threads. Each child has a deadline: what this looks for is a child that hangs.
+In a process of its own, since pytest's has threads. Each child has a deadline: what this looks for
+is a child that hangs.
 """
 
 from __future__ import annotations
@@ -61,13 +63,27 @@ def _matmul() -> bytes:
 
 
 def _fork(module: str, class_name: str, folder: Path, file: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, module, class_name, str(folder), file, str(CHILDREN)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        SCRIPT,
+        module,
+        class_name,
+        str(folder),
+        file,
+        str(CHILDREN),
+    ]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert finished.returncode == 0, finished.stderr
 
 
 def _needs(package: str, extra: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed (pip install naiad[{extra}])")
+    return pytest.mark.skipif(
+        importlib.util.find_spec(package) is None,
+        reason=f"{package} is not installed (pip install naiad[{extra}])",
+    )
 
 
 @_needs("onnxruntime", "onnx")
@@ -101,6 +117,8 @@ def test_exported(tmp_path: Path) -> None:
 
     (tmp_path / "m" / "1").mkdir(parents=True)
     shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
-    program = torch.export.export(torch.nn.Linear(64, 64), (torch.ones(2, 64),), dynamic_shapes=shapes)
+    program = torch.export.export(
+        torch.nn.Linear(64, 64), (torch.ones(2, 64),), dynamic_shapes=shapes
+    )
     torch.export.save(program, str(tmp_path / "m/1/model.pt2"))
     _fork("naiad.backends.torch.exported", "PytorchBackend", tmp_path / "m", "model.pt2")

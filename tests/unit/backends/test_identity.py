@@ -1,4 +1,5 @@
-"""The identity backend: output i is input i, with Triton's parameters for delays and its counter."""
+"""The identity backend: output i is input i, with Triton's parameters for delays and its
+counter."""
 
 from __future__ import annotations
 
@@ -29,21 +30,33 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_output_i_is_input_i(tmp_path: Path) -> None:
-    first, second = load(IdentityBackend, tmp_path / "m", CONFIG).execute(request(**INPUTS), request(["d"], **INPUTS))
+    first, second = load(IdentityBackend, tmp_path / "m", CONFIG).execute(
+        request(**INPUTS), request(["d"], **INPUTS)
+    )
     assert arrays(first)["c"].tolist() == [1, 2]
     assert arrays(first)["d"].tolist() == [b"x"]
     assert list(arrays(second)) == ["d"]
 
 
 def test_delays(tmp_path: Path, slept: list[float]) -> None:
-    served = load(IdentityBackend, tmp_path / "m", {**CONFIG, "parameters": parameters(execute_delay_ms="20", creation_delay_sec="3")})
+    served = load(
+        IdentityBackend,
+        tmp_path / "m",
+        {**CONFIG, "parameters": parameters(execute_delay_ms="20", creation_delay_sec="3")},
+    )
     assert slept == [3.0]
     served.execute(request(**INPUTS), request(**INPUTS))
     assert slept == [3.0, 0.02]
 
 
 def test_later_instances_may_be_slower(tmp_path: Path, slept: list[float]) -> None:
-    given = arguments(tmp_path / "m", {**CONFIG, "parameters": parameters(execute_delay_ms="20", instance_wise_delay_multiplier="2")})
+    given = arguments(
+        tmp_path / "m",
+        {
+            **CONFIG,
+            "parameters": parameters(execute_delay_ms="20", instance_wise_delay_multiplier="2"),
+        },
+    )
     given.instance_name = "m_2"
     backend = IdentityBackend()
     backend.load(given, FakeRuntime())
@@ -52,10 +65,20 @@ def test_later_instances_may_be_slower(tmp_path: Path, slept: list[float]) -> No
 
 
 def test_bytes_are_counted_when_asked_for(tmp_path: Path) -> None:
-    served = load(IdentityBackend, tmp_path / "m", {**CONFIG, "parameters": parameters(input_byte_size_counter="true")})
+    served = load(
+        IdentityBackend,
+        tmp_path / "m",
+        {**CONFIG, "parameters": parameters(input_byte_size_counter="true")},
+    )
     served.execute(request(**INPUTS), request(**INPUTS))
-    kinds = [(operation.kind, operation.name, operation.value) for operation in served.runtime.metrics]
-    assert kinds == [("create_family", "input_byte_size_counter", 0), ("create_metric", "", 0), ("increment", "", 26)]
+    kinds = [
+        (operation.kind, operation.name, operation.value) for operation in served.runtime.metrics
+    ]
+    assert kinds == [
+        ("create_family", "input_byte_size_counter", 0),
+        ("create_metric", "", 0),
+        ("increment", "", 26),
+    ]
     assert served.runtime.metrics[1].labels == {"model": "m", "version": "1"}
 
 
@@ -68,8 +91,14 @@ def test_an_unknown_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"input": CONFIG["input"], "output": CONFIG["output"][:1]}, "model 'm' has 2 inputs and 1 outputs"),
-        ({**CONFIG, "parameters": parameters(execute_delay_ms="soon")}, "parameter 'execute_delay_ms' is 'soon', expected a number"),
+        (
+            {"input": CONFIG["input"], "output": CONFIG["output"][:1]},
+            "model 'm' has 2 inputs and 1 outputs",
+        ),
+        (
+            {**CONFIG, "parameters": parameters(execute_delay_ms="soon")},
+            "parameter 'execute_delay_ms' is 'soon', expected a number",
+        ),
     ],
 )
 def test_configs_that_are_no_good(tmp_path: Path, config: dict[str, Any], words: str) -> None:

@@ -1,4 +1,5 @@
-"""What the model gets beside a ragged input, for every kind of batch_input; and the way back for batch_output."""
+"""What the model gets beside a ragged input, for every kind of batch_input; and the way back for
+batch_output."""
 
 from __future__ import annotations
 
@@ -31,13 +32,19 @@ def test_values(kind: str, want: list[int], datatype: str) -> None:
 
 
 def test_only_the_shape_matters_for_the_largest() -> None:
-    assert batch_input(BatchTensor("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", ["t"], "TYPE_INT32", ["x"]), SHAPES).shape == (4,)
+    assert batch_input(
+        BatchTensor("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", ["t"], "TYPE_INT32", ["x"]), SHAPES
+    ).shape == (4,)
 
 
 def test_items_of_more_dimensions() -> None:
     shapes = [[1, 2, 3], [2, 4, 5]]
-    assert batch_input(BatchTensor("BATCH_ITEM_SHAPE", ["t"], "TYPE_INT32", ["x"]), shapes).tolist() == [[2, 3], [4, 5], [4, 5]]
-    assert batch_input(BatchTensor("BATCH_ITEM_SHAPE_FLATTEN", ["t"], "TYPE_INT32", ["x"]), shapes).tolist() == [2, 3, 4, 5, 4, 5]
+    assert batch_input(
+        BatchTensor("BATCH_ITEM_SHAPE", ["t"], "TYPE_INT32", ["x"]), shapes
+    ).tolist() == [[2, 3], [4, 5], [4, 5]]
+    assert batch_input(
+        BatchTensor("BATCH_ITEM_SHAPE_FLATTEN", ["t"], "TYPE_INT32", ["x"]), shapes
+    ).tolist() == [2, 3, 4, 5, 4, 5]
 
 
 def test_an_output_goes_back_to_the_shapes_of_its_source() -> None:
@@ -48,4 +55,7 @@ def test_an_output_goes_back_to_the_shapes_of_its_source() -> None:
 def test_an_output_of_another_size_is_the_models_fault() -> None:
     with pytest.raises(NaiadError) as caught:
         scatter("y", np.arange(9), SHAPES)
-    assert caught.value.message == "batch output 'y' has 9 elements, expected 8 from the shapes of its source input"
+    assert (
+        caught.value.message
+        == "batch output 'y' has 9 elements, expected 8 from the shapes of its source input"
+    )

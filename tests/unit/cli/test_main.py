@@ -48,12 +48,16 @@ def _restore_log() -> Any:
 
 
 def serve(*arguments: str) -> int:
-    return run(naiad.cli.main.naiad, "naiad", ["serve", "--model-repository", "/models", *arguments])
+    return run(
+        naiad.cli.main.naiad, "naiad", ["serve", "--model-repository", "/models", *arguments]
+    )
 
 
 def tritonserver(*arguments: str) -> int:
     command = ServeCommand("tritonserver", TRITONSERVER_DEFAULTS, "")
-    return run(command, "tritonserver", expand_abbreviations(["--model-repository=/models", *arguments]))
+    return run(
+        command, "tritonserver", expand_abbreviations(["--model-repository=/models", *arguments])
+    )
 
 
 def used(server: FakeServer) -> Settings:
@@ -63,18 +67,28 @@ def used(server: FakeServer) -> Settings:
 
 def test_serve_listens_on_loopback(server: FakeServer) -> None:
     assert serve() == 0
-    assert (used(server).http_address, used(server).grpc_address, used(server).metrics_address) == ("127.0.0.1",) * 3
+    assert (used(server).http_address, used(server).grpc_address, used(server).metrics_address) == (
+        "127.0.0.1",
+    ) * 3
     assert used(server).model_repository == ("/models",)
 
 
 def test_tritonserver_listens_everywhere(server: FakeServer) -> None:
     assert tritonserver() == 0
-    assert (used(server).http_address, used(server).grpc_address, used(server).metrics_address) == ("0.0.0.0",) * 3
+    assert (used(server).http_address, used(server).grpc_address, used(server).metrics_address) == (
+        "0.0.0.0",
+    ) * 3
 
 
 def test_the_command_line_of_kserves_triton_runtime(server: FakeServer) -> None:
     command = ServeCommand("tritonserver", TRITONSERVER_DEFAULTS, "")
-    arguments = ["--model-store=/mnt/models", "--grpc-port=9000", "--http-port=8080", "--allow-grpc=true", "--allow-http=true"]
+    arguments = [
+        "--model-store=/mnt/models",
+        "--grpc-port=9000",
+        "--http-port=8080",
+        "--allow-grpc=true",
+        "--allow-http=true",
+    ]
     assert run(command, "tritonserver", arguments) == 0
     assert used(server).model_repository == ("/mnt/models",)
     assert (used(server).grpc_port, used(server).http_port) == (9000, 8080)
@@ -82,7 +96,17 @@ def test_the_command_line_of_kserves_triton_runtime(server: FakeServer) -> None:
 
 def test_both_spellings_of_values_and_repositories_in_order(server: FakeServer) -> None:
     assert (
-        serve("--http-port", "1", "--grpc-port=2", "--model-store", "/second", "--model-repository=/third", "--exit-timeout-secs", "3") == 0
+        serve(
+            "--http-port",
+            "1",
+            "--grpc-port=2",
+            "--model-store",
+            "/second",
+            "--model-repository=/third",
+            "--exit-timeout-secs",
+            "3",
+        )
+        == 0
     )
     assert (used(server).http_port, used(server).grpc_port) == (1, 2)
     assert used(server).model_repository == ("/models", "/second", "/third")
@@ -107,12 +131,25 @@ def test_the_exit_code_is_the_servers(server: FakeServer) -> None:
     assert serve() == 3
 
 
-def test_logging_options_and_warnings(server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_logging_options_and_warnings(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TRITON_SERVER_ESCAPE_LOG_MESSAGES", "0")
     file = tmp_path / "log"
-    assert serve(f"--log-file={file}", "--log-verbose=2", "--log-format=ISO8601", "--http-thread-count=3", "--trace-rate=1") == 0
+    assert (
+        serve(
+            f"--log-file={file}",
+            "--log-verbose=2",
+            "--log-format=ISO8601",
+            "--http-thread-count=3",
+            "--trace-rate=1",
+        )
+        == 0
+    )
     assert log.flush(10)
-    assert log.settings == LogSettings(str(file), log_verbose_level=2, log_format="ISO8601", should_escape=False)
+    assert log.settings == LogSettings(
+        str(file), log_verbose_level=2, log_format="ISO8601", should_escape=False
+    )
     lines = [line.split("] ", 1)[1] for line in file.read_text().splitlines()]
     assert lines == [
         "'--trace-rate' has been deprecated and will be removed in future releases. Please use '--trace-config rate=<rate value>' instead.",
@@ -123,8 +160,14 @@ def test_logging_options_and_warnings(server: FakeServer, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--http-prot=1"], "error: unrecognized option '--http-prot', did you mean '--http-port'?"),
-        (["--http_port=1"], "error: unrecognized option '--http_port', did you mean '--http-port'?"),
+        (
+            ["--http-prot=1"],
+            "error: unrecognized option '--http-prot', did you mean '--http-port'?",
+        ),
+        (
+            ["--http_port=1"],
+            "error: unrecognized option '--http_port', did you mean '--http-port'?",
+        ),
         (["--qqqqqqqqqqqq"], "error: unrecognized option '--qqqqqqqqqqqq'"),
         (["-x"], "error: unrecognized option '-x'"),
         (["--http-port"], "error: Option '--http-port' requires an argument."),
@@ -132,14 +175,27 @@ def test_logging_options_and_warnings(server: FakeServer, monkeypatch: pytest.Mo
         (["--log-info=maybe"], 'Bad option: "--log-info".\ninvalid value for bool option: maybe'),
         (["--log-verbose=abc"], 'Bad option: "--log-verbose".\nInvalid option value. Got abc'),
         (["--log-format=foo"], 'Bad option: "--log-format".\ninvalid argument for --log-format'),
-        (["--model-control-mode=foo"], 'Bad option: "--model-control-mode".\ninvalid argument for --model-control-mode'),
-        (["--load-model=a"], "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
-        (["--grpc-port=8000"], "The server cannot listen to HTTP requests and GRPC requests at the same address and port "),
+        (
+            ["--model-control-mode=foo"],
+            'Bad option: "--model-control-mode".\ninvalid argument for --model-control-mode',
+        ),
+        (
+            ["--load-model=a"],
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (
+            ["--grpc-port=8000"],
+            "The server cannot listen to HTTP requests and GRPC requests at the same address and port ",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", [serve, tritonserver])
 def test_mistakes(
-    command: Callable[..., int], arguments: list[str], words: str, server: FakeServer, capsys: pytest.CaptureFixture[str]
+    command: Callable[..., int],
+    arguments: list[str],
+    words: str,
+    server: FakeServer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert command(*arguments) == 1
     out, err = capsys.readouterr()
@@ -152,16 +208,23 @@ def test_mistakes(
 
 def test_no_repository(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(naiad.cli.main.naiad, "naiad", ["serve"]) == 1
-    assert capsys.readouterr().err == "error: creating server: Invalid argument - --model-repository must be specified\n"
+    assert (
+        capsys.readouterr().err
+        == "error: creating server: Invalid argument - --model-repository must be specified\n"
+    )
 
 
-def test_errors_of_the_server_are_one_line(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_the_server_are_one_line(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> int:
         raise internal("failed to load all models")
 
     server.outcome = fail
     assert serve() == 1
-    assert capsys.readouterr().err == "error: creating server: Internal - failed to load all models\n"
+    assert (
+        capsys.readouterr().err == "error: creating server: Internal - failed to load all models\n"
+    )
 
 
 def test_interrupt(server: FakeServer) -> None:
@@ -174,16 +237,30 @@ def test_interrupt(server: FakeServer) -> None:
 
 def test_abbreviations_of_tritonserver(server: FakeServer) -> None:
     assert tritonserver("--http-por=77", "--log-in=false", "--metrics-p", "78") == 0
-    assert (used(server).http_port, used(server).log_info, used(server).metrics_port) == (77, False, 78)
+    assert (used(server).http_port, used(server).log_info, used(server).metrics_port) == (
+        77,
+        False,
+        78,
+    )
     assert tritonserver("--log=false") == 1
-    assert expand_abbreviations(["--http-port=1", "--", "x", "-h", "--help"]) == ["--http-port=1", "--", "x", "-h", "--help"]
+    assert expand_abbreviations(["--http-port=1", "--", "x", "-h", "--help"]) == [
+        "--http-port=1",
+        "--",
+        "x",
+        "-h",
+        "--help",
+    ]
 
 
-def test_help_shows_every_option_in_its_group(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_every_option_in_its_group(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(naiad.cli.main.naiad, "naiad", ["serve", "--help"]) == 0
     out = capsys.readouterr().out
     assert [name for name in OPTIONS if f"--{name}" not in out] == []
-    titles = [line[:-1] for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    titles = [
+        line[:-1] for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")
+    ]
     assert titles == list(dict.fromkeys(option.flag.group for option in OPTIONS.values()))
     assert server.settings is None
 
@@ -209,7 +286,9 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_check_tells_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "m"
     (model / "1").mkdir(parents=True)
-    (model / "1" / "model.py").write_text("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
+    (model / "1" / "model.py").write_text(
+        "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+    )
     config = 'backend: "python"\ninput { name: "x" data_type: TYPE_FP32 dims: [1] }\noutput { name: "y" data_type: TYPE_FP32 dims: [1] }\n'
     (model / "config.pbtxt").write_text(config)
     assert run(naiad.cli.main.naiad, "naiad", ["check", str(tmp_path)]) == 0
@@ -226,7 +305,9 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys; from naiad.cli.main import run, naiad; run(naiad, 'naiad', ['serve', '--help']);"
         "print('HEAVY', sorted({'numpy', 'asyncio', 'uvloop', 'google.protobuf', 'logging', 'psutil', 'rich'} & set(sys.modules)))"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
     assert result.stdout.splitlines()[-1] == "HEAVY []"
 
 
@@ -234,7 +315,9 @@ def test_a_pager_that_quits_is_no_traceback() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     command = [sys.executable, "-c", "from naiad.cli.main import main; main()", "serve", "--help"]
-    result = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
+    result = subprocess.run(
+        command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False, timeout=30
+    )
     os.close(write_end)
     assert "Traceback" not in result.stderr
 
@@ -245,4 +328,7 @@ def test_error_words_have_a_code(server: FakeServer, capsys: pytest.CaptureFixtu
 
     server.outcome = taken
     assert serve() == 1
-    assert capsys.readouterr().err == "error: creating server: Unavailable - Socket '0.0.0.0:8000' already in use\n"
+    assert (
+        capsys.readouterr().err
+        == "error: creating server: Unavailable - Socket '0.0.0.0:8000' already in use\n"
+    )

@@ -10,7 +10,9 @@ def page() -> bytes:
 
 @pytest.mark.parametrize("path", [b"/metrics", b"/metrics/"])
 def test_the_page(path: bytes) -> None:
-    assert answer("GET", path, page) == MetricsAnswer(200, "text/plain; charset=utf-8", b"# the page\n")
+    assert answer("GET", path, page) == MetricsAnswer(
+        200, "text/plain; charset=utf-8", b"# the page\n"
+    )
 
 
 @pytest.mark.parametrize("path", [b"/", b"/foo", b"/metrics/x", b"/Metrics", b""])
@@ -21,13 +23,19 @@ def test_other_paths_are_empty_pages(path: bytes) -> None:
 @pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("path", [b"/metrics", b"/foo"])
 def test_other_methods(method: str, path: bytes) -> None:
-    assert answer(method, path, page) == MetricsAnswer(405, "text/plain", b'{"error":"Method Not Allowed"}')
+    assert answer(method, path, page) == MetricsAnswer(
+        405, "text/plain", b'{"error":"Method Not Allowed"}'
+    )
 
 
-def test_a_page_that_fails_is_a_500_and_a_line_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_page_that_fails_is_a_500_and_a_line_in_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     def broken() -> bytes:
         raise ZeroDivisionError("secret detail")
 
-    assert answer("GET", b"/metrics", broken) == MetricsAnswer(500, "text/plain; charset=utf-8", b"")
+    assert answer("GET", b"/metrics", broken) == MetricsAnswer(
+        500, "text/plain; charset=utf-8", b""
+    )
     assert log.flush(10)
     assert "ZeroDivisionError" in capfd.readouterr().err

@@ -1,4 +1,5 @@
-"""Instances with real worker processes, on the built-in identity backend: what the tests of their parts have in common."""
+"""Instances with real worker processes, on the built-in identity backend: what the tests of their
+parts have in common."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from naiad.instances.template_process import Templates
 from naiad.shm.arena import Arena
 
 
-def make_instance(templates: Templates, *, execution_timeout_ns: int = 0, **parameters: str) -> Instance:
+def make_instance(
+    templates: Templates, *, execution_timeout_ns: int = 0, **parameters: str
+) -> Instance:
     config = {
         "input": [{"name": "INPUT0"}],
         "output": [{"name": "OUTPUT0"}],
@@ -35,10 +38,24 @@ def make_instance(templates: Templates, *, execution_timeout_ns: int = 0, **para
     def no_infer(request: InferRequest) -> ResponseStream:
         raise AssertionError
 
-    services = Services(no_infer, lambda name, version: False, lambda owner, operation: 0.0, lambda owner: None, no_control)
+    services = Services(
+        no_infer,
+        lambda name, version: False,
+        lambda owner, operation: 0.0,
+        lambda owner: None,
+        no_control,
+    )
     arguments = LoadArguments("m", 1, "/nowhere", "m_0", "CPU", 0, msgspec.json.encode(config))
     plan = InstancePlan("identity", "m", "1", False, execution_timeout_ns, RestartPolicy())
-    return Instance(LoopClock(asyncio.get_running_loop()), templates, plan, arguments, Arena(), ModelStatistics("m", 1), services)
+    return Instance(
+        LoopClock(asyncio.get_running_loop()),
+        templates,
+        plan,
+        arguments,
+        Arena(),
+        ModelStatistics("m", 1),
+        services,
+    )
 
 
 def request(array: np.ndarray[Any, Any], data: memoryview | None = None) -> InferRequest:

@@ -91,7 +91,9 @@ def test_waits_that_outlast_the_window_are_slept_through(slow: str) -> None:
     assert not server.is_awake
     server.pass_ns(WINDOW_NS * 3 if slow == "gap_ns" else 1_000)
     server.poll.leave(1, server.clock.now_ns())
-    assert server.is_awake == (slow == "gap_ns"), "a quick model is waited for even when its client is slow, and the other way round"
+    assert server.is_awake == (slow == "gap_ns"), (
+        "a quick model is waited for even when its client is slow, and the other way round"
+    )
 
 
 @pytest.mark.parametrize("num_requests", [1, 2])
@@ -108,17 +110,36 @@ def test_never_under_load(num_requests: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "quota"), [("max 100000", None), ("200000 100000", 2.0), ("800000 100000", 8.0), ("nonsense", None), ("x y", None)]
+    ("limits", "quota"),
+    [
+        ("max 100000", None),
+        ("200000 100000", 2.0),
+        ("800000 100000", 8.0),
+        ("nonsense", None),
+        ("x y", None),
+    ],
 )
-def test_quota_of_a_container(limits: str, quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quota_of_a_container(
+    limits: str, quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cpu.max").write_text(limits)
     real_open = open
-    monkeypatch.setattr("builtins.open", lambda path, *a, **k: real_open(str(path).replace("/sys/fs/cgroup", str(tmp_path)), *a, **k))
+    monkeypatch.setattr(
+        "builtins.open",
+        lambda path, *a, **k: real_open(
+            str(path).replace("/sys/fs/cgroup", str(tmp_path)), *a, **k
+        ),
+    )
     assert busy_poll._quota_cpus() == quota
 
 
-@pytest.mark.parametrize(("cpus", "quota", "is_spare"), [(1, None, False), (2, None, True), (8, 2.0, False), (8, 4.0, True)])
-def test_only_with_a_cpu_to_spare(cpus: int, quota: float | None, is_spare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("cpus", "quota", "is_spare"),
+    [(1, None, False), (2, None, True), (8, 2.0, False), (8, 4.0, True)],
+)
+def test_only_with_a_cpu_to_spare(
+    cpus: int, quota: float | None, is_spare: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cpus)))
     monkeypatch.setattr(busy_poll, "_quota_cpus", lambda: quota)
     assert has_spare_cpu() == is_spare

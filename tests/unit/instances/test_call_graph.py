@@ -31,15 +31,20 @@ class FakeWaiter:
 
 class World:
     def __init__(self, **instances: int) -> None:
-        self.models = {name: [FakeWaiter(name) for _ in range(count)] for name, count in instances.items()}
+        self.models = {
+            name: [FakeWaiter(name) for _ in range(count)] for name, count in instances.items()
+        }
 
     def run(self, name: str, at: int = 0) -> FakeWaiter:
         waiter = self.models[name][at]
         waiter.run()
         return waiter
 
-    def call(self, caller: FakeWaiter, name: str, batch: int = 0, call: OutgoingCall | None = None) -> InferRequest:
-        """Raises NaiadError. The request goes to a free instance when there is one, else it queues."""
+    def call(
+        self, caller: FakeWaiter, name: str, batch: int = 0, call: OutgoingCall | None = None
+    ) -> InferRequest:
+        """Raises NaiadError. The request goes to a free instance when there is one, else it
+        queues."""
         if call is None:
             call = OutgoingCall(caller)
             caller.batches[batch][1].append(call)

@@ -19,7 +19,9 @@ from naiad.instances.devices import gpu_ids
         ({"TRITON_SERVER_CPU_ONLY": "1"}, ()),
     ],
 )
-def test_gpus_by_device_file_and_environment(tmp_path: Path, environ: dict[str, str], expected: tuple[int, ...]) -> None:
+def test_gpus_by_device_file_and_environment(
+    tmp_path: Path, environ: dict[str, str], expected: tuple[int, ...]
+) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
     assert gpu_ids(environ, tmp_path) == expected

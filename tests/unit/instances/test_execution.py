@@ -34,7 +34,9 @@ async def test_a_batch_keeps_its_requests_apart(templates: Templates) -> None:
     await instance.stop(5)
 
 
-async def test_memory_of_the_arena_is_passed_and_returned_without_a_copy(templates: Templates) -> None:
+async def test_memory_of_the_arena_is_passed_and_returned_without_a_copy(
+    templates: Templates,
+) -> None:
     instance = make_instance(templates)
     await instance.load()
     view = instance._arena.allocate(4_000_000)
@@ -55,7 +57,9 @@ async def test_slots_are_reused_so_memory_does_not_grow(templates: Templates) ->
     await instance.stop(5)
 
 
-async def test_without_descriptors_large_tensors_fail_and_nothing_is_lost(templates: Templates, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_descriptors_large_tensors_fail_and_nothing_is_lost(
+    templates: Templates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     instance = make_instance(templates, execution_timeout_ns=3600 * 10**9)
     await instance.load()
     array = np.arange(500_000, dtype=np.float32)
@@ -74,7 +78,10 @@ async def test_without_descriptors_large_tensors_fail_and_nothing_is_lost(templa
         instance.execute(batch)
         for each in batch:
             assert each.stream is not None
-            with pytest.raises(NaiadError, match=r"no shared memory for large tensors can be had: .*Too many open files") as failed:
+            with pytest.raises(
+                NaiadError,
+                match=r"no shared memory for large tensors can be had: .*Too many open files",
+            ) as failed:
                 await each.stream.single()
             assert failed.value.code is Code.UNAVAILABLE
         (small,) = await infer(instance, request(array[:10]))
@@ -98,7 +105,9 @@ async def test_an_execution_past_its_limit_is_killed(templates: Templates) -> No
 
 
 @pytest.mark.parametrize("is_sender", [False, True])
-async def test_a_wrong_reference_in_an_answer_fails_all_that_its_worker_had(templates: Templates, is_sender: bool) -> None:
+async def test_a_wrong_reference_in_an_answer_fails_all_that_its_worker_had(
+    templates: Templates, is_sender: bool
+) -> None:
     instance = make_instance(templates)
     await instance.load()
     assert instance.process is not None

@@ -30,7 +30,9 @@ async def test_a_stopped_worker_is_unhealthy_until_it_goes_on(templates: Templat
     await instance.stop(5)
 
 
-async def test_a_stopped_worker_that_is_lent_is_unhealthy_when_its_borrower_rests(templates: Templates) -> None:
+async def test_a_stopped_worker_that_is_lent_is_unhealthy_when_its_borrower_rests(
+    templates: Templates,
+) -> None:
     instance = make_instance(templates)
     await instance.load()
     instance.is_lendable = True

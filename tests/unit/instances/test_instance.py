@@ -17,7 +17,9 @@ from tests.unit.instances.identity_instance import make_instance, request
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(templates: Templates, number: signal.Signals) -> None:
+async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(
+    templates: Templates, number: signal.Signals
+) -> None:
     instance = make_instance(templates, execute_delay_ms="60000")
     await instance.load()
     pid = instance.pid
@@ -47,7 +49,9 @@ async def test_unloading_ends_the_process(templates: Templates) -> None:
 
 async def test_a_failed_load_says_why_and_leaves_no_process(templates: Templates) -> None:
     instance = make_instance(templates, execute_delay_ms="soon")
-    with pytest.raises(NaiadError, match="parameter 'execute_delay_ms' is 'soon', expected a number"):
+    with pytest.raises(
+        NaiadError, match="parameter 'execute_delay_ms' is 'soon', expected a number"
+    ):
         await instance.load()
     assert instance.pid == 0
 
@@ -65,7 +69,9 @@ async def test_a_load_that_never_returns_can_be_given_up(templates: Templates) -
         os.kill(pid, 0)
 
 
-async def test_unloading_while_its_worker_comes_back_leaves_no_process(templates: Templates, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unloading_while_its_worker_comes_back_leaves_no_process(
+    templates: Templates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     instance = make_instance(templates)
     await instance.load()
     starting: asyncio.Queue[WorkerProcess] = asyncio.Queue()

@@ -9,11 +9,17 @@ from naiad.core.work import DirectCall
 from naiad.instances.lease import IDLE_HEARTBEATS, Lease
 
 
-def make_lease(statistics: ModelStatistics, batch_size: int = 1) -> tuple[Lease, socket.socket, list[Lease]]:
+def make_lease(
+    statistics: ModelStatistics, batch_size: int = 1
+) -> tuple[Lease, socket.socket, list[Lease]]:
     """The lease, the borrower's end, and what the borrower was told to be over."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     over: list[Lease] = []
-    return Lease(FakeLender(), ours, statistics, batch_size, lambda: True, over.append), theirs, over
+    return (
+        Lease(FakeLender(), ours, statistics, batch_size, lambda: True, over.append),
+        theirs,
+        over,
+    )
 
 
 class FakeLender:
@@ -29,8 +35,18 @@ def test_calls_are_counted_as_executions_of_the_lender() -> None:
     lease.count(DirectCall(lease.id, 100, 110, 150, 170))
     lease.count(DirectCall(lease.id, 200, 200, 260, 260, "INVALID_ARG"))
     assert (statistics.inference_count, statistics.execution_count, lease.num_calls) == (4, 2, 2)
-    assert (statistics.success.count, statistics.success.ns, statistics.fail.count, statistics.fail.ns) == (1, 70, 1, 60)
-    assert (statistics.queue.ns, statistics.compute_input.ns, statistics.compute_infer.ns, statistics.compute_output.ns) == (0, 10, 40, 20)
+    assert (
+        statistics.success.count,
+        statistics.success.ns,
+        statistics.fail.count,
+        statistics.fail.ns,
+    ) == (1, 70, 1, 60)
+    assert (
+        statistics.queue.ns,
+        statistics.compute_input.ns,
+        statistics.compute_infer.ns,
+        statistics.compute_output.ns,
+    ) == (0, 10, 40, 20)
     assert statistics.failures["BACKEND"] == 1
     assert sum(statistics.request_histogram.counts) == 1
     lease.end()

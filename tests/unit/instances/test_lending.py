@@ -11,7 +11,9 @@ from naiad.instances.template_process import Templates
 from tests.unit.instances.identity_instance import infer, make_instance, request
 
 
-async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(templates: Templates) -> None:
+async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(
+    templates: Templates,
+) -> None:
     instance = make_instance(templates)
     await instance.load()
     instance.is_lendable = True
@@ -43,10 +45,13 @@ async def test_what_has_a_limit_on_execution_is_never_lent(templates: Templates)
     await instance.stop(5)
 
 
-async def test_what_is_lent_is_neither_free_nor_lent_again_nor_borrows(templates: Templates) -> None:
+async def test_what_is_lent_is_neither_free_nor_lent_again_nor_borrows(
+    templates: Templates,
+) -> None:
     instance = make_instance(templates)
     await instance.load()
-    assert instance.lend(1, lambda: True, lambda lease: None) is None  # its scheduler has not said that it may
+    # its scheduler has not said that it may
+    assert instance.lend(1, lambda: True, lambda lease: None) is None
     instance.is_lendable = True
     assert instance.may_borrow
     lent = instance.lend(1, lambda: True, lambda lease: None)

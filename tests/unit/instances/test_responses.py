@@ -1,4 +1,5 @@
-"""An instance's way back: whole batches go to the relay of the ensemble that they belong to, all others to their own streams."""
+"""An instance's way back: whole batches go to the relay of the ensemble that they belong to, all
+others to their own streams."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ class Relay:
         self.takes = takes
         self.seen: list[list[str]] = []
 
-    def take(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> bool:
+    def take(
+        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
+    ) -> bool:
         assert len(requests) == len(responses)
         self.seen.append([request.id for request in requests])
         return self.takes
@@ -46,7 +49,12 @@ class Bench:
         requests = [self.request(str(number), relay) for number in (1, 2)]
         batch = Batch(requests, [1, 2], 2, 0)
         self.work.batches[7] = batch
-        self.work.requests.update({handle: OpenRequest(request, batch) for handle, request in zip((1, 2), requests, strict=True)})
+        self.work.requests.update(
+            {
+                handle: OpenRequest(request, batch)
+                for handle, request in zip((1, 2), requests, strict=True)
+            }
+        )
 
     def request(self, id: str, relay: Relay | None) -> InferRequest:
         request = InferRequest("m", [], id=id)
@@ -78,7 +86,10 @@ def test_a_batch_that_its_relay_takes_is_answered_by_nobody_else() -> None:
 def test_what_no_relay_takes_goes_to_the_streams(relay: Relay | None) -> None:
     bench = Bench(relay)
     bench.execute(good(), good())
-    assert {id: response and [t.name for t in response.outputs] for id, response in bench.delivered.items()} == {"1": ["Y"], "2": ["Y"]}
+    assert {
+        id: response and [t.name for t in response.outputs]
+        for id, response in bench.delivered.items()
+    } == {"1": ["Y"], "2": ["Y"]}
 
 
 def test_errors_and_what_a_sender_answers_do_not_come_to_the_relay() -> None:

@@ -58,4 +58,7 @@ async def test_a_failure_names_the_sample() -> None:
 
     with pytest.raises(NaiadError) as caught:
         await run_sample(SAMPLE, "m", 0, execute)
-    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, "failed to run warmup sample 's': too cold; ")
+    assert (caught.value.code, caught.value.message) == (
+        Code.INVALID_ARG,
+        "failed to run warmup sample 's': too cold; ",
+    )

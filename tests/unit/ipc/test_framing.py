@@ -40,7 +40,9 @@ class Pair:
         fds = [os.dup(fd) for fd in source.pack(message, buffer)]
         received = []
         for at in range(0, len(buffer), piece):
-            received += list(target.feed(memoryview(bytes(buffer[at : at + piece])), fds if at == 0 else ()))
+            received += list(
+                target.feed(memoryview(bytes(buffer[at : at + piece])), fds if at == 0 else ())
+            )
         return received
 
 

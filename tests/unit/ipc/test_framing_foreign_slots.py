@@ -1,4 +1,5 @@
-"""A tensor of one worker handed on to another one: the same memory, and its owner reuses it only when nobody has it."""
+"""A tensor of one worker handed on to another one: the same memory, and its owner reuses it only
+when nobody has it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ class Pair:
     """The two ends of one worker's channel."""
 
     def __init__(self, directory: SlotDirectory) -> None:
-        self.server: Link[ToServer] = Link(msgspec.msgpack.Decoder(ToServer), Arena(directory=directory))
+        self.server: Link[ToServer] = Link(
+            msgspec.msgpack.Decoder(ToServer), Arena(directory=directory)
+        )
         self.worker: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
 
     def to_worker(self, message: Message) -> list[ToWorker]:
@@ -82,7 +85,9 @@ def second(directory: SlotDirectory) -> Pair:
 def slots_in_use(pair: Pair) -> int:
     """Of the worker's own arena: a slot that is free would be taken again."""
     pair.to_worker(Ping(1))
-    return sum(slot.leases > 0 or slot.local_views > 0 for slot in pair.worker.arena._slots.values())
+    return sum(
+        slot.leases > 0 or slot.local_views > 0 for slot in pair.worker.arena._slots.values()
+    )
 
 
 def test_the_second_worker_sees_the_memory_of_the_first(first: Pair, second: Pair) -> None:
@@ -135,7 +140,9 @@ def test_it_may_come_back_as_the_answer(first: Pair, second: Pair) -> None:
     assert slots_in_use(first) == 0
 
 
-def test_memory_of_another_models_arena_is_handed_on_too(directory: SlotDirectory, second: Pair) -> None:
+def test_memory_of_another_models_arena_is_handed_on_too(
+    directory: SlotDirectory, second: Pair
+) -> None:
     arena = Arena(directory=directory)
     view = arena.allocate(LARGE)
     view[:] = os.urandom(LARGE)
@@ -177,7 +184,9 @@ def test_the_second_worker_keeps_what_it_has_when_the_first_dies(first: Pair, se
     assert ref.slot > 0
 
 
-def test_the_death_of_the_second_worker_frees_it(first: Pair, second: Pair, directory: SlotDirectory) -> None:
+def test_the_death_of_the_second_worker_frees_it(
+    first: Pair, second: Pair, directory: SlotDirectory
+) -> None:
     tensor = first.answer(os.urandom(LARGE))
     address = address_of(memoryview(tensor.data))
     second.execute(tensor)
@@ -189,7 +198,11 @@ def test_the_death_of_the_second_worker_frees_it(first: Pair, second: Pair, dire
     assert slots_in_use(first) == 0
 
 
-BAD = [SlotRef(-1, 0, LARGE + 1, is_mine=True), SlotRef(-1, -1, 5, is_mine=True), SlotRef(-2, 0, 5, is_mine=True)]
+BAD = [
+    SlotRef(-1, 0, LARGE + 1, is_mine=True),
+    SlotRef(-1, -1, 5, is_mine=True),
+    SlotRef(-2, 0, 5, is_mine=True),
+]
 
 
 @pytest.mark.parametrize("ref", BAD)

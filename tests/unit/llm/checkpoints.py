@@ -1,4 +1,5 @@
-"""Tiny random checkpoints of every family, made by transformers, and its logits as the reference."""
+"""Tiny random checkpoints of every family, made by transformers, and its logits as the
+reference."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
-YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 LONGROPE = {
     "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], "long_factor": [2.0] * 8,
     "original_max_position_embeddings": 256,
@@ -61,7 +67,9 @@ def save_checkpoint(name: str, folder: Path) -> transformers.PreTrainedModel:
 def save_model(config: transformers.PreTrainedConfig, folder: Path) -> transformers.PreTrainedModel:
     """Weights large enough that the two best logits are seldom close."""
     torch.manual_seed(17)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.normal_(0.0, 0.25)

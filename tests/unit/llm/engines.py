@@ -27,13 +27,27 @@ class Completion(msgspec.Struct):
 
 
 def small_engine(folder: Path, **values: Any) -> Engine:
-    """Room for a few sequences only, so that budgets, preemption and prefix hits come up; in float32, as references are."""
-    settings = {"dtype": "float32", "max_num_batched_tokens": 24, "num_kv_blocks": 30, "block_size": 4, "max_num_seqs": 5} | values
+    """Room for a few sequences only, so that budgets, preemption and prefix hits come up; in
+    float32, as references are."""
+    settings = {
+        "dtype": "float32",
+        "max_num_batched_tokens": 24,
+        "num_kv_blocks": 30,
+        "block_size": 4,
+        "max_num_seqs": 5,
+    } | values
     return load_engine(folder, EngineSettings(device="cpu", **settings))
 
 
-def request(id: str, prompt: str | list[int], priority: int = 0, **values: Any) -> GenerationRequest:
-    return GenerationRequest(id=id, prompt=prompt, priority=priority, parameters=SamplingParameters(**{"temperature": 0.0, **values}))
+def request(
+    id: str, prompt: str | list[int], priority: int = 0, **values: Any
+) -> GenerationRequest:
+    return GenerationRequest(
+        id=id,
+        prompt=prompt,
+        priority=priority,
+        parameters=SamplingParameters(**{"temperature": 0.0, **values}),
+    )
 
 
 class Gatherer:
@@ -44,7 +58,9 @@ class Gatherer:
 
     def take(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
-            completion = self.completions.setdefault((output.request_id, output.index), Completion())
+            completion = self.completions.setdefault(
+                (output.request_id, output.index), Completion()
+            )
             assert completion.finish_reason is None, "something came after the end"
             completion.tokens += output.token_ids
             completion.text += output.text

@@ -1,4 +1,5 @@
-"""A tiny GGUF file with random weights that OpenVINO can read, too: its reader wants keys that ours can do without."""
+"""A tiny GGUF file with random weights that OpenVINO can read, too: its reader wants keys that ours
+can do without."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ CHAT_TEMPLATE = "{{ messages[0].content }}"
 def write(path: Path, **values: Any) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_gguf, "add_tokenizer", _with_more_keys(test_gguf.add_tokenizer))
-        test_gguf.write_gguf(path, test_gguf.tiny("Llama", **{"hidden_size": 128, **values}), "llama", ["F16"])
+        test_gguf.write_gguf(
+            path, test_gguf.tiny("Llama", **{"hidden_size": 128, **values}), "llama", ["F16"]
+        )
     return path
 
 

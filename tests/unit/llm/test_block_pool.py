@@ -1,4 +1,5 @@
-"""The block pool under a random walk: every block is free or held, contents are found exactly while they are there."""
+"""The block pool under a random walk: every block is free or held, contents are found exactly while
+they are there."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ NUM_BLOCKS = 9
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["allocate", "share", "release", "remember"]), st.integers(0, 7)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["allocate", "share", "release", "remember"]), st.integers(0, 7)),
+        max_size=60,
+    )
+)
 def test_holders_and_contents_stay_true(moves: list[tuple[str, int]]) -> None:
     pool = BlockPool(NUM_BLOCKS, 4)
     held: list[list[int]] = []

@@ -38,7 +38,9 @@ def test_it_generates_without_weights_on_disk(tmp_path: Path) -> None:
 
 
 def test_only_families_with_a_fast_path_have_it(tmp_path: Path) -> None:
-    with pytest.raises(NaiadError, match="load_format is 'dummy', which models of type 'bloom' cannot have"):
+    with pytest.raises(
+        NaiadError, match="load_format is 'dummy', which models of type 'bloom' cannot have"
+    ):
         load_engine(write_config(tmp_path, "bloom"), settings("dummy"))
 
 

@@ -32,7 +32,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A llama with a byte-level tokenizer."""
     path = tmp_path_factory.mktemp("checkpoint")
     config = checkpoints.transformers.LlamaConfig(
-        **checkpoints.COMMON | {"vocab_size": VOCAB, "eos_token_id": EOS, "intermediate_size": 96, "num_key_value_heads": 2}
+        **checkpoints.COMMON
+        | {
+            "vocab_size": VOCAB,
+            "eos_token_id": EOS,
+            "intermediate_size": 96,
+            "num_key_value_heads": 2,
+        }
     )
     checkpoints.save_model(config, path)
     tokenizers_made.byte_level(400).save(str(path / "tokenizer.json"))
@@ -41,14 +47,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=[False, True], ids=["synchronous", "asynchronous"])
 def engine(request: pytest.FixtureRequest, folder: Path) -> Iterator[Engine]:
-    built = small_engine(folder, is_asynchronous=request.param, num_kv_blocks=64, max_num_seqs=8, seed=1)
+    built = small_engine(
+        folder, is_asynchronous=request.param, num_kv_blocks=64, max_num_seqs=8, seed=1
+    )
     yield built
     check_empty(built)
 
 
 def only(engine: Engine, **values: Any) -> Any:
     prompt = values.pop("prompt", "The quick brown")
-    return run(engine, [request("a", prompt, **{"ignore_eos": True, "max_tokens": 20, **values})])[("a", 0)]
+    return run(engine, [request("a", prompt, **{"ignore_eos": True, "max_tokens": 20, **values})])[
+        ("a", 0)
+    ]
 
 
 def test_text_is_the_tokens_text(engine: Engine) -> None:
@@ -78,7 +88,11 @@ def test_a_stop_token_ends_it_and_is_named(engine: Engine) -> None:
 
 def test_end_of_sequence_ends_it_unless_ignored(engine: Engine) -> None:
     completion = only(engine, logit_bias={EOS: 1000.0}, ignore_eos=False)
-    assert (completion.tokens, completion.text, completion.finish_reason) == ([EOS], "", FinishReason.STOP)
+    assert (completion.tokens, completion.text, completion.finish_reason) == (
+        [EOS],
+        "",
+        FinishReason.STOP,
+    )
     assert completion.stop_reason is None
     assert only(engine, logit_bias={EOS: 1000.0}, max_tokens=3).tokens == [EOS] * 3
 
@@ -118,7 +132,11 @@ def test_a_bad_word_of_several_tokens_is_broken_off(engine: Engine) -> None:
     tokenizer = engine.builder.tokenizer
     assert tokenizer is not None
     tokens = only(engine, max_tokens=30).tokens
-    pairs = [(a, b) for a, b in pairwise(tokens) if tokenizer.encode(tokenizer.decode([a, b]), False) == [a, b]]
+    pairs = [
+        (a, b)
+        for a, b in pairwise(tokens)
+        if tokenizer.encode(tokenizer.decode([a, b]), False) == [a, b]
+    ]
     if not pairs:
         pytest.skip("this random model gave no two tokens that spell a word")
     word = tokenizer.decode(list(pairs[0]))
@@ -130,7 +148,9 @@ def test_logprobs_are_the_models_own(engine: Engine, folder: Path) -> None:
     model = checkpoints.transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert engine.builder.tokenizer is not None
     prompt = engine.builder.tokenizer.encode("The quick brown")
-    completion = only(engine, logprobs=3, temperature=1.5, seed=3, repetition_penalty=1.3, max_tokens=8)
+    completion = only(
+        engine, logprobs=3, temperature=1.5, seed=3, repetition_penalty=1.3, max_tokens=8
+    )
     with torch.inference_mode():
         logits = model(torch.tensor([prompt + completion.tokens])).logits[0, len(prompt) - 1 : -1]
     expected = torch.log_softmax(logits, dim=-1)
@@ -147,13 +167,27 @@ def test_logprobs_are_the_models_own(engine: Engine, folder: Path) -> None:
 def test_a_seed_fixes_a_requests_stream_whatever_else_runs(engine: Engine) -> None:
     wanted = only(engine, temperature=1.0, seed=11).tokens
     assert only(engine, temperature=1.0, seed=12).tokens != wanted
-    others = [request(str(i), [3 * i + 1] * (5 * i + 1), temperature=1.0, max_tokens=9, ignore_eos=True) for i in range(6)]
-    mixed = run(engine, [*others, request("a", "The quick brown", temperature=1.0, seed=11, max_tokens=20, ignore_eos=True)])
+    others = [
+        request(str(i), [3 * i + 1] * (5 * i + 1), temperature=1.0, max_tokens=9, ignore_eos=True)
+        for i in range(6)
+    ]
+    mixed = run(
+        engine,
+        [
+            *others,
+            request(
+                "a", "The quick brown", temperature=1.0, seed=11, max_tokens=20, ignore_eos=True
+            ),
+        ],
+    )
     assert mixed[("a", 0)].tokens == wanted
 
 
 def test_completions_of_one_request_differ_and_share_the_prompt(engine: Engine) -> None:
-    completions = run(engine, [request("a", [7] * 21, temperature=1.0, seed=5, n=4, max_tokens=10, ignore_eos=True)])
+    completions = run(
+        engine,
+        [request("a", [7] * 21, temperature=1.0, seed=5, n=4, max_tokens=10, ignore_eos=True)],
+    )
     assert sorted(completions) == [("a", index) for index in range(4)]
     assert len({tuple(completion.tokens) for completion in completions.values()}) == 4
     assert [completions[("a", index)].num_cached_tokens for index in range(4)] == [0, 20, 20, 20]
@@ -169,7 +203,10 @@ def test_cancelled_requests_end_at_once(engine: Engine) -> None:
     engine.cancel("unknown")
     used = engine.scheduler.pool.num_used
     gatherer.take(engine.step())
-    assert all(gatherer.completions[("a", index)].finish_reason is FinishReason.CANCELLED for index in range(2))
+    assert all(
+        gatherer.completions[("a", index)].finish_reason is FinishReason.CANCELLED
+        for index in range(2)
+    )
     assert engine.scheduler.pool.num_used <= used
     engine.cancel("b")
     while engine.has_work:
@@ -189,7 +226,9 @@ def test_cancelled_requests_end_at_once(engine: Engine) -> None:
         ("x", {"logit_bias": {VOCAB: 1.0}}, "logit_bias"),
     ],
 )
-def test_a_bad_request_is_its_own_error(prompt: Any, values: dict[str, Any], words: str, engine: Engine) -> None:
+def test_a_bad_request_is_its_own_error(
+    prompt: Any, values: dict[str, Any], words: str, engine: Engine
+) -> None:
     with pytest.raises(NaiadError, match=words) as caught:
         engine.submit(request("bad", prompt, **values))
     assert caught.value.code is Code.INVALID_ARG
@@ -248,7 +287,13 @@ def with_grammar(id: str, grammar: OnlyEven, **values: Any) -> GenerationRequest
 
 
 def test_a_grammar_masks_and_ends_the_completion(engine: Engine) -> None:
-    completions = run(engine, [with_grammar("a", OnlyEven(), n=2, seed=1), request("b", "The", max_tokens=12, ignore_eos=True)])
+    completions = run(
+        engine,
+        [
+            with_grammar("a", OnlyEven(), n=2, seed=1),
+            request("b", "The", max_tokens=12, ignore_eos=True),
+        ],
+    )
     for index in range(2):
         completion = completions[("a", index)]
         assert len(completion.tokens) == 5
@@ -258,14 +303,22 @@ def test_a_grammar_masks_and_ends_the_completion(engine: Engine) -> None:
 
 
 def test_a_grammar_that_raises_fails_its_request_only(engine: Engine) -> None:
-    completions = run(engine, [with_grammar("a", OnlyEven(fails_at=2)), request("b", "The", max_tokens=12, ignore_eos=True)])
+    completions = run(
+        engine,
+        [
+            with_grammar("a", OnlyEven(fails_at=2)),
+            request("b", "The", max_tokens=12, ignore_eos=True),
+        ],
+    )
     assert completions[("a", 0)].finish_reason is FinishReason.ERROR
     assert completions[("a", 0)].error is not None
     assert "no such rule" in completions[("a", 0)].error.message
     assert len(completions[("b", 0)].tokens) == 12
 
 
-def test_out_of_memory_is_answered_by_smaller_steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_answered_by_smaller_steps(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = small_engine(folder, max_num_batched_tokens=1024, num_kv_blocks=600, max_model_len=256)
     forward = engine.runner.model.forward
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
@@ -277,12 +330,16 @@ def test_out_of_memory_is_answered_by_smaller_steps(folder: Path, monkeypatch: p
 
     monkeypatch.setattr(engine.runner.model, "forward", fail_when_large)
     prompts = [[i + 1] * 120 for i in range(5)]
-    completions = run(engine, [request(str(i), p, max_tokens=6, ignore_eos=True) for i, p in enumerate(prompts)])
+    completions = run(
+        engine, [request(str(i), p, max_tokens=6, ignore_eos=True) for i, p in enumerate(prompts)]
+    )
     assert all(len(completion.tokens) == 6 for completion in completions.values())
     assert engine.scheduler.max_num_batched_tokens == 256
 
 
-def test_too_little_memory_for_the_smallest_step_fails_the_requests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_for_the_smallest_step_fails_the_requests(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = small_engine(folder)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
@@ -295,7 +352,9 @@ def test_too_little_memory_for_the_smallest_step_fails_the_requests(folder: Path
     assert completion.error.code is Code.UNAVAILABLE
 
 
-def test_a_failing_step_fails_all_requests_and_is_raised(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_step_fails_all_requests_and_is_raised(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = small_engine(folder)
     gatherer = Gatherer()
     for name in ("a", "b"):
@@ -309,12 +368,21 @@ def test_a_failing_step_fails_all_requests_and_is_raised(folder: Path, monkeypat
     with pytest.raises(RuntimeError, match="device lost"):
         engine.step()
     gatherer.take(engine.step())
-    assert {completion.finish_reason for completion in gatherer.completions.values()} == {FinishReason.ERROR}
+    assert {completion.finish_reason for completion in gatherer.completions.values()} == {
+        FinishReason.ERROR
+    }
     check_empty(engine)
 
 
 def test_a_thousand_random_requests_leave_nothing_behind(folder: Path) -> None:
-    engine = small_engine(folder, is_asynchronous=True, max_num_seqs=16, num_kv_blocks=80, max_num_batched_tokens=64, max_model_len=120)
+    engine = small_engine(
+        folder,
+        is_asynchronous=True,
+        max_num_seqs=16,
+        num_kv_blocks=80,
+        max_num_batched_tokens=64,
+        max_model_len=120,
+    )
     source = random.Random(6)
     gatherer = Gatherer()
     submitted, completions = 0, 0
@@ -340,4 +408,6 @@ def test_a_thousand_random_requests_leave_nothing_behind(folder: Path) -> None:
     reasons = {completion.finish_reason for completion in gatherer.completions.values()}
     assert reasons == {FinishReason.LENGTH, FinishReason.STOP, FinishReason.CANCELLED}
     assert sum(engine.statistics.finished.values()) == completions
-    assert engine.statistics.generation_tokens >= sum(len(completion.tokens) for completion in gatherer.completions.values())
+    assert engine.statistics.generation_tokens >= sum(
+        len(completion.tokens) for completion in gatherer.completions.values()
+    )

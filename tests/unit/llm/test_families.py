@@ -20,12 +20,15 @@ from tests.unit.llm.engines import Gatherer, check_empty, request, run, small_en
 
 @pytest.mark.parametrize("family", checkpoints.FAMILIES)
 def test_greedy_tokens_equal_transformers(family: str, tmp_path: Path) -> None:
-    """Alone, then in a mixed batch with chunked prompts, shared prefixes, preemptions and a cancellation."""
+    """Alone, then in a mixed batch with chunked prompts, shared prefixes, preemptions and a
+    cancellation."""
     model = checkpoints.save_checkpoint(family, tmp_path)
     source = random.Random(family)
     shared = [source.randrange(checkpoints.VOCAB) for _ in range(13)]
     prompts = [
-        shared[: source.choice([0, 8, 13])] + [source.randrange(checkpoints.VOCAB) for _ in range(source.randint(1, 40))] for _ in range(9)
+        shared[: source.choice([0, 8, 13])]
+        + [source.randrange(checkpoints.VOCAB) for _ in range(source.randint(1, 40))]
+        for _ in range(9)
     ]
     alone = small_engine(tmp_path)
     for index, prompt in enumerate(prompts[:2]):
@@ -56,9 +59,15 @@ def test_greedy_tokens_equal_transformers(family: str, tmp_path: Path) -> None:
 def test_steps_in_flight_change_nothing(is_asynchronous: bool, tmp_path: Path) -> None:
     model = checkpoints.save_checkpoint("llama3", tmp_path)
     source = random.Random(4)
-    prompts = [[source.randrange(checkpoints.VOCAB) for _ in range(source.randint(1, 40))] for _ in range(12)]
+    prompts = [
+        [source.randrange(checkpoints.VOCAB) for _ in range(source.randint(1, 40))]
+        for _ in range(12)
+    ]
     engine = small_engine(tmp_path, is_asynchronous=is_asynchronous)
-    completions = run(engine, [request(str(i), p, max_tokens=source.randint(1, 25)) for i, p in enumerate(prompts)])
+    completions = run(
+        engine,
+        [request(str(i), p, max_tokens=source.randint(1, 25)) for i, p in enumerate(prompts)],
+    )
     assert engine.scheduler.num_preemptions > 0
     for index, prompt in enumerate(prompts):
         checkpoints.check_greedy(model, prompt, completions[(str(index), 0)].tokens)
@@ -67,7 +76,9 @@ def test_steps_in_flight_change_nothing(is_asynchronous: bool, tmp_path: Path) -
 def test_a_checkpoint_that_does_not_fit_its_config_is_refused(tmp_path: Path) -> None:
     checkpoints.save_checkpoint("llama2", tmp_path)
     config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace('"intermediate_size": 96', '"intermediate_size": 128'))
+    config.write_text(
+        config.read_text().replace('"intermediate_size": 96', '"intermediate_size": 128')
+    )
     with pytest.raises(NaiadError, match=r"up_proj.weight|gate_proj.weight|rows together"):
         small_engine(tmp_path)
 
@@ -75,13 +86,20 @@ def test_a_checkpoint_that_does_not_fit_its_config_is_refused(tmp_path: Path) ->
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     checkpoints.save_checkpoint("llama2", tmp_path)
     config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
+    config.write_text(
+        config.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 4')
+    )
     with pytest.raises(NaiadError, match=r"no tensor 'model.layers.3"):
         small_engine(tmp_path)
 
 
-@pytest.mark.parametrize(("name", "content"), [("config.json", None), ("config.json", "{"), ("config.json", "[]"), ("config.json", "{}")])
-def test_a_broken_folder_is_that_folders_error(name: str, content: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.json", None), ("config.json", "{"), ("config.json", "[]"), ("config.json", "{}")],
+)
+def test_a_broken_folder_is_that_folders_error(
+    name: str, content: str | None, tmp_path: Path
+) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(NaiadError, match=r"config.json"):
@@ -89,7 +107,15 @@ def test_a_broken_folder_is_that_folders_error(name: str, content: str | None, t
 
 
 @pytest.mark.parametrize(
-    "values", [{"device": "abacus"}, {"device": "cuda:99"}, {"dtype": "int4"}, {"block_size": 3}, {"max_num_seqs": 0}], ids=str
+    "values",
+    [
+        {"device": "abacus"},
+        {"device": "cuda:99"},
+        {"dtype": "int4"},
+        {"block_size": 3},
+        {"max_num_seqs": 0},
+    ],
+    ids=str,
 )
 def test_bad_settings_are_named(values: dict[str, Any], tmp_path: Path) -> None:
     checkpoints.save_checkpoint("llama2", tmp_path)
@@ -104,7 +130,9 @@ def test_pickled_weights_need_the_option(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="allow_pickle"):
         small_engine(tmp_path)
     prompt = [5, 6, 7]
-    completion = run(small_engine(tmp_path, allow_pickle=True), [request("a", prompt, max_tokens=6)])[("a", 0)]
+    completion = run(
+        small_engine(tmp_path, allow_pickle=True), [request("a", prompt, max_tokens=6)]
+    )[("a", 0)]
     checkpoints.check_greedy(model, prompt, completion.tokens)
 
 

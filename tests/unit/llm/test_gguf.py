@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
 transformers = pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
-gguf = pytest.importorskip("gguf", reason="needs gguf, the format's reference package, to write test files")
+gguf = pytest.importorskip(
+    "gguf", reason="needs gguf, the format's reference package, to write test files"
+)
 
 from naiad.errors import NaiadError
 from naiad.llm.checkpoint.dequantize import dequantize
@@ -35,15 +37,23 @@ def test_dequantized_values_are_the_formats_own(kind: str) -> None:
     _, per_block, block_bytes = next(entry for entry in BLOCKS.values() if entry[0] == kind)
     source = np.random.default_rng(1)
     if kind in QUANTIZABLE:
-        raw = gguf.quants.quantize(source.standard_normal((rows, columns)).astype(np.float32), Kind[kind])
+        raw = gguf.quants.quantize(
+            source.standard_normal((rows, columns)).astype(np.float32), Kind[kind]
+        )
     else:  # the package only reads these: any bytes are blocks, but their two scales must be finite numbers
         raw = source.integers(0, 256, (rows, columns // per_block, block_bytes), np.uint8)
-        scales = source.standard_normal((rows, columns // per_block, 2)).astype(np.float16).view(np.uint8)
+        scales = (
+            source.standard_normal((rows, columns // per_block, 2))
+            .astype(np.float16)
+            .view(np.uint8)
+        )
         where = slice(208, 210) if kind == "Q6_K" else slice(0, 4)
         raw[:, :, where] = scales[:, :, : where.stop - where.start]
         raw = raw.reshape(rows, -1)
     expected = gguf.quants.dequantize(raw, Kind[kind])
-    found = dequantize(kind, memoryview(np.ascontiguousarray(raw).view(np.uint8).tobytes()), (rows, columns))
+    found = dequantize(
+        kind, memoryview(np.ascontiguousarray(raw).view(np.uint8).tobytes()), (rows, columns)
+    )
     np.testing.assert_allclose(found, expected.reshape(rows, columns), rtol=1e-6, atol=1e-6)
 
 
@@ -54,7 +64,8 @@ def permute(weight: np.ndarray[Any, Any], num_heads: int) -> np.ndarray[Any, Any
 
 
 def write_gguf(path: Path, model: Any, architecture: str, kinds: list[str]) -> None:
-    """The model's weights become what the file holds, so that transformers computes with the rounded ones."""
+    """The model's weights become what the file holds, so that transformers computes with the
+    rounded ones."""
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(config.num_hidden_layers)
@@ -71,7 +82,10 @@ def write_gguf(path: Path, model: Any, architecture: str, kinds: list[str]) -> N
     names = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in OUTER.items()}
     for layer in range(config.num_hidden_layers):
         for kind in ("weight", "bias"):
-            names |= {f"model.layers.{layer}.{ours}.{kind}": f"blk.{layer}.{theirs}.{kind}" for ours, theirs in LAYER.items()}
+            names |= {
+                f"model.layers.{layer}.{ours}.{kind}": f"blk.{layer}.{theirs}.{kind}"
+                for ours, theirs in LAYER.items()
+            }
     for index, (name, parameter) in enumerate(model.named_parameters()):
         values = parameter.detach().numpy()
         is_rotated = architecture == "llama" and (".q_proj." in name or ".k_proj." in name)
@@ -82,7 +96,9 @@ def write_gguf(path: Path, model: Any, architecture: str, kinds: list[str]) -> N
         writer.add_tensor(names[name], raw, raw_dtype=Kind[kind])
         rounded = gguf.quants.dequantize(raw, Kind[kind]).reshape(values.shape)
         if is_rotated:
-            pairs = rounded.reshape(num_heads, rounded.shape[0] // num_heads // 2, 2, *rounded.shape[1:])
+            pairs = rounded.reshape(
+                num_heads, rounded.shape[0] // num_heads // 2, 2, *rounded.shape[1:]
+            )
             rounded = pairs.swapaxes(1, 2).reshape(values.shape)
         parameter.data = torch.from_numpy(rounded.astype(np.float32).copy())
     writer.write_header_to_file()
@@ -94,35 +110,54 @@ def write_gguf(path: Path, model: Any, architecture: str, kinds: list[str]) -> N
 def add_tokenizer(writer: Any) -> None:
     made = tokenizers_made.byte_level(400)
     vocabulary = sorted(made.get_vocab().items(), key=lambda item: item[1])
-    merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in json.loads(made.to_str())["model"]["merges"]]
+    merges = [
+        " ".join(merge) if isinstance(merge, list) else merge
+        for merge in json.loads(made.to_str())["model"]["merges"]
+    ]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list([word for word, _ in vocabulary])
-    writer.add_token_types([3 if word == "<|end|>" else 4 if word == "<tool>" else 1 for word, _ in vocabulary])
+    writer.add_token_types(
+        [3 if word == "<|end|>" else 4 if word == "<tool>" else 1 for word, _ in vocabulary]
+    )
     writer.add_token_merges(merges)
     writer.add_eos_token_id(made.token_to_id("<|end|>"))
 
 
 def tiny(kind: str, **values: Any) -> Any:
     config = getattr(transformers, f"{kind}Config")(
-        **checkpoints.COMMON | {"vocab_size": VOCAB, "intermediate_size": 96, "num_key_value_heads": 2, **values}
+        **checkpoints.COMMON
+        | {"vocab_size": VOCAB, "intermediate_size": 96, "num_key_value_heads": 2, **values}
     )
     torch.manual_seed(3)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     for parameter in model.parameters():
-        parameter.data.normal_(0.0, 0.25) if parameter.dim() > 1 else parameter.data.uniform_(0.5, 1.5)
+        parameter.data.normal_(0.0, 0.25) if parameter.dim() > 1 else parameter.data.uniform_(
+            0.5, 1.5
+        )
     return model
 
 
-@pytest.mark.parametrize(("kind", "architecture"), [("Llama", "llama"), ("Qwen2", "qwen2"), ("Qwen3", "qwen3")])
+@pytest.mark.parametrize(
+    ("kind", "architecture"), [("Llama", "llama"), ("Qwen2", "qwen2"), ("Qwen3", "qwen3")]
+)
 @pytest.mark.parametrize("kinds", [["Q4_1", "Q8_0"], ["F16", "Q5_0", "BF16"]], ids=str)
-def test_tokens_equal_transformers_on_the_rounded_weights(kind: str, architecture: str, kinds: list[str], tmp_path: Path) -> None:
-    model = tiny(kind, **({"head_dim": 32} if kind == "Qwen3" else {}), tie_word_embeddings=kind == "Qwen3")
+def test_tokens_equal_transformers_on_the_rounded_weights(
+    kind: str, architecture: str, kinds: list[str], tmp_path: Path
+) -> None:
+    model = tiny(
+        kind, **({"head_dim": 32} if kind == "Qwen3" else {}), tie_word_embeddings=kind == "Qwen3"
+    )
     path = tmp_path / "model.gguf"
     write_gguf(path, model, architecture, kinds)
     engine = small_engine(path, num_kv_blocks=60)
     texts = ["The quick brown fox", "東京タワー", "numbers 12345<tool>"]
-    completions = run(engine, [request(str(i), text, max_tokens=16, ignore_eos=True) for i, text in enumerate(texts)])
+    completions = run(
+        engine,
+        [request(str(i), text, max_tokens=16, ignore_eos=True) for i, text in enumerate(texts)],
+    )
     assert engine.builder.tokenizer is not None
     for index, text in enumerate(texts):
         prompt = engine.builder.tokenizer.encode(text)
@@ -137,10 +172,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_a_damaged_file_is_refused_and_nothing_else(data: st.DataObject, whole: bytes, tmp_path: Path) -> None:
-    """Cut anywhere, or with bytes of the header changed: an error of ours, or a file that still reads; never a crash."""
+def test_a_damaged_file_is_refused_and_nothing_else(
+    data: st.DataObject, whole: bytes, tmp_path: Path
+) -> None:
+    """Cut anywhere, or with bytes of the header changed: an error of ours, or a file that still
+    reads; never a crash."""
     damaged = bytearray(whole)
     header = whole.index(b"token_embd.weight") + 200
     for _ in range(data.draw(st.integers(0, 3))):
@@ -157,11 +197,21 @@ def test_a_damaged_file_is_refused_and_nothing_else(data: st.DataObject, whole: 
 
 def test_other_architectures_and_tokenizers_are_named(tmp_path: Path, whole: bytes) -> None:
     path = tmp_path / "other.gguf"
-    path.write_bytes(whole.replace(b"\x05\x00\x00\x00\x00\x00\x00\x00llama", b"\x05\x00\x00\x00\x00\x00\x00\x00mamba"))
+    path.write_bytes(
+        whole.replace(
+            b"\x05\x00\x00\x00\x00\x00\x00\x00llama", b"\x05\x00\x00\x00\x00\x00\x00\x00mamba"
+        )
+    )
     with pytest.raises(NaiadError, match="architecture 'mamba'"):
         small_engine(path)
     with pytest.raises(NaiadError, match="pre-tokenizer is 'strange'"):
-        build_tokenizer({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.pre": "strange"})
+        build_tokenizer(
+            {
+                "tokenizer.ggml.model": "gpt2",
+                "tokenizer.ggml.tokens": ["a"],
+                "tokenizer.ggml.pre": "strange",
+            }
+        )
     with pytest.raises(NaiadError, match="tokenizer is 'bert'"):
         build_tokenizer({"tokenizer.ggml.model": "bert", "tokenizer.ggml.tokens": ["a"]})
 
@@ -180,13 +230,18 @@ def test_sentence_piece_merges_follow_the_scores() -> None:
     assert tokenizer.eos_token_ids == [2]
 
 
-@pytest.mark.skipif("NAIAD_SMOLLM2_GGUF" not in os.environ, reason="NAIAD_SMOLLM2_GGUF does not name SmolLM2-135M-Instruct.Q4_1.gguf")
+@pytest.mark.skipif(
+    "NAIAD_SMOLLM2_GGUF" not in os.environ,
+    reason="NAIAD_SMOLLM2_GGUF does not name SmolLM2-135M-Instruct.Q4_1.gguf",
+)
 def test_smollm2_equals_transformers_dequantized() -> None:
     path = Path(os.environ["NAIAD_SMOLLM2_GGUF"])
     engine = small_engine(path, max_num_batched_tokens=64, block_size=16, num_kv_blocks=64)
     text = "<|im_start|>user\nName three rivers of Europe, please. 2024!<|im_end|>\n<|im_start|>assistant\n"
     completion = run(engine, [request("a", text, max_tokens=40)])[("a", 0)]
-    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    ).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     assert engine.builder.tokenizer is not None
     prompt = engine.builder.tokenizer.encode(text)

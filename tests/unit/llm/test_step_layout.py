@@ -1,4 +1,5 @@
-"""One-token rows in groups of similar length: every row once, none padded too far, and the same tokens however they are grouped."""
+"""One-token rows in groups of similar length: every row once, none padded too far, and the same
+tokens however they are grouped."""
 
 from __future__ import annotations
 
@@ -22,14 +23,25 @@ from tests.unit.llm.engines import request, run, small_engine
 def lay_out(positions: list[int]) -> StepLayout:
     count = len(positions)
     pages = [torch.zeros((4, 1, 16, 8))]
-    step = StepInput(torch.zeros(count, dtype=torch.int32), torch.tensor(positions, dtype=torch.int32), torch.arange(count), count)
-    return StepLayout(step, KvCache(pages, pages, torch.zeros((count + 1, 64), dtype=torch.int32), 16))
+    step = StepInput(
+        torch.zeros(count, dtype=torch.int32),
+        torch.tensor(positions, dtype=torch.int32),
+        torch.arange(count),
+        count,
+    )
+    return StepLayout(
+        step, KvCache(pages, pages, torch.zeros((count + 1, 64), dtype=torch.int32), 16)
+    )
 
 
 @given(st.lists(st.integers(0, 1000), max_size=20))
 def test_each_row_is_in_one_group_and_not_padded_too_far(positions: list[int]) -> None:
     groups = lay_out(positions).groups
-    rows = [row for group in groups for row in (range(len(positions)) if group.rows is None else group.rows.tolist())]
+    rows = [
+        row
+        for group in groups
+        for row in (range(len(positions)) if group.rows is None else group.rows.tolist())
+    ]
     assert sorted(rows) == list(range(len(positions)))
     for group in groups:
         lengths = (group.positions + 1).tolist()
@@ -44,11 +56,18 @@ def test_rows_of_one_group_stay_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama3", "mistral", "qwen2-window", "gemma2"])
-def test_groups_change_no_token(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_change_no_token(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(step_layout, "ALWAYS_PADDED", 1)
     model = checkpoints.save_checkpoint(family, tmp_path)
-    prompts = [[(7 * at + length) % checkpoints.VOCAB for at in range(length)] for length in (60, 2, 7, 31, 1)]
+    prompts = [
+        [(7 * at + length) % checkpoints.VOCAB for at in range(length)]
+        for length in (60, 2, 7, 31, 1)
+    ]
     engine = small_engine(tmp_path, num_kv_blocks=80, max_num_batched_tokens=128)
-    completions = run(engine, [request(str(i), prompt, max_tokens=16) for i, prompt in enumerate(prompts)])
+    completions = run(
+        engine, [request(str(i), prompt, max_tokens=16) for i, prompt in enumerate(prompts)]
+    )
     for index, prompt in enumerate(prompts):
         checkpoints.check_greedy(model, prompt, completions[(str(index), 0)].tokens)

@@ -1,4 +1,5 @@
-"""The token scheduler without a model: budgets, order, preemption, prefix reuse, read off its plans."""
+"""The token scheduler without a model: budgets, order, preemption, prefix reuse, read off its
+plans."""
 
 from __future__ import annotations
 
@@ -14,16 +15,33 @@ from naiad.llm.token_scheduler import StepPlan, TokenScheduler
 
 
 class Bench:
-    """A scheduler, sequences with unique tokens, and a stand-in for the device that gives each sampled row a token."""
+    """A scheduler, sequences with unique tokens, and a stand-in for the device that gives each
+    sampled row a token."""
 
-    def __init__(self, num_blocks: int = 100, block_size: int = 4, max_num_seqs: int = 8, budget: int = 16, caching: bool = True) -> None:
-        self.scheduler = TokenScheduler(BlockPool(num_blocks + 1, block_size), max_num_seqs, budget, caching)
+    def __init__(
+        self,
+        num_blocks: int = 100,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        budget: int = 16,
+        caching: bool = True,
+    ) -> None:
+        self.scheduler = TokenScheduler(
+            BlockPool(num_blocks + 1, block_size), max_num_seqs, budget, caching
+        )
         self.num_made = 0
 
     def add(self, prompt: list[int] | int, max_tokens: int = 4, priority: int = 0) -> Sequence:
-        tokens = prompt if isinstance(prompt, list) else [1000 * self.num_made + i for i in range(prompt)]
+        tokens = (
+            prompt
+            if isinstance(prompt, list)
+            else [1000 * self.num_made + i for i in range(prompt)]
+        )
         request = GenerationRequest(
-            id=str(self.num_made), prompt=tokens, priority=priority, parameters=SamplingParameters(max_tokens=max_tokens)
+            id=str(self.num_made),
+            prompt=tokens,
+            priority=priority,
+            parameters=SamplingParameters(max_tokens=max_tokens),
         )
         sequence = Sequence(request, 0, tokens, len(tokens) + max_tokens, 0, self.num_made)
         self.num_made += 1
@@ -42,7 +60,11 @@ class Bench:
         return plan
 
     def check(self, plan: StepPlan) -> None:
-        assert sum(row.count for row in plan.rows) == plan.num_tokens <= self.scheduler.max_num_batched_tokens
+        assert (
+            sum(row.count for row in plan.rows)
+            == plan.num_tokens
+            <= self.scheduler.max_num_batched_tokens
+        )
         assert all(row.count == 1 for row in plan.rows[: plan.num_single])
         slots = [sequence.slot for sequence in self.scheduler.running]
         assert len(set(slots)) == len(slots)
@@ -68,8 +90,18 @@ def test_a_long_prompt_is_cut_where_the_budget_ends() -> None:
     bench = Bench(budget=16)
     bench.add(40, max_tokens=2)
     plans = bench.run()
-    assert [counts(plan) for plan in plans] == [[("0", 0, 16)], [("0", 16, 16)], [("0", 32, 8)], [("0", 40, 1)]]
-    assert [[row.is_sampled for row in plan.rows] for plan in plans] == [[False], [False], [True], [True]]
+    assert [counts(plan) for plan in plans] == [
+        [("0", 0, 16)],
+        [("0", 16, 16)],
+        [("0", 32, 8)],
+        [("0", 40, 1)],
+    ]
+    assert [[row.is_sampled for row in plan.rows] for plan in plans] == [
+        [False],
+        [False],
+        [True],
+        [True],
+    ]
 
 
 def test_generating_sequences_go_before_prompts() -> None:
@@ -89,7 +121,9 @@ def test_better_priority_is_admitted_first() -> None:
     bench.add(4, priority=5)
     bench.add(4, priority=1)
     bench.add(4, priority=1)
-    order = list(dict.fromkeys(row.sequence.request.id for plan in bench.run() for row in plan.rows))
+    order = list(
+        dict.fromkeys(row.sequence.request.id for plan in bench.run() for row in plan.rows)
+    )
     assert order == ["1", "2", "0"]
 
 
@@ -98,10 +132,16 @@ def test_the_lowest_rank_gives_way_and_comes_back_whole() -> None:
     first, second = bench.add(12, max_tokens=12), bench.add(12, max_tokens=12)
     plans = bench.run()
     assert bench.scheduler.num_preemptions > 0
-    again = [counts(plan) for plan in plans if any(row.sequence is second and row.count > 12 for row in plan.rows)]
+    again = [
+        counts(plan)
+        for plan in plans
+        if any(row.sequence is second and row.count > 12 for row in plan.rows)
+    ]
     assert again, "the second sequence should have been computed again, with what it had generated"
     assert len(first.tokens) == len(second.tokens) == 24
-    assert not any(row.sequence is first and row.count > 1 for plan in plans[1:] for row in plan.rows)
+    assert not any(
+        row.sequence is first and row.count > 1 for plan in plans[1:] for row in plan.rows
+    )
 
 
 def test_a_preempted_sequence_waits_for_its_token_on_the_device() -> None:
@@ -113,7 +153,9 @@ def test_a_preempted_sequence_waits_for_its_token_on_the_device() -> None:
     assert not bench.scheduler.schedule().rows
     sequence.num_pending -= 1
     sequence.tokens.append(99)
-    assert counts(bench.scheduler.schedule()) == [("0", 4, 1)], "the prompt's block is still known by its content"
+    assert counts(bench.scheduler.schedule()) == [("0", 4, 1)], (
+        "the prompt's block is still known by its content"
+    )
 
 
 def test_a_shared_beginning_is_computed_once_even_within_a_step() -> None:
@@ -157,7 +199,13 @@ def test_random_loads_always_finish(seed: int) -> None:
     sequences = []
     for _ in range(25):
         prompt = source.randint(1, min(60, capacity - 2))
-        sequences.append(bench.add(prompt, max_tokens=source.randint(1, min(30, capacity - prompt)), priority=source.choice([0, 0, 1])))
+        sequences.append(
+            bench.add(
+                prompt,
+                max_tokens=source.randint(1, min(30, capacity - prompt)),
+                priority=source.choice([0, 0, 1]),
+            )
+        )
         if source.random() < 0.3:
             bench.step()
         if source.random() < 0.15:

@@ -1,4 +1,5 @@
-"""Architectures without a fast path run through transformers' own code with our paged attention, or are refused with a reason."""
+"""Architectures without a fast path run through transformers' own code with our paged attention, or
+are refused with a reason."""
 
 from __future__ import annotations
 
@@ -33,12 +34,19 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     kind, values = OTHERS[name]
-    model = checkpoints.save_model(getattr(transformers, f"{kind}Config")(**checkpoints.COMMON | values), tmp_path)
+    model = checkpoints.save_model(
+        getattr(transformers, f"{kind}Config")(**checkpoints.COMMON | values), tmp_path
+    )
     source = random.Random(name)
     shared = [source.randrange(checkpoints.VOCAB) for _ in range(9)]
-    prompts = [shared + [source.randrange(checkpoints.VOCAB) for _ in range(source.randint(1, 40))] for _ in range(7)]
+    prompts = [
+        shared + [source.randrange(checkpoints.VOCAB) for _ in range(source.randint(1, 40))]
+        for _ in range(7)
+    ]
     engine = small_engine(tmp_path)
-    completions = run(engine, [request(str(i), prompt, max_tokens=15) for i, prompt in enumerate(prompts)])
+    completions = run(
+        engine, [request(str(i), prompt, max_tokens=15) for i, prompt in enumerate(prompts)]
+    )
     assert engine.scheduler.num_prefix_hits > 0
     for index, prompt in enumerate(prompts):
         assert len(completions[(str(index), 0)].tokens) == 15
@@ -49,8 +57,12 @@ def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     ("kind", "values"),
     [("Mamba", {"state_size": 4, "expand": 2}), ("Bloom", {"n_head": 4})],
 )
-def test_models_that_mix_tokens_elsewhere_are_refused(kind: str, values: dict[str, Any], tmp_path: Path) -> None:
-    config = getattr(transformers, f"{kind}Config")(vocab_size=211, hidden_size=64, num_hidden_layers=2, **values)
+def test_models_that_mix_tokens_elsewhere_are_refused(
+    kind: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=211, hidden_size=64, num_hidden_layers=2, **values
+    )
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(NaiadError, match=kind.lower()) as caught:
         small_engine(tmp_path)

@@ -1,4 +1,5 @@
-"""What the OpenVINO engine needs is there without torch: that is what the extra `openvino-llm` installs."""
+"""What the OpenVINO engine needs is there without torch: that is what the extra `openvino-llm`
+installs."""
 
 from __future__ import annotations
 
@@ -10,14 +11,23 @@ import pytest
 pytest.importorskip("tokenizers", reason="the extra openvino-llm brings it")
 pytest.importorskip("jinja2", reason="the extra openvino-llm brings it")
 
-MODULES = ["naiad.backends.llm.backend", "naiad.backends.llm.vllm", "naiad.backends.llm.tensorrtllm", "naiad.llm.openvino.checkpoint"]
+MODULES = [
+    "naiad.backends.llm.backend",
+    "naiad.backends.llm.vllm",
+    "naiad.backends.llm.tensorrtllm",
+    "naiad.llm.openvino.checkpoint",
+]
 ENGINE = "naiad.llm.openvino.engine"
 
 
 @pytest.mark.parametrize("module", [*MODULES, ENGINE])
 def test_it_is_imported(module: str) -> None:
     if module == ENGINE:
-        pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
-    script = f"import sys; sys.modules['torch'] = sys.modules['transformers'] = None; import {module}"
+        pytest.importorskip(
+            "openvino_genai", reason="needs openvino-genai (the openvino-llm extra)"
+        )
+    script = (
+        f"import sys; sys.modules['torch'] = sys.modules['transformers'] = None; import {module}"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

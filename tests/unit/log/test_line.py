@@ -11,21 +11,33 @@ TIME_NS = 1_707_158_058_707_423_999
 
 
 def test_default_format_is_tritons() -> None:
-    assert head("INFO", TIME_NS, 4242, "/a/b/server.py", 17, "default") == "I0205 18:34:18.707423 4242 server.py:17] "
+    assert (
+        head("INFO", TIME_NS, 4242, "/a/b/server.py", 17, "default")
+        == "I0205 18:34:18.707423 4242 server.py:17] "
+    )
 
 
 def test_iso8601_format_is_tritons() -> None:
-    assert head("ERROR", TIME_NS, 4242, "server.py", 17, "ISO8601") == "2024-02-05T18:34:18Z E 4242 server.py:17] "
+    assert (
+        head("ERROR", TIME_NS, 4242, "server.py", 17, "ISO8601")
+        == "2024-02-05T18:34:18Z E 4242 server.py:17] "
+    )
 
 
 def test_severity_letters() -> None:
-    letters = [head(severity, TIME_NS, 1, "f", 1, "default")[0] for severity in ("INFO", "WARNING", "ERROR", "VERBOSE")]
+    letters = [
+        head(severity, TIME_NS, 1, "f", 1, "default")[0]
+        for severity in ("INFO", "WARNING", "ERROR", "VERBOSE")
+    ]
     assert letters == ["I", "W", "E", "I"]
 
 
 def test_messages_are_escaped_as_triton_does() -> None:
     # What Triton 2.51 prints for this text, except DEL, which it lets through.
-    assert quote('esc \t\n\r \x01 \x7f \x1b é \u2028 / \\ " <>& 😀') == '"esc \\t\\n\\r \\u0001 \\u007F \\u001B é \u2028 / \\\\ \\" <>& 😀"'
+    assert (
+        quote('esc \t\n\r \x01 \x7f \x1b é \u2028 / \\ " <>& 😀')
+        == '"esc \\t\\n\\r \\u0001 \\u007F \\u001B é \u2028 / \\\\ \\" <>& 😀"'
+    )
 
 
 @settings(deadline=None)

@@ -32,7 +32,9 @@ def test_info_goes_to_stdout_and_the_rest_to_stderr(capfd: pytest.CaptureFixture
     log.warning("two")
     log.error("three")
     out, err = written(capfd)
-    assert re.fullmatch(r"I\d{4} \d\d:\d\d:\d\d\.\d{6} " + str(os.getpid()) + r' test_log\.py:\d+\] "one"\n', out)
+    assert re.fullmatch(
+        r"I\d{4} \d\d:\d\d:\d\d\.\d{6} " + str(os.getpid()) + r' test_log\.py:\d+\] "one"\n', out
+    )
     assert [line.split("] ")[1] for line in err.splitlines()] == ['"two"', '"three"']
     assert [line[0] for line in err.splitlines()] == ["W", "E"]
 
@@ -44,7 +46,9 @@ def test_the_line_number_is_the_callers(capfd: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("severity", ["info", "warning", "error"])
-def test_a_switched_off_level_writes_nothing(severity: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_switched_off_level_writes_nothing(
+    severity: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     log.configure(LogSettings(**{f"log_{severity}": False}))
     getattr(log, severity)("silent")
     log.emit(severity.upper(), "silent too", "model.py", 1, 1)
@@ -99,7 +103,9 @@ def test_tables_respect_json_and_log_info(capfd: pytest.CaptureFixture[str]) -> 
     assert [json.loads(line)["message"] for line in written(capfd)[0].splitlines()] == ["+---+\n"]
 
 
-def test_log_file_takes_everything_and_is_appended_to(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_file_takes_everything_and_is_appended_to(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "naiad.log"
     file.write_text("before\n")
     log.configure(LogSettings(log_file=str(file)))
@@ -109,7 +115,9 @@ def test_log_file_takes_everything_and_is_appended_to(tmp_path: Path, capfd: pyt
     assert [line[0] for line in file.read_text().splitlines()] == ["b", "I", "E"]
 
 
-def test_an_unwritable_log_file_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_log_file_is_a_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     log.configure(LogSettings(log_file=str(tmp_path)))
     log.info("still here")
     out, err = written(capfd)
@@ -155,14 +163,18 @@ async def test_unhandled_errors_of_the_event_loop_arrive(capfd: pytest.CaptureFi
     before = root.handlers[:], root.level
     try:
         log.capture_library_logging()
-        asyncio.get_running_loop().call_exception_handler({"message": "callback failed", "exception": ValueError("why")})
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": "callback failed", "exception": ValueError("why")}
+        )
     finally:
         root.handlers[:], root.level = before
     assert "ValueError: why" in written(capfd)[1]
 
 
 def run(script: str, **streams: int | None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", script], text=True, timeout=30, check=False, **streams)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(
+        [sys.executable, "-c", script], text=True, timeout=30, check=False, **streams
+    )  # type: ignore[call-overload,no-any-return]
 
 
 def test_a_reader_that_left_does_not_kill_the_server() -> None:
@@ -215,5 +227,7 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def test_lines_are_written_before_the_process_ends() -> None:
-    result = run("from naiad import log\nfor i in range(500): log.info(str(i))", stdout=subprocess.PIPE)
+    result = run(
+        "from naiad import log\nfor i in range(500): log.info(str(i))", stdout=subprocess.PIPE
+    )
     assert len(result.stdout.splitlines()) == 500

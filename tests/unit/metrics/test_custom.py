@@ -21,14 +21,33 @@ def words(custom: CustomMetrics, operation: MetricOperation, owner: str = "a") -
     return failure.value.message
 
 
-def family(custom: CustomMetrics, kind: str = "counter", name: str = "cnt", owner: str = "a", description: str = "d") -> int:
-    return int(custom.apply(owner, MetricOperation("create_family", name=name, description=description, metric_kind=kind)))
+def family(
+    custom: CustomMetrics,
+    kind: str = "counter",
+    name: str = "cnt",
+    owner: str = "a",
+    description: str = "d",
+) -> int:
+    return int(
+        custom.apply(
+            owner,
+            MetricOperation("create_family", name=name, description=description, metric_kind=kind),
+        )
+    )
 
 
 def metric(
-    custom: CustomMetrics, handle: int, labels: dict[str, str] | None = None, buckets: list[float] | None = None, owner: str = "a"
+    custom: CustomMetrics,
+    handle: int,
+    labels: dict[str, str] | None = None,
+    buckets: list[float] | None = None,
+    owner: str = "a",
 ) -> int:
-    return int(custom.apply(owner, MetricOperation("create_metric", handle, labels=labels or {}, buckets=buckets)))
+    return int(
+        custom.apply(
+            owner, MetricOperation("create_metric", handle, labels=labels or {}, buckets=buckets)
+        )
+    )
 
 
 def test_a_counter() -> None:
@@ -105,10 +124,15 @@ def test_counters_only_go_up(value: float) -> None:
         ("histogram", {"le": "1"}, [1.0], "Invalid label name"),
     ],
 )
-def test_metrics_that_cannot_be(kind: str, labels: dict[str, str], buckets: list[float] | None, expected: str) -> None:
+def test_metrics_that_cannot_be(
+    kind: str, labels: dict[str, str], buckets: list[float] | None, expected: str
+) -> None:
     custom = CustomMetrics()
     parent = family(custom, kind)
-    assert words(custom, MetricOperation("create_metric", parent, labels=labels, buckets=buckets)) == expected
+    assert (
+        words(custom, MetricOperation("create_metric", parent, labels=labels, buckets=buckets))
+        == expected
+    )
     assert shown(custom) == []
 
 
@@ -120,8 +144,12 @@ def test_names_that_cannot_be(name: str) -> None:
 
 def test_kinds_that_cannot_be() -> None:
     operation = MetricOperation("create_family", name="x", description="d", metric_kind="summary")
-    assert words(CustomMetrics(), operation) == "Unsupported kind passed to MetricFamily constructor."
-    assert words(CustomMetrics(), MetricOperation("explode")) == "unknown metric operation 'explode'"
+    assert (
+        words(CustomMetrics(), operation) == "Unsupported kind passed to MetricFamily constructor."
+    )
+    assert (
+        words(CustomMetrics(), MetricOperation("explode")) == "unknown metric operation 'explode'"
+    )
 
 
 def test_the_same_name_with_another_kind() -> None:
@@ -129,15 +157,28 @@ def test_the_same_name_with_another_kind() -> None:
     custom.reserve({"nv_inference_count": "counter"})
     family(custom, "gauge", "g")
     expected = "Family name already exists with different type"
-    assert words(custom, MetricOperation("create_family", name="g", description="d", metric_kind="counter")) == expected
-    assert words(custom, MetricOperation("create_family", name="nv_inference_count", metric_kind="gauge")) == expected
+    assert (
+        words(
+            custom,
+            MetricOperation("create_family", name="g", description="d", metric_kind="counter"),
+        )
+        == expected
+    )
+    assert (
+        words(
+            custom, MetricOperation("create_family", name="nv_inference_count", metric_kind="gauge")
+        )
+        == expected
+    )
     family(custom, "counter", "nv_inference_count")
 
 
 def test_owners_share_families_and_metrics() -> None:
     custom = CustomMetrics()
     first = metric(custom, family(custom), {"l": "v"})
-    second = metric(custom, family(custom, owner="b", description="other words"), {"l": "v"}, owner="b")
+    second = metric(
+        custom, family(custom, owner="b", description="other words"), {"l": "v"}, owner="b"
+    )
     custom.apply("a", MetricOperation("increment", first, value=1))
     custom.apply("b", MetricOperation("increment", second, value=2))
     assert custom.apply("a", MetricOperation("value", first)) == 3
@@ -188,7 +229,11 @@ def test_an_owner_cannot_touch_what_is_not_its_own() -> None:
     assert shown(custom)[-1] == "cnt 0"
 
 
-OWNERS, NAMES, LABELS = st.sampled_from("ab"), st.sampled_from(["x", "y"]), st.sampled_from(["1", "2"])
+OWNERS, NAMES, LABELS = (
+    st.sampled_from("ab"),
+    st.sampled_from(["x", "y"]),
+    st.sampled_from(["1", "2"]),
+)
 
 
 class Lifetimes(RuleBasedStateMachine):
@@ -208,7 +253,9 @@ class Lifetimes(RuleBasedStateMachine):
     def create_metric(self, data: st.DataObject, label: str) -> None:
         if self.families:
             parent = data.draw(st.sampled_from(sorted(self.families)))
-            self.metrics[metric(self.custom, parent, {"n": label}, owner=self.families[parent][0])] = (parent, label)
+            self.metrics[
+                metric(self.custom, parent, {"n": label}, owner=self.families[parent][0])
+            ] = (parent, label)
 
     @rule(data=st.data())
     def delete_metric(self, data: st.DataObject) -> None:
@@ -222,18 +269,27 @@ class Lifetimes(RuleBasedStateMachine):
         if self.families:
             handle = data.draw(st.sampled_from(sorted(self.families)))
             owner, _ = self.families.pop(handle)
-            self.metrics = {number: entry for number, entry in self.metrics.items() if entry[0] != handle}
+            self.metrics = {
+                number: entry for number, entry in self.metrics.items() if entry[0] != handle
+            }
             self.custom.delete_family(owner, handle)
 
     @rule(owner=OWNERS)
     def drop_owner(self, owner: str) -> None:
         self.custom.drop_owner(owner)
-        self.families = {handle: entry for handle, entry in self.families.items() if entry[0] != owner}
-        self.metrics = {number: entry for number, entry in self.metrics.items() if entry[0] in self.families}
+        self.families = {
+            handle: entry for handle, entry in self.families.items() if entry[0] != owner
+        }
+        self.metrics = {
+            number: entry for number, entry in self.metrics.items() if entry[0] in self.families
+        }
 
     @invariant()
     def shows_what_lives(self) -> None:
-        expected = {f'{self.families[parent][1]}{{n="{label}"}} 0' for parent, label in self.metrics.values()}
+        expected = {
+            f'{self.families[parent][1]}{{n="{label}"}} 0'
+            for parent, label in self.metrics.values()
+        }
         lines = [line for line in shown(self.custom) if not line.startswith("#")]
         assert sorted(lines) == sorted(expected)
 

@@ -35,7 +35,10 @@ def test_numbers_look_like_tritons(value: float, text: str) -> None:
 
 
 def test_labels_are_sorted_and_escaped() -> None:
-    assert label_text({"version": "1", "_quoted": 'x\\ y\n"z', "model": "m"}) == '_quoted="x\\\\ y\\n\\"z",model="m",version="1"'
+    assert (
+        label_text({"version": "1", "_quoted": 'x\\ y\n"z', "model": "m"})
+        == '_quoted="x\\\\ y\\n\\"z",model="m",version="1"'
+    )
 
 
 def test_a_histogram_as_triton_writes_it() -> None:
@@ -59,7 +62,11 @@ def test_a_summary_as_triton_writes_it() -> None:
 
 
 def test_series_without_labels() -> None:
-    histogram, summary, counter = Block("h", "histogram", "x"), Block("s", "summary", "x"), Block("c", "counter", "x")
+    histogram, summary, counter = (
+        Block("h", "histogram", "x"),
+        Block("s", "summary", "x"),
+        Block("c", "counter", "x"),
+    )
     histogram.add_histogram("", ["1"], [1, 0], 0.5)
     summary.add_summary("", [(0.5, 1.0)], 1, 1)
     counter.add("", 3)
@@ -80,17 +87,26 @@ def test_order_of_kinds_and_no_empty_families() -> None:
     blocks[0].add_histogram("", [], [0], 0)
     for block in blocks[1:4]:
         block.add("", 1)
-    names = [line.split()[2] for line in page(blocks).decode().splitlines() if line.startswith("# HELP")]
+    names = [
+        line.split()[2] for line in page(blocks).decode().splitlines() if line.startswith("# HELP")
+    ]
     assert names == ["c", "b", "d", "a"]
 
 
 LABEL_VALUE = st.text(st.characters(exclude_categories=["Cs"]))
-FLOATS = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])  # 16 digits round the largest ones to infinity
+# 16 digits round the largest ones to infinity
+FLOATS = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.from_regex(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", fullmatch=True), LABEL_VALUE), LABEL_VALUE, FLOATS)
-def test_whatever_labels_and_help_hold_a_parser_gives_them_back(labels: dict[str, str], help: str, value: float) -> None:
+@given(
+    st.dictionaries(st.from_regex(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", fullmatch=True), LABEL_VALUE),
+    LABEL_VALUE,
+    FLOATS,
+)
+def test_whatever_labels_and_help_hold_a_parser_gives_them_back(
+    labels: dict[str, str], help: str, value: float
+) -> None:
     block = Block("name", "gauge", help)
     block.add(label_text(labels), value)
     (family,) = text_string_to_metric_families(page([block]).decode())

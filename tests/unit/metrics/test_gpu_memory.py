@@ -31,9 +31,17 @@ def test_numbers_count_what_is_visible(visible: str | None, found: list[str]) ->
 
 @pytest.mark.parametrize(
     ("device", "visible", "found"),
-    [(0, {}, GpuMemory(400, 1000)), (1, {}, GpuMemory(400, 1000)), (2, {}, None), (-1, {}, None), (1, {"CUDA_VISIBLE_DEVICES": "1"}, None)],
+    [
+        (0, {}, GpuMemory(400, 1000)),
+        (1, {}, GpuMemory(400, 1000)),
+        (2, {}, None),
+        (-1, {}, None),
+        (1, {"CUDA_VISIBLE_DEVICES": "1"}, None),
+    ],
 )
-def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch, device: int, visible: dict[str, str], found: GpuMemory | None) -> None:
+def test_what_the_driver_says(
+    monkeypatch: pytest.MonkeyPatch, device: int, visible: dict[str, str], found: GpuMemory | None
+) -> None:
     nvml = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert read_gpu_memory(device, visible) == found

@@ -28,12 +28,20 @@ def sampler() -> Iterator[HostSampler]:
 
 
 def lines(reading: HostReading) -> list[str]:
-    return [line for line in page(host_blocks(reading)).decode().splitlines() if not line.startswith("#")]
+    return [
+        line
+        for line in page(host_blocks(reading)).decode().splitlines()
+        if not line.startswith("#")
+    ]
 
 
 def threads_of_samplers(before: set[threading.Thread]) -> list[threading.Thread]:
     """Others of earlier tests may be about to end."""
-    return [thread for thread in threading.enumerate() if thread.name == "naiad-host-metrics" and thread not in before]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread.name == "naiad-host-metrics" and thread not in before
+    ]
 
 
 def test_gpu_readings(nvml: FakeNvml, sampler: HostSampler) -> None:
@@ -81,7 +89,11 @@ def test_readings_of_this_machine(sampler: HostSampler, monkeypatch: pytest.Monk
     assert reading.memory_total_bytes == psutil.virtual_memory().total
     assert reading.memory_used_bytes is not None
     assert 0 < reading.memory_used_bytes < reading.memory_total_bytes
-    assert [line.split()[0] for line in lines(reading)] == ["nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes"]
+    assert [line.split()[0] for line in lines(reading)] == [
+        "nv_cpu_utilization",
+        "nv_cpu_memory_total_bytes",
+        "nv_cpu_memory_used_bytes",
+    ]
 
 
 def test_stop_ends_the_thread_and_nvml(nvml: FakeNvml, sampler: HostSampler) -> None:
@@ -102,7 +114,9 @@ def test_nothing_to_read_needs_no_thread() -> None:
     assert lines(sampler.latest) == []
 
 
-def test_it_reads_again_and_again_and_survives_failures(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_reads_again_and_again_and_survives_failures(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     recovered = threading.Event()
     memory = psutil.virtual_memory()
     calls = 0
@@ -123,4 +137,6 @@ def test_it_reads_again_and_again_and_survives_failures(monkeypatch: pytest.Monk
     sampler.stop(60)
     assert sampler.latest.memory_total_bytes == memory.total
     assert log.flush(60)
-    assert capfd.readouterr().err.count("cannot read the host's metrics: PermissionError: hidden") == 1
+    assert (
+        capfd.readouterr().err.count("cannot read the host's metrics: PermissionError: hidden") == 1
+    )

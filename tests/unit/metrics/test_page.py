@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 import re
 import shutil
 import subprocess
@@ -18,8 +17,8 @@ from naiad.metrics.summary import SummaryStatistics
 from naiad.settings import Settings
 from naiad.settings.resolve import resolve
 
-# HELP and TYPE of Triton 2.51's page, in its order, without GPUs and with summaries. Two rows are younger than that: the load duration
-# and the histogram of first responses.
+# HELP and TYPE of Triton 2.51's page, in its order, without GPUs and with summaries. Two rows are
+# younger than that: the load duration and the histogram of first responses.
 TRITON_FAMILIES = """\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -90,13 +89,17 @@ OWN_FAMILIES = [
 TIMES = BatchTimes(5_000_000, 6_000_000, 8_000_000, 9_000_000)
 
 
-def busy(name: str = "m", kind: Callable[[str, int], ModelStatistics] = ModelStatistics) -> ModelStatistics:
+def busy(
+    name: str = "m", kind: Callable[[str, int], ModelStatistics] = ModelStatistics
+) -> ModelStatistics:
     """Two requests of 2 items in one batch, and two that failed."""
     statistics = kind(name, 1)
     statistics.record_execution(4, TIMES)
     for _ in range(2):
         statistics.record_compute(1, TIMES)
-        statistics.record_success(2, 1_000_000, 2_000_000, TIMES.compute_start_ns, TIMES.compute_end_ns)
+        statistics.record_success(
+            2, 1_000_000, 2_000_000, TIMES.compute_start_ns, TIMES.compute_end_ns
+        )
         statistics.record_first_response(1_000_000, 9_000_000)
     statistics.record_failure(0, 1, "CANCELED")
     statistics.record_failure(0, 1, "BACKEND")
@@ -106,8 +109,15 @@ def busy(name: str = "m", kind: Callable[[str, int], ModelStatistics] = ModelSta
     return statistics
 
 
-def render(*models: ModelSeries, settings: Settings | None = None, custom: CustomMetrics | None = None) -> str:
-    page = MetricsPage(settings or quiet(), lambda: models, custom or CustomMetrics(), lambda: {"http": 3, "grpc": 1})
+def render(
+    *models: ModelSeries, settings: Settings | None = None, custom: CustomMetrics | None = None
+) -> str:
+    page = MetricsPage(
+        settings or quiet(),
+        lambda: models,
+        custom or CustomMetrics(),
+        lambda: {"http": 3, "grpc": 1},
+    )
     return page.render().decode()
 
 
@@ -136,7 +146,9 @@ def test_names_help_and_order_are_tritons() -> None:
     gpu = re.compile(r"# \w+ (nv_gpu_|nv_energy_)")
     theirs = [line for line in comments if " nv_" in line and not gpu.match(line)]
     assert theirs == TRITON_FAMILIES
-    assert [tuple(line.split()[2:]) for line in comments if line.startswith("# TYPE naiad_")] == OWN_FAMILIES
+    assert [
+        tuple(line.split()[2:]) for line in comments if line.startswith("# TYPE naiad_")
+    ] == OWN_FAMILIES
 
 
 def test_counters_and_gauges_of_a_model() -> None:
@@ -171,18 +183,25 @@ def test_all_failure_reasons_are_there_from_the_start() -> None:
 def test_tags_become_labels_as_under_triton() -> None:
     text = render(ModelSeries(busy("custom"), {"team": "a b", "quoted": 'x\\ y\n"z'}))
     # A line of Triton's page.
-    assert 'nv_inference_request_success{_quoted="x\\\\ y\\n\\"z",_team="a b",model="custom",version="1"} 2' in text
+    assert (
+        'nv_inference_request_success{_quoted="x\\\\ y\\n\\"z",_team="a b",model="custom",version="1"} 2'
+        in text
+    )
 
 
 def test_a_tag_that_cannot_be_a_label_is_left_out() -> None:
     text = render(ModelSeries(busy(), {'a"q': "1", "x y": "2", "": "3"}))
-    assert lines(text, "nv_inference_count") == ['nv_inference_count{_="3",model="m",version="1"} 4']
+    assert lines(text, "nv_inference_count") == [
+        'nv_inference_count{_="3",model="m",version="1"} 4'
+    ]
     families(text)
 
 
 def test_the_gpu_of_a_model_is_a_label() -> None:
     text = render(ModelSeries(busy(), gpu_uuid="GPU-1"))
-    assert lines(text, "nv_inference_count") == ['nv_inference_count{gpu_uuid="GPU-1",model="m",version="1"} 4']
+    assert lines(text, "nv_inference_count") == [
+        'nv_inference_count{gpu_uuid="GPU-1",model="m",version="1"} 4'
+    ]
 
 
 def test_our_histograms_are_in_seconds() -> None:
@@ -229,7 +248,10 @@ def test_summaries() -> None:
     text = render(ModelSeries(busy(kind=SummaryStatistics)), settings=settings)
     name, labels = "nv_inference_request_summary_us", 'model="m",version="1"'
     assert f"{name}_count{{{labels}}} 2\n{name}_sum{{{labels}}} 16000\n" in text
-    assert [re.search(r'quantile="([^"]*)"', line)[1] for line in lines(text, name)] == ["0.5", "0.25"]  # type: ignore[index]
+    assert [re.search(r'quantile="([^"]*)"', line)[1] for line in lines(text, name)] == [
+        "0.5",
+        "0.25",
+    ]  # type: ignore[index]
 
 
 def test_unloaded_models_are_gone() -> None:
@@ -255,35 +277,70 @@ def test_metrics_of_models_stand_with_their_kind() -> None:
     family = custom.create_family("a", "requests_seen", 'a "counter"\nof \\ mine', "counter")
     custom.increment("a", custom.create_metric("a", family, {"l": "v"}, None), 2)
     text = render(ModelSeries(busy()), custom=custom)
-    assert '# HELP requests_seen a "counter"\\nof \\\\ mine\n# TYPE requests_seen counter\nrequests_seen{l="v"} 2\n' in text
-    assert text.index("nv_inference_count") < text.index("requests_seen") < text.index("nv_inference_pending_request_count")
+    assert (
+        '# HELP requests_seen a "counter"\\nof \\\\ mine\n# TYPE requests_seen counter\nrequests_seen{l="v"} 2\n'
+        in text
+    )
+    assert (
+        text.index("nv_inference_count")
+        < text.index("requests_seen")
+        < text.index("nv_inference_pending_request_count")
+    )
 
 
 def test_a_metric_of_a_model_may_join_one_of_ours() -> None:
     custom = CustomMetrics()
     page = MetricsPage(quiet(), lambda: [ModelSeries(busy())], custom)
-    family = int(custom.apply("a", MetricOperation("create_family", name="nv_inference_count", metric_kind="counter")))
+    family = int(
+        custom.apply(
+            "a", MetricOperation("create_family", name="nv_inference_count", metric_kind="counter")
+        )
+    )
     custom.apply("a", MetricOperation("create_metric", family, labels={"a": "b"}))
     text = page.render().decode()
     assert text.count("# TYPE nv_inference_count counter") == 1
-    assert lines(text, "nv_inference_count") == ['nv_inference_count{model="m",version="1"} 4', 'nv_inference_count{a="b"} 0']
+    assert lines(text, "nv_inference_count") == [
+        'nv_inference_count{model="m",version="1"} 4',
+        'nv_inference_count{a="b"} 0',
+    ]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus has it)")
+@pytest.mark.skipif(
+    shutil.which("promtool") is None,
+    reason="promtool is not installed (Debian's package prometheus has it)",
+)
 def test_promtool_reads_the_page_and_has_nothing_against_our_names() -> None:
     settings = quiet("histogram_latencies=true", "summary_latencies=true")
-    text = render(ModelSeries(busy(kind=SummaryStatistics), {"t": 'x"\n'}, has_cache=True), settings=settings)
-    result = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False, timeout=60)
-    assert result.returncode in (0, 3), "1 would be a page that does not parse, 3 is a matter of taste about names, here Triton's"
+    text = render(
+        ModelSeries(busy(kind=SummaryStatistics), {"t": 'x"\n'}, has_cache=True), settings=settings
+    )
+    result = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=text,
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode in (0, 3), (
+        "1 would be a page that does not parse, 3 is a matter of taste about names, here Triton's"
+    )
     assert [line for line in result.stderr.splitlines() if not line.startswith("nv_")] == []
 
 
 def test_every_family_stands_once_and_parses() -> None:
     settings = quiet("histogram_latencies=true", "summary_latencies=true")
-    models = [ModelSeries(busy(f"m{number}", SummaryStatistics), {"t": "x"}, has_cache=True) for number in range(3)]
+    models = [
+        ModelSeries(busy(f"m{number}", SummaryStatistics), {"t": "x"}, has_cache=True)
+        for number in range(3)
+    ]
     text = render(*models, settings=settings)
     names = re.findall(r"# TYPE (\S+)", text)
     assert len(names) == len(set(names))
-    seen = [(sample.name, tuple(sorted(sample.labels.items()))) for family in families(text).values() for sample in family.samples]
+    seen = [
+        (sample.name, tuple(sorted(sample.labels.items())))
+        for family in families(text).values()
+        for sample in family.samples
+    ]
     assert len(seen) == len(set(seen))
     assert len(seen) == sum(not line.startswith("#") for line in text.splitlines())

@@ -13,7 +13,9 @@ QUANTILES = [0.5, 0.9, 0.99, 1.0]
 
 def test_quantiles_are_within_one_percent() -> None:
     summary = SlidingSummary()
-    values = [random.Random(1).lognormvariate(6, 2) for _ in range(1)] + [random.Random(seed).lognormvariate(6, 2) for seed in range(5000)]
+    values = [random.Random(1).lognormvariate(6, 2) for _ in range(1)] + [
+        random.Random(seed).lognormvariate(6, 2) for seed in range(5000)
+    ]
     for value in values:
         summary.observe(value, 0)
     values.sort()
@@ -41,7 +43,9 @@ def test_values_age_out_and_counts_stay() -> None:
     start_ns = 1000 * SLICE_NS
     summary.observe(10, start_ns)
     for slices in range(5):
-        assert summary.quantiles([0.5], start_ns + slices * SLICE_NS)[0] == pytest.approx(10, rel=0.0101)
+        assert summary.quantiles([0.5], start_ns + slices * SLICE_NS)[0] == pytest.approx(
+            10, rel=0.0101
+        )
     summary.observe(20, start_ns + 4 * SLICE_NS)
     assert summary.quantiles([0.01], start_ns + 5 * SLICE_NS)[0] == pytest.approx(20, rel=0.0101)
     assert math.isnan(summary.quantiles([0.5], start_ns + 500 * SLICE_NS)[0])
@@ -67,20 +71,34 @@ def test_statistics_keep_summaries_only_when_asked() -> None:
         name: getattr(statistics, f"{name}_summary_us").total
         for name in ("request", "queue", "compute_input", "compute_infer", "compute_output")
     }
-    assert totals == {"request": 8000, "queue": 3000, "compute_input": 1000, "compute_infer": 2000, "compute_output": 1000}
+    assert totals == {
+        "request": 8000,
+        "queue": 3000,
+        "compute_input": 1000,
+        "compute_infer": 2000,
+        "compute_output": 1000,
+    }
 
 
 @pytest.mark.parametrize("way", ["one by one", "a batch", "an ensemble"])
 def test_summaries_see_each_request_however_it_is_counted(way: str) -> None:
     statistics = build_statistics("m", 1, LatencyMetrics(has_summaries=True))
     assert isinstance(statistics, SummaryStatistics)
-    requests = [InferRequest("m", [], start_ns=1_000_000, queue_start_ns=2_000_000) for _ in range(3)]
+    requests = [
+        InferRequest("m", [], start_ns=1_000_000, queue_start_ns=2_000_000) for _ in range(3)
+    ]
     times = BatchTimes(5_000_000, 6_000_000, 8_000_000, 9_000_000)
     if way == "one by one":
         statistics.record_execution(3, times)
         statistics.record_compute(3, times)
         for request in requests:
-            statistics.record_success(1, request.start_ns, request.queue_start_ns, times.compute_start_ns, times.compute_end_ns)
+            statistics.record_success(
+                1,
+                request.start_ns,
+                request.queue_start_ns,
+                times.compute_start_ns,
+                times.compute_end_ns,
+            )
     elif way == "a batch":
         statistics.record_execution(3, times)
         statistics.record_compute(3, times)
@@ -90,5 +108,11 @@ def test_summaries_see_each_request_however_it_is_counted(way: str) -> None:
         statistics.record_compute(3, times)
         statistics.record_unqueued(requests, times.compute_end_ns)
     assert (statistics.request_summary_us.count, statistics.request_summary_us.total) == (3, 24_000)
-    assert (statistics.queue_summary_us.count, statistics.queue_summary_us.total) == (3, 0 if way == "an ensemble" else 9000)
-    assert (statistics.compute_infer_summary_us.count, statistics.compute_infer_summary_us.total) == (3, 6000)
+    assert (statistics.queue_summary_us.count, statistics.queue_summary_us.total) == (
+        3,
+        0 if way == "an ensemble" else 9000,
+    )
+    assert (
+        statistics.compute_infer_summary_us.count,
+        statistics.compute_infer_summary_us.total,
+    ) == (3, 6000)

@@ -1,4 +1,5 @@
-"""Our messages are Triton's on the wire: the same fields, numbers and types, under another package, in the same process."""
+"""Our messages are Triton's on the wire: the same fields, numbers and types, under another package,
+in the same process."""
 
 from __future__ import annotations
 
@@ -11,12 +12,17 @@ from tritonclient.grpc import service_pb2 as triton_service
 from naiad.pb import grpc_service_pb2, health_pb2, model_config_pb2
 
 
-def fields(message: descriptor_pb2.DescriptorProto, package: str, path: str = "") -> dict[str, tuple[object, ...]]:
-    """Every field of a message and of the messages inside it: path -> number, type, label, type name, oneof."""
+def fields(
+    message: descriptor_pb2.DescriptorProto, package: str, path: str = ""
+) -> dict[str, tuple[object, ...]]:
+    """Every field of a message and of the messages inside it: path -> number, type, label, type
+    name, oneof."""
     name = f"{path}{message.name}"
     found: dict[str, tuple[object, ...]] = {}
     for field in message.field:
-        oneof = message.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else None
+        oneof = (
+            message.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else None
+        )
         type_name = field.type_name.removeprefix(f".{package}.")
         found[f"{name}.{field.name}"] = (field.number, field.type, field.label, type_name, oneof)
     for enum in message.enum_type:
@@ -37,8 +43,15 @@ def contents(file: FileDescriptor) -> dict[str, object]:
         found[enum.name] = tuple((value.name, value.number) for value in enum.value)
     for service in proto.service:
         for method in service.method:
-            types = tuple(name.removeprefix(f".{proto.package}.") for name in (method.input_type, method.output_type))
-            found[f"{service.name}/{method.name}"] = (types, method.client_streaming, method.server_streaming)
+            types = tuple(
+                name.removeprefix(f".{proto.package}.")
+                for name in (method.input_type, method.output_type)
+            )
+            found[f"{service.name}/{method.name}"] = (
+                types,
+                method.client_streaming,
+                method.server_streaming,
+            )
     return found
 
 
@@ -55,7 +68,8 @@ def test_same_fields_and_numbers_as_triton(ours: FileDescriptor, tritons: FileDe
 
 
 def test_json_field_order_is_tritons() -> None:
-    """Triton prints fields in declaration order; ours must be declared alike for GET .../config to match."""
+    """Triton prints fields in declaration order; ours must be declared alike for GET .../config to
+    match."""
     for name, message in model_config_pb2.DESCRIPTOR.message_types_by_name.items():
         tritons = triton_config.DESCRIPTOR.message_types_by_name[name]
         assert [field.name for field in message.fields] == [field.name for field in tritons.fields]
@@ -72,9 +86,16 @@ def test_bytes_of_one_are_read_by_the_other() -> None:
     theirs.parameters["sequence_id"].uint64_param = 2**64 - 1
     ours = grpc_service_pb2.ModelInferRequest.FromString(theirs.SerializeToString())
     assert ours.parameters["sequence_id"].uint64_param == 2**64 - 1
-    assert ours.SerializeToString(deterministic=True) == theirs.SerializeToString(deterministic=True)
+    assert ours.SerializeToString(deterministic=True) == theirs.SerializeToString(
+        deterministic=True
+    )
 
 
 def test_health_messages_follow_the_standard() -> None:
-    assert health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString() == b"\x08\x01"
+    assert (
+        health_pb2.HealthCheckResponse(
+            status=health_pb2.HealthCheckResponse.SERVING
+        ).SerializeToString()
+        == b"\x08\x01"
+    )
     assert health_pb2.HealthCheckRequest(service="x").SerializeToString() == b"\x0a\x01x"

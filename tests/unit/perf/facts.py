@@ -12,5 +12,8 @@ def add_sub(max_batch_size: int = 8) -> ModelFacts:
 
 
 def text_model() -> ModelFacts:
-    inputs = (TensorFacts("TEXT", "BYTES", (-1,)), TensorFacts("COUNT", "INT32", (1,), is_optional=True))
+    inputs = (
+        TensorFacts("TEXT", "BYTES", (-1,)),
+        TensorFacts("COUNT", "INT32", (1,), is_optional=True),
+    )
     return ModelFacts("text", "", inputs, (TensorFacts("SAME", "BYTES", (-1,)),))

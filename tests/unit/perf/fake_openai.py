@@ -1,8 +1,10 @@
-"""A small OpenAI-style server for tests: chat completions and completions, streamed or whole, over plain asyncio.
+"""A small OpenAI-style server for tests: chat completions and completions, streamed or whole, over
+plain asyncio.
 
-Each word of the answer is one chunk. A request may ask for trouble with the field `trouble`: error (HTTP 429), broken (an error event
-in the middle), cut (the connection ends in the middle), slow_start (the first word waits for `release`).
-Run as a program it prints its port: python -m tests.unit.perf.fake_openai
+Each word of the answer is one chunk. A request may ask for trouble with the field `trouble`: error
+(HTTP 429), broken (an error event in the middle), cut (the connection ends in the middle),
+slow_start (the first word waits for `release`). Run as a program it prints its port: python -m
+tests.unit.perf.fake_openai
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class FakeOpenAi:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Closes its connections: what is left to the garbage collector is found in somebody else's test."""
+        """Closes its connections: what is left to the garbage collector is found in somebody else's
+        test."""
         assert self._server is not None
         self._server.close()
         tasks = [task for task in self._tasks if task is not None]
@@ -56,7 +59,10 @@ class FakeOpenAi:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+                headers = {
+                    name.lower(): value.strip()
+                    for name, _, value in (line.partition(":") for line in head[1:] if line)
+                }
                 body = json.loads(await reader.readexactly(int(headers["content-length"])))
                 self.requests.append(body)
                 self.headers.append(headers)
@@ -68,14 +74,24 @@ class FakeOpenAi:
         """False: close the connection."""
         trouble = body.get("trouble")
         if trouble == "error":
-            writer.write(_whole(429, {"error": {"message": "too many requests", "type": "rate_limit"}}))
+            writer.write(
+                _whole(429, {"error": {"message": "too many requests", "type": "rate_limit"}})
+            )
             return True
         words = [f"w{number} " for number in range(int(body.get("max_tokens", 4)))]
         usage = {"prompt_tokens": len(_prompt(body).split()), "completion_tokens": len(words)}
         if not body.get("stream"):
-            writer.write(_whole(200, {"choices": [_part(body, "message", "".join(words))]} | ({"usage": usage} if self._has_usage else {})))
+            writer.write(
+                _whole(
+                    200,
+                    {"choices": [_part(body, "message", "".join(words))]}
+                    | ({"usage": usage} if self._has_usage else {}),
+                )
+            )
             return True
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
         if trouble == "slow_start":
             await self.release.wait()
         async for event in self._events(body, words, usage):
@@ -86,7 +102,9 @@ class FakeOpenAi:
         writer.write(b"0\r\n\r\n")
         return True
 
-    async def _events(self, body: dict[str, Any], words: list[str], usage: dict[str, int]) -> AsyncIterator[str]:
+    async def _events(
+        self, body: dict[str, Any], words: list[str], usage: dict[str, int]
+    ) -> AsyncIterator[str]:
         yield json.dumps({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
         for number, word in enumerate(words):
             if self._delay_s:
@@ -112,7 +130,10 @@ def _part(body: dict[str, Any], name: str, text: str) -> dict[str, Any]:
 
 def _whole(status: int, document: dict[str, Any]) -> bytes:
     body = json.dumps(document).encode()
-    return f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    return (
+        f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
 def _chunk(data: bytes) -> bytes:

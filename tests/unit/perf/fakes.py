@@ -1,4 +1,5 @@
-"""Channels without a network and a clock that stands still until it is moved, for tests of loads."""
+"""Channels without a network and a clock that stands still until it is moved, for tests of
+loads."""
 
 from __future__ import annotations
 

@@ -73,7 +73,11 @@ def test_json_forms(tmp_path: Path) -> None:
         },
     )
     steps = read_json_files([path], text_model(), {}).steps
-    assert [split_byte_strings(step["TEXT"].raw) for step in steps] == [[b"a", b"b"], [b"c"], [b"dd"]]
+    assert [split_byte_strings(step["TEXT"].raw) for step in steps] == [
+        [b"a", b"b"],
+        [b"c"],
+        [b"dd"],
+    ]
     assert steps[0]["TEXT"].shape == (2,)
     assert steps[1]["COUNT"].raw == (7).to_bytes(4, "little")
 
@@ -97,7 +101,13 @@ def test_json_streams_and_several_files(tmp_path: Path) -> None:
         ({"data": [{"INPUT0": ["a", 1, 2, 3], "INPUT1": [1, 2, 3, 4]}]}, "not FP32 values"),
         ({"data": [{"INPUT0": {"b64": "!"}, "INPUT1": [1, 2, 3, 4]}]}, "bad base64"),
         ({"data": [[3]]}, "expected an object of tensors"),
-        ({"data": [{"INPUT0": [1] * 4, "INPUT1": [1] * 4}], "validation_data": [{"OUTPUT0": [1] * 4}] * 2}, "as many steps"),
+        (
+            {
+                "data": [{"INPUT0": [1] * 4, "INPUT1": [1] * 4}],
+                "validation_data": [{"OUTPUT0": [1] * 4}] * 2,
+            },
+            "as many steps",
+        ),
     ],
 )
 def test_json_mistakes_are_named(tmp_path: Path, document: Any, words: str) -> None:
@@ -122,7 +132,9 @@ def test_folder(tmp_path: Path) -> None:
 
 def steps_dataset(count: int) -> Dataset:
     facts = add_sub()
-    return Dataset([[generate(facts, {}, seed=number).steps[0] for number in range(count)]], is_given=True)
+    return Dataset(
+        [[generate(facts, {}, seed=number).steps[0] for number in range(count)]], is_given=True
+    )
 
 
 def test_batches_take_steps_in_turn() -> None:
@@ -130,7 +142,9 @@ def test_batches_take_steps_in_turn() -> None:
     requests = batched_requests(dataset, add_sub(), 2, {})
     assert len(requests) == 2
     assert requests[1].inputs[0].shape == (2, 4)
-    assert requests[1].inputs[0].raw == dataset.steps[2]["INPUT0"].raw + dataset.steps[3]["INPUT0"].raw
+    assert (
+        requests[1].inputs[0].raw == dataset.steps[2]["INPUT0"].raw + dataset.steps[3]["INPUT0"].raw
+    )
 
 
 def test_batch_size_must_fit_the_model() -> None:
@@ -164,28 +178,43 @@ def test_http_request_with_binary_tensors() -> None:
 
 def test_http_request_as_json() -> None:
     request = batched_requests(steps_dataset(1), add_sub(), 1, {})[0]
-    _, document, binary = parts(HttpInferEncoder(ADDRESS, "m", "", is_json_input=True, is_json_output=True).encode(request))
+    _, document, binary = parts(
+        HttpInferEncoder(ADDRESS, "m", "", is_json_input=True, is_json_output=True).encode(request)
+    )
     assert document["inputs"][0]["data"] == floats(request.inputs[0].raw)
     assert document["outputs"][0]["parameters"] == {"binary_data": False}
     assert binary == b""
 
 
-@pytest.mark.parametrize(("sequence_id", "is_start", "is_end"), [(1, True, False), (2**63, False, True), (77, False, False)])
-def test_http_sequence_requests_keep_their_lengths(sequence_id: int, is_start: bool, is_end: bool) -> None:
+@pytest.mark.parametrize(
+    ("sequence_id", "is_start", "is_end"),
+    [(1, True, False), (2**63, False, True), (77, False, False)],
+)
+def test_http_sequence_requests_keep_their_lengths(
+    sequence_id: int, is_start: bool, is_end: bool
+) -> None:
     request = batched_requests(steps_dataset(1), add_sub(), 1, {})[0]
     halves = HttpInferEncoder(ADDRESS, "m", "").encode_sequence(request)
     _, document, binary = parts(sequence_bytes(halves, sequence_id, is_start, is_end))
-    assert document["parameters"] == {"sequence_id": sequence_id, "sequence_start": is_start, "sequence_end": is_end}
+    assert document["parameters"] == {
+        "sequence_id": sequence_id,
+        "sequence_start": is_start,
+        "sequence_end": is_end,
+    }
     assert len(binary) == 32
 
 
 def test_grpc_request_and_what_is_added_to_it() -> None:
-    request = batched_requests(steps_dataset(1), add_sub(), 1, {"text": "x", "flag": True, "real": 0.5})[0]
+    request = batched_requests(
+        steps_dataset(1), add_sub(), 1, {"text": "x", "flag": True, "real": 0.5}
+    )[0]
     encoder = GrpcInferEncoder("m", "1", is_stream=True)
     whole = sequence_message(encoder.message(request), encoder.head_bytes, 9, True, False)
     message = ModelInferRequest.FromString(whole)
     assert (message.model_name, message.model_version) == ("m", "1")
-    assert whole.startswith(ModelInferRequest(model_name="m", model_version="1").SerializeToString())
+    assert whole.startswith(
+        ModelInferRequest(model_name="m", model_version="1").SerializeToString()
+    )
     assert message.parameters["sequence_id"].int64_param == 9
     assert message.parameters["sequence_start"].bool_param
     assert message.parameters["text"].string_param == "x"
@@ -199,10 +228,19 @@ def test_shared_memory_spans() -> None:
     import msgspec
 
     tensor = msgspec.structs.replace(request.inputs[0], span=MemorySpan("r", 16, 64))
-    placed = msgspec.structs.replace(request, inputs=(tensor,), outputs=(OutputTensor("OUTPUT0", MemorySpan("o", 16)),))
+    placed = msgspec.structs.replace(
+        request, inputs=(tensor,), outputs=(OutputTensor("OUTPUT0", MemorySpan("o", 16)),)
+    )
     _, document, binary = parts(HttpInferEncoder(ADDRESS, "m", "").encode(placed))
-    assert document["inputs"][0]["parameters"] == {"shared_memory_region": "r", "shared_memory_byte_size": 16, "shared_memory_offset": 64}
-    assert document["outputs"][0]["parameters"] == {"shared_memory_region": "o", "shared_memory_byte_size": 16}
+    assert document["inputs"][0]["parameters"] == {
+        "shared_memory_region": "r",
+        "shared_memory_byte_size": 16,
+        "shared_memory_offset": 64,
+    }
+    assert document["outputs"][0]["parameters"] == {
+        "shared_memory_region": "o",
+        "shared_memory_byte_size": 16,
+    }
     assert binary == b""
     message = ModelInferRequest.FromString(GrpcInferEncoder("m", "").message(placed))
     assert message.inputs[0].parameters["shared_memory_offset"].int64_param == 64
@@ -210,7 +248,11 @@ def test_shared_memory_spans() -> None:
 
 
 def test_facts_from_metadata_and_config() -> None:
-    metadata = {"name": "m", "inputs": [{"name": "A", "datatype": "FP32", "shape": [-1, 3]}], "outputs": []}
+    metadata = {
+        "name": "m",
+        "inputs": [{"name": "A", "datatype": "FP32", "shape": [-1, 3]}],
+        "outputs": [],
+    }
     config = {
         "max_batch_size": 4,
         "input": [{"name": "A", "optional": True}],

@@ -1,4 +1,5 @@
-"""Loads on channels without a network: how many requests are out, in which order, and what is recorded."""
+"""Loads on channels without a network: how many requests are out, in which order, and what is
+recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def concurrency(value: int) -> Level:
 
 def closed(network: FakeNetwork, **options: object) -> ClosedLoop:
     source = PlainSource([b"a", b"b"])
-    return ClosedLoop(Recorder(has_details=True), network.make, lambda: source, clock_ns=network.clock, **options)
+    return ClosedLoop(
+        Recorder(has_details=True), network.make, lambda: source, clock_ns=network.clock, **options
+    )
 
 
 async def test_closed_loop_keeps_so_many_out() -> None:
@@ -105,7 +108,9 @@ async def test_a_lost_server_breaks_the_load() -> None:
 
 async def test_connecting_fails_before_anything_is_sent() -> None:
     network = FakeNetwork()
-    load = ClosedLoop(Recorder(), lambda listener: _refusing(network, listener), lambda: PlainSource([b"a"]))
+    load = ClosedLoop(
+        Recorder(), lambda listener: _refusing(network, listener), lambda: PlainSource([b"a"])
+    )
     with pytest.raises(ConnectError, match="refused"):
         await load.apply(concurrency(1), Share())
 
@@ -150,7 +155,9 @@ async def test_an_error_within_a_stream_fails_the_request() -> None:
 
 async def test_answers_are_checked() -> None:
     network = FakeNetwork()
-    load = closed(network, check=lambda item, payload: None if payload == item else f"wrong for {item}")
+    load = closed(
+        network, check=lambda item, payload: None if payload == item else f"wrong for {item}"
+    )
     await load.apply(concurrency(1), Share())
     network.channels[0].answer(payload=0)
     network.channels[0].answer(payload=7)
@@ -168,7 +175,13 @@ async def fire(load: OpenLoop, network: FakeNetwork, at_ns: int) -> None:
 
 
 def open_loop(network: FakeNetwork, max_channels: int = 100) -> OpenLoop:
-    return OpenLoop(Recorder(), network.make, PlainSource([b"a"]), max_channels=max_channels, clock_ns=network.clock)
+    return OpenLoop(
+        Recorder(),
+        network.make,
+        PlainSource([b"a"]),
+        max_channels=max_channels,
+        clock_ns=network.clock,
+    )
 
 
 async def test_latency_counts_from_the_intended_time() -> None:
@@ -260,14 +273,23 @@ async def test_timers_wake_and_can_be_set_again(kind: type[FdTimer | LoopTimer])
 
 def plan(lengths: list[int], **options: float) -> SequencePlan:
     def encode(stream: int, step: int, sequence: int, is_start: bool, is_end: bool) -> bytes:
-        return f"{sequence}:{stream}.{step}{'S' if is_start else ''}{'E' if is_end else ''}".encode()
+        return (
+            f"{sequence}:{stream}.{step}{'S' if is_start else ''}{'E' if is_end else ''}".encode()
+        )
 
     return SequencePlan(lengths, encode, SequenceIds(), **options)  # type: ignore[arg-type]
 
 
 def test_sequences_walk_through_their_streams() -> None:
     source = SequenceSource(plan([2, 3]))
-    assert [source.next().data.decode() for _ in range(6)] == ["1:0.0S", "1:0.1E", "2:1.0S", "2:1.1", "2:1.2E", "3:0.0S"]
+    assert [source.next().data.decode() for _ in range(6)] == [
+        "1:0.0S",
+        "1:0.1E",
+        "2:1.0S",
+        "2:1.1",
+        "2:1.2E",
+        "3:0.0S",
+    ]
 
 
 def test_sequence_length_varies_around_its_base() -> None:
@@ -292,7 +314,9 @@ def test_sequence_ids_go_round_without_collision() -> None:
 async def test_closed_loop_ends_open_sequences_when_it_stops() -> None:
     network = FakeNetwork()
     shared = plan([3])
-    load = ClosedLoop(Recorder(), network.make, lambda: SequenceSource(shared), clock_ns=network.clock)
+    load = ClosedLoop(
+        Recorder(), network.make, lambda: SequenceSource(shared), clock_ns=network.clock
+    )
     await load.apply(concurrency(1), Share())
     stopping = asyncio.ensure_future(load.stop(5))
     await asyncio.sleep(0)
@@ -305,7 +329,13 @@ async def test_closed_loop_ends_open_sequences_when_it_stops() -> None:
 async def test_sequences_at_a_rate_keep_their_order() -> None:
     network = FakeNetwork()
     shared = plan([3])
-    load = SequenceLoop(Recorder(), network.make, [SequenceSource(shared) for _ in range(2)], is_serial=True, clock_ns=network.clock)
+    load = SequenceLoop(
+        Recorder(),
+        network.make,
+        [SequenceSource(shared) for _ in range(2)],
+        is_serial=True,
+        clock_ns=network.clock,
+    )
     start = network.clock.now_ns
     await load.apply(Level(Mode.REQUEST_RATE, 1000), Share(start_ns=start))
     await fire(load, network, start + 3 * MS)
@@ -321,7 +351,13 @@ async def test_sequences_at_a_rate_keep_their_order() -> None:
 
 async def test_periodic_burst_grows_with_responses() -> None:
     network = FakeNetwork()
-    load = PeriodicLoop(Recorder(), network.make, PlainSource([b"a"]), PeriodicSteps(1, 4, 2, 2), clock_ns=network.clock)
+    load = PeriodicLoop(
+        Recorder(),
+        network.make,
+        PlainSource([b"a"]),
+        PeriodicSteps(1, 4, 2, 2),
+        clock_ns=network.clock,
+    )
     await load.apply(Level(Mode.PERIODIC, 1), Share())
     assert load.num_sent == 1
     network.channels[0].respond("x")
@@ -345,7 +381,12 @@ def test_recorder_hands_out_windows() -> None:
     recorder.add(call, 1, 25)
     recorder.add_failure("x", 26)
     records = recorder.take()
-    assert (list(records.latency), list(records.send), list(records.receive), list(records.late)) == ([15], [1], [5], [2])
+    assert (
+        list(records.latency),
+        list(records.send),
+        list(records.receive),
+        list(records.late),
+    ) == ([15], [1], [5], [2])
     assert list(records.sequence) == [4]
     assert len(recorder.take()) == 0
     assert recorder.num_ended == 2

@@ -14,7 +14,12 @@ from naiad.perf.measure.measure import LevelResult, Measurer, Pace
 from naiad.perf.measure.ranges import Range
 from naiad.perf.measure.recorder import Detail, Failure, Records
 from naiad.perf.measure.search import binary, linear, within_threshold
-from naiad.perf.measure.server_statistics import Counters, ModelDelta, StatisticsReader, merge_deltas
+from naiad.perf.measure.server_statistics import (
+    Counters,
+    ModelDelta,
+    StatisticsReader,
+    merge_deltas,
+)
 from naiad.perf.measure.stability import Point, Verdict, judge
 from naiad.perf.measure.window import Window, WindowPlan, nearest_rank, summarize
 from tests.unit.perf.facts import add_sub
@@ -22,7 +27,11 @@ from tests.unit.perf.facts import add_sub
 US = 1000
 
 
-def records(latencies_us: list[float], failures: list[str] | None = None, details: list[Detail] | None = None) -> Records:
+def records(
+    latencies_us: list[float],
+    failures: list[str] | None = None,
+    details: list[Detail] | None = None,
+) -> Records:
     count = len(latencies_us)
     numbers = np.zeros((8, count), np.int64)
     numbers[0] = 1_000_000
@@ -32,12 +41,17 @@ def records(latencies_us: list[float], failures: list[str] | None = None, detail
     return Records(numbers, details or [], [Failure(0, message) for message in failures or []])
 
 
-def window(latencies_us: list[float], seconds: float = 1.0, failures: list[str] | None = None) -> Window:
+def window(
+    latencies_us: list[float], seconds: float = 1.0, failures: list[str] | None = None
+) -> Window:
     return Window(0, round(seconds * 1e9), records(latencies_us, failures))
 
 
 def test_summary_of_windows() -> None:
-    summary = summarize([window([100, 200]), window([300, 400], failures=["a", "b", "a"])], WindowPlan(batch_size=2, percentile=80))
+    summary = summarize(
+        [window([100, 200]), window([300, 400], failures=["a", "b", "a"])],
+        WindowPlan(batch_size=2, percentile=80),
+    )
     assert summary.num_requests == 4
     assert summary.infer_per_s == 4.0
     assert summary.average_us == 250
@@ -57,7 +71,9 @@ def points(*pairs: tuple[float, float]) -> list[Point]:
 
 def test_three_windows_that_agree_are_stable() -> None:
     verdict = judge(points((1, 900), (100, 50), (105, 52), (101, 51)), 10, "average latency")
-    assert verdict == Verdict(True, "throughput 5.0% and average latency 4.0% apart over the last 3 windows (limit 10%)")
+    assert verdict == Verdict(
+        True, "throughput 5.0% and average latency 4.0% apart over the last 3 windows (limit 10%)"
+    )
     assert not judge(points((100, 50), (100, 50)), 10, "x").is_stable
 
 
@@ -114,7 +130,9 @@ class Watch:
     def begin(self, level: Level) -> None:
         self.seen.append("begin")
 
-    def glance(self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int) -> None: ...
+    def glance(
+        self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
+    ) -> None: ...
 
     def window(self, level: Level, trial: int, point: Point) -> None:
         self.seen.append(f"window {trial}")
@@ -127,7 +145,9 @@ LEVEL = Level(Mode.CONCURRENCY, 2)
 PACE = Pace(interval_s=0.001, max_trials=5, stability_percent=1000)
 
 
-async def measure(script: list[Records], pace: Pace = PACE, **options: bool) -> tuple[LevelResult, ScriptedDriver, Watch]:
+async def measure(
+    script: list[Records], pace: Pace = PACE, **options: bool
+) -> tuple[LevelResult, ScriptedDriver, Watch]:
     driver, watch = ScriptedDriver(script, **options), Watch()
     return await Measurer(driver, WindowPlan(), pace, watch).measure(LEVEL), driver, watch
 
@@ -143,7 +163,9 @@ async def test_a_level_ends_when_it_is_stable() -> None:
 
 async def test_an_unstable_level_gives_its_last_windows() -> None:
     pace = Pace(interval_s=0.001, max_trials=4, stability_percent=10)
-    result, _, _ = await measure([records([latency]) for latency in (1.0, 100.0, 300.0, 900.0)], pace)
+    result, _, _ = await measure(
+        [records([latency]) for latency in (1.0, 100.0, 300.0, 900.0)], pace
+    )
     assert not result.verdict.is_stable
     assert not result.error
     assert result.summary is not None
@@ -213,16 +235,26 @@ def result_at(value: float, latency_us: float, error: str = "") -> LevelResult:
     return LevelResult(Level(Mode.CONCURRENCY, value), summary, Verdict(True, ""), [], error)
 
 
-async def values_of(walk: object, found: Range, threshold_ms: float, latency_of: object) -> list[float]:
+async def values_of(
+    walk: object, found: Range, threshold_ms: float, latency_of: object
+) -> list[float]:
     async def measured(value: float) -> LevelResult:
         return result_at(value, latency_of(value))  # type: ignore[operator]
 
-    return [result.level.value async for result in walk(found, measured, within_threshold(threshold_ms, -1))]  # type: ignore[operator]
+    return [
+        result.level.value
+        async for result in walk(found, measured, within_threshold(threshold_ms, -1))
+    ]  # type: ignore[operator]
 
 
 async def test_linear_search() -> None:
     assert await values_of(linear, Range(1, 7, 3), 0, lambda value: 1) == [1, 4, 7]
-    assert await values_of(linear, Range(1, 0, 2, True), 5, lambda value: value * 1000) == [1, 3, 5, 7]
+    assert await values_of(linear, Range(1, 0, 2, True), 5, lambda value: value * 1000) == [
+        1,
+        3,
+        5,
+        7,
+    ]
 
 
 async def test_binary_search_finds_the_last_level_within_the_threshold() -> None:
@@ -238,14 +270,22 @@ async def test_an_error_ends_a_search() -> None:
     async def failing(value: float) -> LevelResult:
         return result_at(value, 1, "gone")
 
-    assert len([result async for result in linear(Range(1, 9, 1), failing, within_threshold(0, -1))]) == 1
+    assert (
+        len([result async for result in linear(Range(1, 9, 1), failing, within_threshold(0, -1))])
+        == 1
+    )
 
 
 # The server's own statistics.
 
 
 def counters(requests: int, queue_us: float) -> Counters:
-    return Counters(requests, requests, {"success": requests}, {"success": requests * 100 * US, "queue": round(requests * queue_us * US)})
+    return Counters(
+        requests,
+        requests,
+        {"success": requests},
+        {"success": requests * 100 * US, "queue": round(requests * queue_us * US)},
+    )
 
 
 def test_statistics_are_differences() -> None:

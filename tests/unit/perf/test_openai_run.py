@@ -1,4 +1,5 @@
-"""Whole runs of the command against a small OpenAI-style server: figures, failures, replay, exports, several processes."""
+"""Whole runs of the command against a small OpenAI-style server: figures, failures, replay,
+exports, several processes."""
 
 from __future__ import annotations
 
@@ -56,14 +57,52 @@ def fake() -> Iterator[Background]:
 
 
 def perf(fake: Background, *arguments: str) -> int:
-    fixed = ["perf", "-m", "tiny", "--service-kind", "openai", "-u", fake.url, "-s", "100000", "-p", "20", "--num-prompts", "3"]
+    fixed = [
+        "perf",
+        "-m",
+        "tiny",
+        "--service-kind",
+        "openai",
+        "-u",
+        fake.url,
+        "-s",
+        "100000",
+        "-p",
+        "20",
+        "--num-prompts",
+        "3",
+    ]
     return run(naiad, "naiad", [*fixed, *arguments])
 
 
-def test_streamed_chat(fake: Background, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_streamed_chat(
+    fake: Background, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     results, export = tmp_path / "r.json", tmp_path / "e.json"
-    flags = ["--streaming", "--isl", "12", "--osl", "5", "--concurrency-range", "2", "--goodput", "time_to_first_token:100000"]
-    assert perf(fake, *flags, "-H", "Authorization: Bearer k", "--json", str(results), "--profile-export-file", str(export)) == 0
+    flags = [
+        "--streaming",
+        "--isl",
+        "12",
+        "--osl",
+        "5",
+        "--concurrency-range",
+        "2",
+        "--goodput",
+        "time_to_first_token:100000",
+    ]
+    assert (
+        perf(
+            fake,
+            *flags,
+            "-H",
+            "Authorization: Bearer k",
+            "--json",
+            str(results),
+            "--profile-export-file",
+            str(export),
+        )
+        == 0
+    )
     text = capsys.readouterr().out
     assert "Time to first token (ms)" in text
     assert "(100.0% kept all limits)" in text
@@ -79,14 +118,18 @@ def test_streamed_chat(fake: Background, tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(exported["request_inputs"]["payload"])["model"] == "tiny"
 
 
-def test_whole_answers_and_completions(fake: Background, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_answers_and_completions(
+    fake: Background, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert perf(fake, "--endpoint", "v1/completions", "--osl", "3", "--request-count", "6") == 0
     assert "Request count: 6" in capsys.readouterr().out
     assert fake.server.paths[0] == "/v1/completions"
     assert len(fake.server.requests) == 6
 
 
-def test_tokens_are_chunks_when_the_server_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokens_are_chunks_when_the_server_does_not_count(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     background = Background(FakeOpenAi(has_usage=False))
     try:
         assert perf(background, "--streaming", "--request-count", "4") == 0
@@ -97,23 +140,41 @@ def test_tokens_are_chunks_when_the_server_does_not_count(capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("trouble", "words"),
-    [("error", "HTTP 429: too many requests"), ("broken", "the engine died"), ("cut", "closed the connection before it answered")],
+    [
+        ("error", "HTTP 429: too many requests"),
+        ("broken", "the engine died"),
+        ("cut", "closed the connection before it answered"),
+    ],
 )
-def test_a_server_that_fails_gives_a_clear_line(fake: Background, trouble: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert perf(fake, "--streaming", "--extra-inputs", f"trouble:{trouble}", "--max-trials", "1") == 99
+def test_a_server_that_fails_gives_a_clear_line(
+    fake: Background, trouble: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        perf(fake, "--streaming", "--extra-inputs", f"trouble:{trouble}", "--max-trials", "1") == 99
+    )
     out, err = capsys.readouterr()
     assert words in out
     assert "Traceback" not in out + err
 
 
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(naiad, "naiad", ["perf", "-m", "m", "--service-kind", "openai", "-u", "127.0.0.1:1"]) == 99
+    assert (
+        run(naiad, "naiad", ["perf", "-m", "m", "--service-kind", "openai", "-u", "127.0.0.1:1"])
+        == 99
+    )
     assert "Connection refused" in capsys.readouterr().out
 
 
-def test_replay_of_a_trace(fake: Background, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_of_a_trace(
+    fake: Background, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = tmp_path / "trace.jsonl"
-    trace.write_text("\n".join(json.dumps({"timestamp": 10 * n, "input_length": 4 + n, "output_length": 2 + n}) for n in range(5)))
+    trace.write_text(
+        "\n".join(
+            json.dumps({"timestamp": 10 * n, "input_length": 4 + n, "output_length": 2 + n})
+            for n in range(5)
+        )
+    )
     assert perf(fake, "--streaming", "--replay", str(trace), "--replay-speed", "4") == 0
     assert "Replay: 5 requests at 4x speed" in capsys.readouterr().out
     assert sorted(request["max_tokens"] for request in fake.server.requests) == [2, 3, 4, 5, 6]
@@ -121,21 +182,52 @@ def test_replay_of_a_trace(fake: Background, tmp_path: Path, capsys: pytest.Capt
 
 def test_payloads_from_a_file(fake: Background, tmp_path: Path) -> None:
     data = tmp_path / "data.json"
-    data.write_text(json.dumps({"data": [{"payload": [{"model": "own", "prompt": "a b", "max_tokens": 2}]}]}))
-    assert perf(fake, "--endpoint", "v1/completions", "--input-data", str(data), "--request-count", "2") == 0
+    data.write_text(
+        json.dumps({"data": [{"payload": [{"model": "own", "prompt": "a b", "max_tokens": 2}]}]})
+    )
+    assert (
+        perf(
+            fake, "--endpoint", "v1/completions", "--input-data", str(data), "--request-count", "2"
+        )
+        == 0
+    )
     assert {request["model"] for request in fake.server.requests} == {"own"}
 
 
 def test_several_processes(fake: Background, capsys: pytest.CaptureFixture[str]) -> None:
-    assert perf(fake, "--streaming", "--processes", "2", "--concurrency-range", "4", "--request-count", "9") == 0
+    assert (
+        perf(
+            fake,
+            "--streaming",
+            "--processes",
+            "2",
+            "--concurrency-range",
+            "4",
+            "--request-count",
+            "9",
+        )
+        == 0
+    )
     assert "Request count: 9" in capsys.readouterr().out
     assert len(fake.server.requests) == 9
 
 
-def test_comparison_with_an_earlier_run(fake: Background, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_with_an_earlier_run(
+    fake: Background, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, page = tmp_path / "first.json", tmp_path / "page.html"
     assert perf(fake, "--streaming", "--request-count", "3", "--json", str(first)) == 0
-    flags = ["--streaming", "--request-count", "3", "--compare", f"before={first}", "--compare", "short=--osl 1", "--html", str(page)]
+    flags = [
+        "--streaming",
+        "--request-count",
+        "3",
+        "--compare",
+        f"before={first}",
+        "--compare",
+        "short=--osl 1",
+        "--html",
+        str(page),
+    ]
     assert perf(fake, *flags) == 0
     text = capsys.readouterr().out
     assert "| before" in text

@@ -23,7 +23,13 @@ def test_a_command_line_of_perf_analyzer() -> None:
         "--shape B:3 -H k:v -f out.csv --verbose-csv --streaming --async --max-threads 8 -v "
         "--sequence-id-range 5:9 --request-parameter n:3:int"
     )
-    assert (options.model, options.model_version, options.protocol, options.url, options.batch_size) == (
+    assert (
+        options.model,
+        options.model_version,
+        options.protocol,
+        options.url,
+        options.batch_size,
+    ) == (
         "add_sub",
         "2",
         "grpc",
@@ -31,7 +37,12 @@ def test_a_command_line_of_perf_analyzer() -> None:
         4,
     )
     assert options.concurrency_range == Range(2, 8, 2, True)
-    assert (options.measurement_interval, options.stability_percentage, options.max_trials, options.percentile) == (1000, 5.0, 4, 95)
+    assert (
+        options.measurement_interval,
+        options.stability_percentage,
+        options.max_trials,
+        options.percentile,
+    ) == (1000, 5.0, 4, 95)
     assert dict(options.shape) == {"A": (1, 2), "B": (3,)}
     assert options.header == (("k", "v"),)
     assert options.sequence_id_range == IdRange(5, 9)

@@ -43,17 +43,34 @@ US = 1000
 
 
 def delta() -> ModelDelta:
-    phases = {"success": 300, "queue": 20, "compute_input": 30, "compute_infer": 40, "compute_output": 50}
-    return ModelDelta("add_sub", "", Counters(4, 2, {"success": 4}, {phase: 4 * value * US for phase, value in phases.items()}))
+    phases = {
+        "success": 300,
+        "queue": 20,
+        "compute_input": 30,
+        "compute_infer": 40,
+        "compute_output": 50,
+    }
+    return ModelDelta(
+        "add_sub",
+        "",
+        Counters(4, 2, {"success": 4}, {phase: 4 * value * US for phase, value in phases.items()}),
+    )
 
 
 def result(
-    value: float = 1, latency_us: float = 500, *, is_stable: bool = True, error: str = "", details: list[Detail] | None = None
+    value: float = 1,
+    latency_us: float = 500,
+    *,
+    is_stable: bool = True,
+    error: str = "",
+    details: list[Detail] | None = None,
 ) -> LevelResult:
     gpu = GpuReadings({"GPU-1": 0.5}, {"GPU-1": 100.0}, {"GPU-1": 1e9}, {"GPU-1": 2e9})
     window = Window(0, 1_000_000_000, records([latency_us] * 4, details=details), delta(), gpu)
     summary = summarize_windows([window], WindowPlan(is_llm=bool(details)))
-    return LevelResult(Level(Mode.CONCURRENCY, value), summary, Verdict(is_stable, "because"), [window], error)
+    return LevelResult(
+        Level(Mode.CONCURRENCY, value), summary, Verdict(is_stable, "because"), [window], error
+    )
 
 
 OPTIONS = PerfOptions(model="add_sub", concurrency_range=Range(1, 2, 1, True))
@@ -89,7 +106,9 @@ def test_the_lines_of_perf_analyzer() -> None:
 
 
 def test_what_is_not_stable_or_given_up_is_said() -> None:
-    assert "[WARNING] Not stable after 1 windows: because" in level_text(result(is_stable=False), OPTIONS, add_sub())
+    assert "[WARNING] Not stable after 1 windows: because" in level_text(
+        result(is_stable=False), OPTIONS, add_sub()
+    )
     assert "Given up: gone" in level_text(result(error="gone"), OPTIONS, add_sub())
     assert "(not stable)" in last_table([result(is_stable=False)], OPTIONS)
     empty = LevelResult(Level(Mode.CONCURRENCY, 1), None, Verdict(False, ""), [], "cannot connect")
@@ -118,7 +137,9 @@ def test_gpu_metrics_are_read_from_the_page() -> None:
         'nv_inference_count{model="m"} 3\n'
         "nv_gpu_utilization broken\n"
     )
-    readings = summarize([parse_samples(page), parse_samples(page.replace("0.25", "0.75").replace("1e9", "3e9"))])
+    readings = summarize(
+        [parse_samples(page), parse_samples(page.replace("0.25", "0.75").replace("1e9", "3e9"))]
+    )
     assert readings.utilization == {"GPU-1": 0.5}
     assert readings.memory_used_bytes == {"GPU-1": 3e9}
     assert merge_readings([readings, GpuReadings(problem="gone")]).problem == "gone"
@@ -130,7 +151,9 @@ def tensor(name: str, values: bytes) -> InputTensor:
 
 def test_profile_export(tmp_path: Path) -> None:
     head = parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 9")
-    body = json.dumps({"outputs": [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [5, 6]}]}).encode()
+    body = json.dumps(
+        {"outputs": [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [5, 6]}]}
+    ).encode()
     detail = Detail(0, 3, 10, [20], [(head, body)])
     level = result()
     level.windows = [Window(0, 100, records([1.0], details=[detail]))]
@@ -155,8 +178,13 @@ def test_profile_export(tmp_path: Path) -> None:
 
 def test_validation_data() -> None:
     head = parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 9")
-    body = json.dumps({"outputs": [{"name": "OUT", "datatype": "INT32", "shape": [1], "data": [5]}]}).encode()
-    check = make_check([(tensor("OUT", b"\x05\0\0\0"),), (tensor("OUT", b"\x06\0\0\0"),), (tensor("NONE", b""),)], is_grpc=False)
+    body = json.dumps(
+        {"outputs": [{"name": "OUT", "datatype": "INT32", "shape": [1], "data": [5]}]}
+    ).encode()
+    check = make_check(
+        [(tensor("OUT", b"\x05\0\0\0"),), (tensor("OUT", b"\x06\0\0\0"),), (tensor("NONE", b""),)],
+        is_grpc=False,
+    )
     assert check(0, (head, body)) is None
     assert "is not what validation_data says" in str(check(1, (head, body)))
     assert "no output 'NONE'" in str(check(2, (head, body)))
@@ -166,7 +194,9 @@ def test_validation_data() -> None:
 
 
 def saved(label: str, rate_factor: int = 1, **options: Any) -> SavedRun:
-    return save_run(OPTIONS, [result(value, 500 / rate_factor, **options) for value in (1, 2)], label)
+    return save_run(
+        OPTIONS, [result(value, 500 / rate_factor, **options) for value in (1, 2)], label
+    )
 
 
 def test_a_run_can_be_saved_and_read(tmp_path: Path) -> None:
@@ -188,8 +218,15 @@ def test_rivals() -> None:
     assert parse_rival("old=a/b.json").path == Path("a/b.json")
     with pytest.raises(OptionError, match="expected flags"):
         parse_rival("nonsense")
-    options = rival_options(msgspec.structs.replace(OPTIONS, json="x", html="y"), parse_rival("t=-u host:1"))
-    assert (options.url, options.model, options.json, options.label) == ("host:1", "add_sub", "", "t")
+    options = rival_options(
+        msgspec.structs.replace(OPTIONS, json="x", html="y"), parse_rival("t=-u host:1")
+    )
+    assert (options.url, options.model, options.json, options.label) == (
+        "host:1",
+        "add_sub",
+        "",
+        "t",
+    )
     with pytest.raises(OptionError, match="No such option"):
         rival_options(OPTIONS, parse_rival("t=--bogus"))
 
@@ -211,7 +248,9 @@ class _Checker(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.count[tag] = self.count.get(tag, 0) + 1
-        assert all("://" not in (value or "") for name, value in attrs if name in ("src", "href")), "nothing from elsewhere"
+        assert all(
+            "://" not in (value or "") for name, value in attrs if name in ("src", "href")
+        ), "nothing from elsewhere"
         if tag not in ("meta", "line", "circle", "rect", "polyline"):
             self.open.append(tag)
 
@@ -229,8 +268,20 @@ def check_page(text: str) -> dict[str, int]:
 
 def test_page_is_one_whole_file() -> None:
     chunks = [Detail(0, -1, 0, [1_000_000, 3_000_000], [TokenChunk(1, 9, 2), TokenChunk(1)])] * 4
-    count = check_page(perf_page([saved("<b>one</b>", details=chunks), saved("two", is_stable=False)]))
+    count = check_page(
+        perf_page([saved("<b>one</b>", details=chunks), saved("two", is_stable=False)])
+    )
     assert count["svg"] >= 6
     assert "b" not in count, "names are escaped"
     check_page(perf_page([saved("only")]))
-    check_page(perf_page([save_run(OPTIONS, [LevelResult(Level(Mode.CONCURRENCY, 1), None, Verdict(False, ""), [], "gone")], "none")]))
+    check_page(
+        perf_page(
+            [
+                save_run(
+                    OPTIONS,
+                    [LevelResult(Level(Mode.CONCURRENCY, 1), None, Verdict(False, ""), [], "gone")],
+                    "none",
+                )
+            ]
+        )
+    )

@@ -14,7 +14,13 @@ from naiad.perf.data.token_counter import WordCounter, token_counter
 from naiad.perf.data.triton_llm import make_generate_digest, prompt_dataset
 from naiad.perf.load.load import ResponseFailureError
 from naiad.perf.measure.recorder import Detail
-from naiad.perf.measure.token_metrics import TokenChunk, TokenCounting, is_good, request_tokens, summarize_requests
+from naiad.perf.measure.token_metrics import (
+    TokenChunk,
+    TokenCounting,
+    is_good,
+    request_tokens,
+    summarize_requests,
+)
 from naiad.settings.option import OptionError
 
 MS = 1_000_000
@@ -76,7 +82,10 @@ def test_prompts_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_text('plain words\n{"text": "json words here", "max_tokens": 9}\n\n')
     prompts = read_prompts(path, Lengths(output_mean=5), WORDS)
-    assert [(prompt.text, prompt.num_tokens, prompt.max_tokens) for prompt in prompts] == [("plain words", 2, 5), ("json words here", 3, 9)]
+    assert [(prompt.text, prompt.num_tokens, prompt.max_tokens) for prompt in prompts] == [
+        ("plain words", 2, 5),
+        ("json words here", 3, 9),
+    ]
     path.write_text('{"nothing": 1}\n')
     with pytest.raises(OptionError, match="line 1: no 'text'"):
         read_prompts(path, Lengths(), WORDS)
@@ -103,7 +112,9 @@ def test_a_trace_keeps_times_lengths_and_common_prefixes(tmp_path: Path) -> None
 
 def test_openai_payloads() -> None:
     prompt = Prompt("hi", 1, 8)
-    chat = payload("v1/chat/completions", "m", prompt, is_streaming=True, extra={"ignore_eos": True})
+    chat = payload(
+        "v1/chat/completions", "m", prompt, is_streaming=True, extra={"ignore_eos": True}
+    )
     assert chat == {
         "model": "m",
         "messages": [{"role": "user", "content": "hi"}],
@@ -112,8 +123,15 @@ def test_openai_payloads() -> None:
         "stream_options": {"include_usage": True},
         "ignore_eos": True,
     }
-    assert payload("/v1/completions", "m", prompt, is_streaming=False, extra={}) == {"model": "m", "prompt": "hi", "max_tokens": 8}
-    assert payload("v1/embeddings", "m", prompt, is_streaming=False, extra={}) == {"model": "m", "input": "hi"}
+    assert payload("/v1/completions", "m", prompt, is_streaming=False, extra={}) == {
+        "model": "m",
+        "prompt": "hi",
+        "max_tokens": 8,
+    }
+    assert payload("v1/embeddings", "m", prompt, is_streaming=False, extra={}) == {
+        "model": "m",
+        "input": "hi",
+    }
     assert extra_fields(("a:1", "b:text", 'c:{"x": [1]}')) == {"a": 1, "b": "text", "c": {"x": [1]}}
 
 
@@ -121,13 +139,20 @@ def test_openai_events() -> None:
     digest = make_digest(keeps_text=True, keeps_raw=False)
     assert digest(b"[DONE]") is None
     assert digest(b'{"choices":[{"delta":{"role":"assistant","content":""}}]}') == TokenChunk(0)
-    assert digest(b'{"choices":[{"delta":{"content":"x"}}],"usage":null}') == TokenChunk(1, text="x")
+    assert digest(b'{"choices":[{"delta":{"content":"x"}}],"usage":null}') == TokenChunk(
+        1, text="x"
+    )
     assert digest(b'{"choices":[{"delta":{"reasoning_content":"hm"}}]}') == TokenChunk(1, text="hm")
     assert digest(b'{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}') == TokenChunk(1)
-    assert digest(b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}') == TokenChunk(0, 3, 4)
-    assert digest((None, b'{"choices":[{"message":{"content":"all"}}],"usage":{"prompt_tokens":1,"completion_tokens":2}}')) == TokenChunk(
-        1, 1, 2, "all"
-    )
+    assert digest(
+        b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}'
+    ) == TokenChunk(0, 3, 4)
+    assert digest(
+        (
+            None,
+            b'{"choices":[{"message":{"content":"all"}}],"usage":{"prompt_tokens":1,"completion_tokens":2}}',
+        )
+    ) == TokenChunk(1, 1, 2, "all")
     for event, words in ((b'{"error":{"message":"no"}}', "no"), (b"{", "cannot be read")):
         with pytest.raises(ResponseFailureError, match=words):
             digest(event)
@@ -152,15 +177,24 @@ def test_tensors_of_a_language_model() -> None:
             TensorFacts("max_tokens", "INT32", (1,), is_optional=True),
         ),
     )
-    step = prompt_dataset(facts, [Prompt("hi", 1, 6)], {"temperature": 0}, is_streaming=True).steps[0]
+    step = prompt_dataset(facts, [Prompt("hi", 1, 6)], {"temperature": 0}, is_streaming=True).steps[
+        0
+    ]
     assert step["stream"].raw == b"\x01"
     assert step["max_tokens"].raw == (6).to_bytes(4, "little")
     assert json.loads(step["sampling_parameters"].raw[4:]) == {"max_tokens": 6, "temperature": 0}
-    needs = ModelFacts("llm", "", (TensorFacts("text_input", "BYTES", (1,)), TensorFacts("beam", "INT32", (1,))))
+    needs = ModelFacts(
+        "llm", "", (TensorFacts("text_input", "BYTES", (1,)), TensorFacts("beam", "INT32", (1,)))
+    )
     with pytest.raises(OptionError, match="--extra-inputs beam:VALUE"):
         prompt_dataset(needs, [Prompt("hi", 1)], {}, is_streaming=True)
     with pytest.raises(OptionError, match="no input 'text_input'"):
-        prompt_dataset(ModelFacts("m", "", (TensorFacts("x", "FP32", (1,)),)), [Prompt("hi", 1)], {}, is_streaming=True)
+        prompt_dataset(
+            ModelFacts("m", "", (TensorFacts("x", "FP32", (1,)),)),
+            [Prompt("hi", 1)],
+            {},
+            is_streaming=True,
+        )
 
 
 def test_tokenizer_that_is_not_there(tmp_path: Path) -> None:

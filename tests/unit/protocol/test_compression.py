@@ -35,7 +35,9 @@ def test_negotiation(accept: str, encoding: str) -> None:
     assert choose_encoding(accept.encode()) == encoding
 
 
-@pytest.mark.parametrize(("encoding", "open_up"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)])
+@pytest.mark.parametrize(
+    ("encoding", "open_up"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)]
+)
 def test_there_and_back(encoding: str, open_up) -> None:
     packed = compress([b"abc", bytearray(b"d" * 1000), memoryview(b"")], encoding)
     assert open_up(packed) == b"abc" + b"d" * 1000
@@ -46,7 +48,9 @@ def test_there_and_back(encoding: str, open_up) -> None:
 def test_a_bomb_is_stopped_at_the_limit() -> None:
     bomb = gzip.compress(bytes(100_000_000))
     assert len(bomb) < 100_000
-    with pytest.raises(NaiadError, match=r"exceeds the maximum allowed input size of 1000000 bytes"):
+    with pytest.raises(
+        NaiadError, match=r"exceeds the maximum allowed input size of 1000000 bytes"
+    ):
         decompress(bomb, "gzip", 1_000_000)
 
 
@@ -61,7 +65,10 @@ def test_exactly_at_the_limit() -> None:
     [
         (b"", "nothing to be decompressed"),
         (b"plain text", "failed to decompress the request body: it is no valid gzip data"),
-        (gzip.compress(b"x" * 100)[:-9], "failed to decompress the request body: the gzip data is incomplete"),
+        (
+            gzip.compress(b"x" * 100)[:-9],
+            "failed to decompress the request body: the gzip data is incomplete",
+        ),
     ],
 )
 def test_refused(data: bytes, words: str) -> None:

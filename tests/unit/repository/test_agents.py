@@ -31,22 +31,39 @@ async def test_files_as_they_should_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"MD5:1/model.bin": "0" * 32}, f"Mismatched MD5 hash for file 1/model.bin, expecting: {'0' * 32}, got: {MD5}"),
-        ({"MD5:1/other.bin": MD5}, "checksum: failed to read 1/other.bin: No such file or directory"),
+        (
+            {"MD5:1/model.bin": "0" * 32},
+            f"Mismatched MD5 hash for file 1/model.bin, expecting: {'0' * 32}, got: {MD5}",
+        ),
+        (
+            {"MD5:1/other.bin": MD5},
+            "checksum: failed to read 1/other.bin: No such file or directory",
+        ),
         (
             {"MD5:../m/1/model.bin": MD5},
             "checksum: parameter 'MD5:../m/1/model.bin' is not MD5:<path of a file of the model> or SHA256:<path>",
         ),
-        ({"CRC:1/model.bin": "0"}, "checksum: parameter 'CRC:1/model.bin' is not MD5:<path of a file of the model> or SHA256:<path>"),
-        ({"MD5": MD5}, "checksum: parameter 'MD5' is not MD5:<path of a file of the model> or SHA256:<path>"),
+        (
+            {"CRC:1/model.bin": "0"},
+            "checksum: parameter 'CRC:1/model.bin' is not MD5:<path of a file of the model> or SHA256:<path>",
+        ),
+        (
+            {"MD5": MD5},
+            "checksum: parameter 'MD5' is not MD5:<path of a file of the model> or SHA256:<path>",
+        ),
     ],
 )
-async def test_anything_else_is_told(tmp_path: Path, parameters: dict[str, str], words: str) -> None:
+async def test_anything_else_is_told(
+    tmp_path: Path, parameters: dict[str, str], words: str
+) -> None:
     with pytest.raises(NaiadError) as caught:
         await check(tmp_path, parameters)
     assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, words)
 
 
 async def test_an_agent_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(NaiadError, match="unable to find repository agent 'decrypt' of model 'm': this server has 'checksum'"):
+    with pytest.raises(
+        NaiadError,
+        match="unable to find repository agent 'decrypt' of model 'm': this server has 'checksum'",
+    ):
         await check(tmp_path, {}, agent="decrypt")

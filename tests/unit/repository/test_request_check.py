@@ -28,13 +28,21 @@ def fp32(name: str, dims: list[int], *, is_optional: bool = False) -> TensorSpec
     return TensorSpec(name, "FP32", dims, dims, is_optional)
 
 
-def tensor(name: str, shape: list[int], datatype: str = "FP32", num_bytes: int | None = None) -> Tensor:
-    return Tensor(name, datatype, shape, bytes(int(np.prod(shape)) * 4 if num_bytes is None else num_bytes))
+def tensor(
+    name: str, shape: list[int], datatype: str = "FP32", num_bytes: int | None = None
+) -> Tensor:
+    return Tensor(
+        name, datatype, shape, bytes(int(np.prod(shape)) * 4 if num_bytes is None else num_bytes)
+    )
 
 
-def refused(model: ModelSpec, *inputs: Tensor, outputs: list[str] | None = None, id: str = "") -> str:
+def refused(
+    model: ModelSpec, *inputs: Tensor, outputs: list[str] | None = None, id: str = ""
+) -> str:
     with pytest.raises(NaiadError) as failure:
-        RequestCheck(model).check(InferRequest("m", list(inputs), id=id, requested_outputs=outputs or []))
+        RequestCheck(model).check(
+            InferRequest("m", list(inputs), id=id, requested_outputs=outputs or [])
+        )
     assert failure.value.code is Code.INVALID_ARG
     return failure.value.message
 
@@ -43,7 +51,9 @@ AB = spec(fp32("A", [4]), fp32("B", [4]))
 
 
 def test_a_good_request_gets_its_batch_size() -> None:
-    request = InferRequest("m", [tensor("A", [3, 4]), tensor("B", [3, 4])], requested_outputs=["OUT"])
+    request = InferRequest(
+        "m", [tensor("A", [3, 4]), tensor("B", [3, 4])], requested_outputs=["OUT"]
+    )
     RequestCheck(AB).check(request)
     assert request.batch_size == 3
 
@@ -62,16 +72,34 @@ def test_a_model_that_does_not_batch_has_batch_size_one() -> None:
             "expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but missing required input(s) ['B']. "
             "Please provide all required input(s).",
         ),
-        ([tensor("A", [1, 4]), tensor("B", [2, 4])], "input 'B' batch size does not match other inputs for 'm'"),
-        ([tensor("A", [9, 4]), tensor("B", [9, 4])], "inference request batch-size must be <= 8 for 'm'"),
-        ([tensor("A", [0, 4]), tensor("B", [0, 4])], "inference request batch-size must be >= 1 for 'm'"),
-        ([tensor("A", []), tensor("B", [1, 4])], "input 'A' has no shape but model requires batch dimension for 'm'"),
+        (
+            [tensor("A", [1, 4]), tensor("B", [2, 4])],
+            "input 'B' batch size does not match other inputs for 'm'",
+        ),
+        (
+            [tensor("A", [9, 4]), tensor("B", [9, 4])],
+            "inference request batch-size must be <= 8 for 'm'",
+        ),
+        (
+            [tensor("A", [0, 4]), tensor("B", [0, 4])],
+            "inference request batch-size must be >= 1 for 'm'",
+        ),
+        (
+            [tensor("A", []), tensor("B", [1, 4])],
+            "input 'A' has no shape but model requires batch dimension for 'm'",
+        ),
         (
             [tensor("A", [1, 4], "INT32"), tensor("B", [1, 4])],
             "inference input 'A' data-type is 'INT32', but model 'm' expects 'FP32'",
         ),
-        ([tensor("A", [1, 5]), tensor("B", [1, 4])], f"unexpected shape for input 'A' for model 'm'. Expected [-1,4], got [1,5].{NOTE}"),
-        ([tensor("A", [4]), tensor("B", [4])], f"unexpected shape for input 'A' for model 'm'. Expected [-1,4], got [4].{NOTE}"),
+        (
+            [tensor("A", [1, 5]), tensor("B", [1, 4])],
+            f"unexpected shape for input 'A' for model 'm'. Expected [-1,4], got [1,5].{NOTE}",
+        ),
+        (
+            [tensor("A", [4]), tensor("B", [4])],
+            f"unexpected shape for input 'A' for model 'm'. Expected [-1,4], got [4].{NOTE}",
+        ),
         (
             [tensor("A", [1, 4], num_bytes=15), tensor("B", [1, 4])],
             "input byte size mismatch for input 'A' for model 'm'. Expected 16, got 15",
@@ -85,8 +113,14 @@ def test_words_that_name_the_request(inputs: list[Tensor], words: str) -> None:
 
 
 def test_words_that_do_not_name_the_request() -> None:
-    assert refused(AB, tensor("A", [1, 4]), tensor("X", [1, 4])) == "unexpected inference input 'X' for model 'm'"
-    assert refused(AB, tensor("A", [1, 4]), tensor("B", [1, 4]), outputs=["Y"]) == "unexpected inference output 'Y' for model 'm'"
+    assert (
+        refused(AB, tensor("A", [1, 4]), tensor("X", [1, 4]))
+        == "unexpected inference input 'X' for model 'm'"
+    )
+    assert (
+        refused(AB, tensor("A", [1, 4]), tensor("B", [1, 4]), outputs=["Y"])
+        == "unexpected inference output 'Y' for model 'm'"
+    )
 
 
 def test_optional_inputs_may_be_left_out_but_required_ones_may_not() -> None:
@@ -97,19 +131,29 @@ def test_optional_inputs_may_be_left_out_but_required_ones_may_not() -> None:
         "[request id: <id_unknown>] expected number of inputs between 1 and 3 but got 0 inputs for model 'm'. "
         "Got input(s) [], but missing required input(s) ['A']. Please provide all required input(s)."
     )
-    assert "missing required input(s) ['A']" in refused(model, tensor("B", [1, 4]), tensor("C", [1, 4]))
+    assert "missing required input(s) ['A']" in refused(
+        model, tensor("B", [1, 4]), tensor("C", [1, 4])
+    )
 
 
 @pytest.mark.parametrize(
     ("shape", "data", "words"),
     [
-        ([1, 2], encode_byte_strings([b"a"]), "expected 2 string elements for inference input 'S' for model 'm', got 1"),
+        (
+            [1, 2],
+            encode_byte_strings([b"a"]),
+            "expected 2 string elements for inference input 'S' for model 'm', got 1",
+        ),
         (
             [1, 1],
             encode_byte_strings([b"a", b"b"]),
             "unexpected number of string elements 2 for inference input 'S' for model 'm', expecting 1",
         ),
-        ([1, 1], b"\1\0", "incomplete string length indicator for inference input 'S' for model 'm', expecting 4 bytes but only 2 bytes"),
+        (
+            [1, 1],
+            b"\1\0",
+            "incomplete string length indicator for inference input 'S' for model 'm', expecting 4 bytes but only 2 bytes",
+        ),
         (
             [1, 1],
             b"\5\0\0\0ab",
@@ -129,6 +173,10 @@ def test_a_form_is_accepted_once_for_all_requests_of_the_same_sizes() -> None:
     check.check(again)
     assert again.batch_size == 2
     with pytest.raises(NaiadError, match="byte size mismatch"):
-        check.check(InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4], num_bytes=3)], form=form))
+        check.check(
+            InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4], num_bytes=3)], form=form)
+        )
     with pytest.raises(NaiadError, match="unexpected shape"):
-        RequestCheck(spec(fp32("A", [5]), fp32("B", [4]))).check(InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], form=form))
+        RequestCheck(spec(fp32("A", [5]), fp32("B", [4]))).check(
+            InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], form=form)
+        )

@@ -40,7 +40,9 @@ def test_models_are_the_directories_sorted(tmp_path: Path) -> None:
         ("9223372036854775808", "which is larger than any version can be"),
     ],
 )
-def test_other_directories_are_ignored_with_a_warning(tmp_path: Path, name: str, reason: str) -> None:
+def test_other_directories_are_ignored_with_a_warning(
+    tmp_path: Path, name: str, reason: str
+) -> None:
     make(tmp_path, f"m/{name}", "m/3", "m/0")
     found = scan_model(tmp_path / "m")
     assert list(found.versions) == [0, 3]
@@ -63,16 +65,23 @@ def test_links_are_followed_and_loops_ignored(tmp_path: Path) -> None:
     (tmp_path / "repo" / "m" / "3").symlink_to("/nowhere")
     (tmp_path / "repo" / "linked").symlink_to(tmp_path / "repo" / "m")
     (tmp_path / "repo" / "loop").symlink_to(tmp_path / "repo" / "loop")
-    assert [(model.name, list(model.versions)) for model in scan_repository(tmp_path / "repo")] == [("linked", [1]), ("m", [1])]
+    assert [(model.name, list(model.versions)) for model in scan_repository(tmp_path / "repo")] == [
+        ("linked", [1]),
+        ("m", [1]),
+    ]
 
 
 def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(NaiadError, match=r"failed to open directory .*: No such file or directory") as raised:
+    with pytest.raises(
+        NaiadError, match=r"failed to open directory .*: No such file or directory"
+    ) as raised:
         scan_repository(tmp_path / "nowhere")
     assert raised.value.code is Code.INTERNAL
 
 
-def test_an_unreadable_model_does_not_hide_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_model_does_not_hide_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path, "a/1", "b/1")
     real = os.scandir
 
@@ -110,5 +119,7 @@ def test_policies(chosen: ModelVersionPolicy, expected: list[int]) -> None:
 
 
 def test_versions_a_policy_misses() -> None:
-    assert missing_versions([1, 2], policy(specific=ModelVersionPolicy.Specific(versions=[2, 4, 3]))) == [3, 4]
+    assert missing_versions(
+        [1, 2], policy(specific=ModelVersionPolicy.Specific(versions=[2, 4, 3]))
+    ) == [3, 4]
     assert missing_versions([], policy(all=ModelVersionPolicy.All())) == []

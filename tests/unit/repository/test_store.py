@@ -39,7 +39,9 @@ def test_names_without_namespaces() -> None:
 
 def test_names_in_namespaces() -> None:
     entries = Entries(is_namespacing=True)
-    one, two = (entries.add(model_key(f"/repo{number}", "m"), "m", f"/repo{number}") for number in (1, 2))
+    one, two = (
+        entries.add(model_key(f"/repo{number}", "m"), "m", f"/repo{number}") for number in (1, 2)
+    )
     once = entries.add(model_key("/repo1", "once"), "once", "/repo1")
     one.is_wanted = two.is_wanted = True
     with pytest.raises(NaiadError, match="There are 2 identifiers of model 'm' in global map"):

@@ -35,7 +35,9 @@ def choose(rule: BatchRule, sizes: list[int], age_ns: int = 0) -> tuple[int, int
         ([4], 5, [7, 2], 0, (1, 0)),
     ],
 )
-def test_choose(preferred: list[int], delay_ms: int, sizes: list[int], age_ms: int, expected: tuple[int, int]) -> None:
+def test_choose(
+    preferred: list[int], delay_ms: int, sizes: list[int], age_ms: int, expected: tuple[int, int]
+) -> None:
     rule = BatchRule(8, frozenset(preferred), delay_ms * MS)
     assert choose(rule, sizes, age_ms * MS) == expected
 
@@ -46,7 +48,12 @@ def test_a_request_larger_than_every_preferred_size_goes_alone() -> None:
 
 def test_shapes_are_never_mixed() -> None:
     rule = BatchRule(8, frozenset({8}), 0, frozenset({"INPUT0"}))
-    requests = [fake_request(shape=[4]), fake_request(shape=[4]), fake_request(shape=[5]), fake_request(shape=[4])]
+    requests = [
+        fake_request(shape=[4]),
+        fake_request(shape=[4]),
+        fake_request(shape=[5]),
+        fake_request(shape=[4]),
+    ]
     assert rule.choose(requests, 0) == (2, 0)
 
 
@@ -56,7 +63,9 @@ def test_different_shapes_close_the_batch_even_before_the_delay_is_over() -> Non
 
 
 def test_ragged_inputs_may_differ() -> None:
-    assert BatchRule(8, frozenset({8})).choose([fake_request(shape=[4]), fake_request(shape=[5])], 0) == (2, 0)
+    assert BatchRule(8, frozenset({8})).choose(
+        [fake_request(shape=[4]), fake_request(shape=[5])], 0
+    ) == (2, 0)
 
 
 def test_requests_with_different_optional_inputs_are_not_mixed() -> None:

@@ -19,12 +19,16 @@ MS = 1_000_000
 class Bench:
     """A scheduler, its instances and its clock, and what came out."""
 
-    def __init__(self, rule: BatchRule | None = None, num_instances: int = 1, **options: Any) -> None:
+    def __init__(
+        self, rule: BatchRule | None = None, num_instances: int = 1, **options: Any
+    ) -> None:
         self.clock = FakeClock()
         self.instances = [FakeInstance() for _ in range(num_instances)]
         self.statistics = ModelStatistics("m", 1)
         rule = rule or BatchRule(8, frozenset({8}))
-        self.scheduler = DynamicScheduler(self.instances, rule, self.clock, self.statistics, **options)
+        self.scheduler = DynamicScheduler(
+            self.instances, rule, self.clock, self.statistics, **options
+        )
         self.answers: dict[str, InferResponse] = {}
         self.order: list[str] = []
 
@@ -94,7 +98,9 @@ def test_a_full_batch_leaves_in_the_midst_of_a_turn() -> None:
     assert [instance.ids for instance in bench.instances] == [[["a", "b"]], [["c", "d"]]]
 
 
-def test_a_queue_delay_an_instance_of_many_batches_and_calls_of_models_wait_for_the_end_of_the_turn() -> None:
+def test_a_queue_delay_an_instance_of_many_batches_and_calls_of_models_wait_for_the_end_of_the_turn() -> (
+    None
+):
     delayed = Bench(BatchRule(64, frozenset(), 5 * MS))
     delayed.send(*map(str, range(64)))
     assert delayed.instances[0].ids == []
@@ -166,7 +172,10 @@ def test_max_queue_size_is_exact_and_counts_only_waiting_requests() -> None:
     bench.send("a", "b")
     with pytest.raises(NaiadError) as refused:
         bench.send("c")
-    assert (refused.value.code, refused.value.message) == (Code.UNAVAILABLE, "Exceeds maximum queue size")
+    assert (refused.value.code, refused.value.message) == (
+        Code.UNAVAILABLE,
+        "Exceeds maximum queue size",
+    )
     assert refused.value.retry_after_s
     assert bench.statistics.failures["REJECTED"] == 1
     bench.instances[0].finish()
@@ -181,7 +190,10 @@ def test_a_timeout_fires_by_timer_while_the_instance_is_busy() -> None:
     bench.clock.advance(3 * MS - 1)
     assert "late" not in bench.answers
     bench.clock.advance(1)
-    assert (bench.error("late").code, bench.error("late").message) == (Code.UNAVAILABLE, "Request timeout expired")
+    assert (bench.error("late").code, bench.error("late").message) == (
+        Code.UNAVAILABLE,
+        "Request timeout expired",
+    )
     assert bench.statistics.pending_request_count == 0
 
 
@@ -194,7 +206,9 @@ def test_a_timeout_fires_by_timer_while_the_instance_is_busy() -> None:
         (QueuePolicy(allow_timeout_override=True), 2000, 2),
     ],
 )
-def test_a_request_may_only_shorten_its_timeout(policy: QueuePolicy, timeout_us: int, expires_after_ms: int) -> None:
+def test_a_request_may_only_shorten_its_timeout(
+    policy: QueuePolicy, timeout_us: int, expires_after_ms: int
+) -> None:
     bench = Bench(BatchRule(1), default_policy=policy)
     bench.send("running")
     bench.clock.turn()
@@ -227,11 +241,22 @@ def test_the_lower_level_number_goes_first() -> None:
     bench.send("first", priority=1)
     for _ in range(5):
         bench.instances[0].finish()
-    assert bench.instances[0].ids == [["running"], ["first"], ["default"], ["unknown level"], ["third"]]
+    assert bench.instances[0].ids == [
+        ["running"],
+        ["first"],
+        ["default"],
+        ["unknown level"],
+        ["third"],
+    ]
 
 
 def test_each_level_has_its_own_policy() -> None:
-    bench = Bench(BatchRule(1), priority_levels=2, default_priority_level=1, priority_queue_policy={2: QueuePolicy(max_queue_size=1)})
+    bench = Bench(
+        BatchRule(1),
+        priority_levels=2,
+        default_priority_level=1,
+        priority_queue_policy={2: QueuePolicy(max_queue_size=1)},
+    )
     bench.send("running")
     bench.clock.turn()
     bench.send("a", priority=2)
@@ -295,7 +320,10 @@ async def test_stop_refuses_new_requests_and_waits_for_those_in_flight() -> None
     bench.clock.turn()
     stopping = asyncio.create_task(bench.scheduler.stop())
     await asyncio.sleep(0)
-    with pytest.raises(NaiadError, match="Server is stopping, scheduler for model has stopped accepting new inference requests"):
+    with pytest.raises(
+        NaiadError,
+        match="Server is stopping, scheduler for model has stopped accepting new inference requests",
+    ):
         bench.send("c")
     bench.instances[0].finish()
     await asyncio.sleep(0)

@@ -4,7 +4,14 @@ import pytest
 
 from naiad.errors import Code, NaiadError
 from naiad.pb.model_config_pb2 import ModelInstanceGroup
-from naiad.scheduling.rate_limiter import EVERY_DEVICE, GLOBAL, Needs, Permit, RateLimiter, read_needs
+from naiad.scheduling.rate_limiter import (
+    EVERY_DEVICE,
+    GLOBAL,
+    Needs,
+    Permit,
+    RateLimiter,
+    read_needs,
+)
 from tests.fakes import FakeClock
 
 
@@ -79,7 +86,11 @@ def test_who_needs_other_resources_is_not_held_up() -> None:
 
 def test_executions_times_priority_decide_who_is_next() -> None:
     bench = Bench()
-    holder, often, seldom = bench.add("holder", R=1), bench.add("often", 1, R=1), bench.add("seldom", 3, R=1)
+    holder, often, seldom = (
+        bench.add("holder", R=1),
+        bench.add("often", 1, R=1),
+        bench.add("seldom", 3, R=1),
+    )
     holder.want()
     often.want(6)
     seldom.want(6)
@@ -90,7 +101,16 @@ def test_executions_times_priority_decide_who_is_next() -> None:
         (often if often.running else seldom).finish()
         bench.clock.turn()
     assert bench.log.count("often") == 6
-    assert bench.log[:8] == ["often", "seldom", "often", "often", "often", "seldom", "often", "often"]
+    assert bench.log[:8] == [
+        "often",
+        "seldom",
+        "often",
+        "often",
+        "often",
+        "seldom",
+        "often",
+        "often",
+    ]
 
 
 def test_one_that_needs_much_is_not_overtaken_for_ever() -> None:
@@ -113,9 +133,14 @@ def test_one_that_needs_much_is_not_overtaken_for_ever() -> None:
 
 
 def test_one_that_waits_behind_a_greater_need_does_not_ask_again_and_again() -> None:
-    """A scheduler that merges requests asks in a later turn of the loop, not while it is offered a place."""
+    """A scheduler that merges requests asks in a later turn of the loop, not while it is offered a
+    place."""
     bench = Bench({("R", EVERY_DEVICE): 4})
-    holder, small, large = bench.add("holder", R=2), bench.add("small", 9, R=2), bench.add("large", R=4)
+    holder, small, large = (
+        bench.add("holder", R=2),
+        bench.add("small", 9, R=2),
+        bench.add("large", R=4),
+    )
     small.permit.num_executions = 1
     num_asked = 0
 
@@ -142,7 +167,11 @@ def test_one_that_waits_behind_a_greater_need_does_not_ask_again_and_again() -> 
 
 def test_one_that_has_nothing_left_to_do_stands_in_nobodys_way() -> None:
     bench = Bench()
-    holder, gone, other = bench.add("holder", R=1), bench.add("gone", 1, R=1), bench.add("other", 5, R=1)
+    holder, gone, other = (
+        bench.add("holder", R=1),
+        bench.add("gone", 1, R=1),
+        bench.add("other", 5, R=1),
+    )
     other.permit.num_executions = 3
     holder.want()
     gone.want()
@@ -201,7 +230,11 @@ def test_devices_have_their_own_and_a_global_resource_is_shared() -> None:
             'Resource count for "R" is limited to 0 which will prevent scheduling of one or more model instances, '
             "the minimum required count is 4",
         ),
-        (None, {("K", GLOBAL): 1}, 'Resource "K" is present as both global and device-specific resource in the model configuration.'),
+        (
+            None,
+            {("K", GLOBAL): 1},
+            'Resource "K" is present as both global and device-specific resource in the model configuration.',
+        ),
     ],
 )
 def test_what_can_never_run_is_refused_in_tritons_words(

@@ -26,14 +26,38 @@ restricted_protocol = compound.restriction("grpc-restricted-protocol", "protocol
 @pytest.mark.parametrize(
     ("parse", "text", "expected"),
     [
-        (compound.backend_config, "python,shm-default-byte-size=1048576", BackendSetting("python", "shm-default-byte-size", "1048576")),
-        (compound.backend_config, "default-max-batch-size=4", BackendSetting("", "default-max-batch-size", "4")),
-        (compound.backend_config, "tensorrt,plugins=a;b=c,d", BackendSetting("tensorrt", "plugins", "a;b=c,d")),
-        (compound.metrics_config, "summary_quantiles=0.5:0.05,0.9:0.01", MetricsSetting("summary_quantiles", "0.5:0.05,0.9:0.01")),
+        (
+            compound.backend_config,
+            "python,shm-default-byte-size=1048576",
+            BackendSetting("python", "shm-default-byte-size", "1048576"),
+        ),
+        (
+            compound.backend_config,
+            "default-max-batch-size=4",
+            BackendSetting("", "default-max-batch-size", "4"),
+        ),
+        (
+            compound.backend_config,
+            "tensorrt,plugins=a;b=c,d",
+            BackendSetting("tensorrt", "plugins", "a;b=c,d"),
+        ),
+        (
+            compound.metrics_config,
+            "summary_quantiles=0.5:0.05,0.9:0.01",
+            MetricsSetting("summary_quantiles", "0.5:0.05,0.9:0.01"),
+        ),
         (compound.trace_config, "level=timestamps", TraceSetting("", "level", "TIMESTAMPS")),
         (compound.trace_config, "rate=5", TraceSetting("", "rate", "5")),
-        (compound.trace_config, "triton,file=/tmp/a,b=c", TraceSetting("triton", "file", "/tmp/a,b=c")),
-        (compound.trace_config, "opentelemetry,resource=service.name=x", TraceSetting("opentelemetry", "resource", "service.name=x")),
+        (
+            compound.trace_config,
+            "triton,file=/tmp/a,b=c",
+            TraceSetting("triton", "file", "/tmp/a,b=c"),
+        ),
+        (
+            compound.trace_config,
+            "opentelemetry,resource=service.name=x",
+            TraceSetting("opentelemetry", "resource", "service.name=x"),
+        ),
         (compound.trace_config, "mode=opentelemetry", TraceSetting("", "mode", "opentelemetry")),
         (compound.cache_config, "local,size=1048576", CacheSetting("local", "size", "1048576")),
         (compound.host_policy, "gpu_0,cpu-cores=0-3", HostPolicy("gpu_0", "cpu-cores", "0-3")),
@@ -42,7 +66,11 @@ restricted_protocol = compound.restriction("grpc-restricted-protocol", "protocol
         (compound.device_bytes, "0:100000000000", DeviceBytes(0, 100_000_000_000)),
         (compound.model_load_gpu_limit, "1:0.75", DeviceFraction(1, 0.75)),
         (compound.port_range, "8000-9000", PortRange(8000, 9000)),
-        (restricted_api, "health,metadata:key=a=b", Restriction(("health", "metadata"), "key", "a=b")),
+        (
+            restricted_api,
+            "health,metadata:key=a=b",
+            Restriction(("health", "metadata"), "key", "a=b"),
+        ),
     ],
 )
 def test_parts(parse: Callable[[str], object], text: str, expected: object) -> None:
@@ -53,9 +81,13 @@ BACKEND = "--backend-config option format is '<backend name>,<setting>=<value>'.
 NO_BACKEND = "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or <setting>=<value>. Got "
 METRICS = "--metrics-config option format is <setting>=<value>. Got "
 TRACE = "--trace-config option format is '<trace mode>,<setting>=<value>'. Got "
-TRACE_MODE = 'invalid value for trace mode option: {}. Available options are "triton" and "opentelemetry"'
+TRACE_MODE = (
+    'invalid value for trace mode option: {}. Available options are "triton" and "opentelemetry"'
+)
 CACHE = "--cache-config option format is '<cache name>,<setting>=<value>'. Got "
-NO_CACHE = "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got "
+NO_CACHE = (
+    "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got "
+)
 POLICY = "--host-policy option format is '<policy name>,<setting>=<value>'. Got "
 RESOURCE = "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got "
 PAIR = "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format "
@@ -98,7 +130,11 @@ API = "--http-restricted-api option format is '<config name>:<setting>=<value>'.
         (compound.device_bytes, "0:x", "Invalid option value. Got x"),
         (compound.model_load_gpu_limit, "0", PAIR + "<first>:<second>. Found: 0"),
         (compound.model_load_gpu_limit, "-1:0.6", "expects device ID >= 0, got -1"),
-        (compound.model_load_gpu_limit, "0:1.5", "expects limit fraction to be in range [0.0, 1.0], got 1.500000"),
+        (
+            compound.model_load_gpu_limit,
+            "0:1.5",
+            "expects limit fraction to be in range [0.0, 1.0], got 1.500000",
+        ),
         (compound.port_range, "5", PAIR + "<first>-<second>. Found: 5"),
         (compound.port_range, "a-b", "Invalid option value. Got a"),
         (restricted_api, "foo", API + "foo"),
@@ -116,7 +152,9 @@ def test_words_of_refusal(parse: Callable[[str], object], text: str, words: str)
     assert str(failure.value) == words
 
 
-@pytest.mark.parametrize("entry", [restricted_api("health:key=hush"), compound.cache_config("redis,password=hush")])
+@pytest.mark.parametrize(
+    "entry", [restricted_api("health:key=hush"), compound.cache_config("redis,password=hush")]
+)
 def test_secrets_are_in_no_repr(entry: msgspec.Struct) -> None:
     assert "hush" not in repr(entry)
     assert "hush" not in f"{entry}"

@@ -7,7 +7,9 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "settings.md"
 
 
 def test_the_document_is_up_to_date() -> None:
-    assert DOCUMENT.read_text() == settings_page(), "run: python -m naiad.settings.document > docs/settings.md"
+    assert DOCUMENT.read_text() == settings_page(), (
+        "run: python -m naiad.settings.document > docs/settings.md"
+    )
 
 
 def test_every_option_is_in_it() -> None:

@@ -24,7 +24,9 @@ def test_a_field_without_a_declaration_is_refused() -> None:
 
 
 def test_a_type_that_nobody_parses_is_refused() -> None:
-    with pytest.raises(TypeError, match="setting 'port' of type <class 'bytes'> needs a parse function"):
+    with pytest.raises(
+        TypeError, match="setting 'port' of type <class 'bytes'> needs a parse function"
+    ):
         declared_options(Unparsed)
 
 

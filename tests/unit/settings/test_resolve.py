@@ -100,7 +100,8 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "buffer-manager-thread-count": ("1", 1),
     "allow-client-shm": ("true", True),
 }
-# Options whose values are structs (tests/unit/settings/test_compound.py), or that are replaced by others.
+# Options whose values are structs (tests/unit/settings/test_compound.py), or that are replaced by
+# others.
 COMPOUND = {
     "sagemaker-safe-port-range": "1-2",
     "load-model": "m",
@@ -139,7 +140,9 @@ def test_every_option_reaches_its_field(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_option_can_come_from_the_environment_and_from_a_file(name: str, tmp_path: Path) -> None:
+def test_every_option_can_come_from_the_environment_and_from_a_file(
+    name: str, tmp_path: Path
+) -> None:
     text, expected = EXAMPLES[name]
     field = OPTIONS[name].field
     assert getattr(resolve({}, {f"NAIAD_{field.upper()}": text}).settings, field) == expected
@@ -164,13 +167,20 @@ def test_the_table_of_effects_names_real_options() -> None:
 
 
 def test_an_option_at_its_default_does_not_warn() -> None:
-    given = {"grpc-use-ssl": ["false"], "rate-limit": ["off"], "http-thread-count": ["8"], "allow-client-shm": ["0"]}
+    given = {
+        "grpc-use-ssl": ["false"],
+        "rate-limit": ["off"],
+        "http-thread-count": ["8"],
+        "allow-client-shm": ["0"],
+    }
     assert resolve(given, {}).warnings == []
 
 
 def test_sources_in_order(tmp_path: Path) -> None:
     file = tmp_path / "naiad.toml"
-    file.write_text('http-port = 1\ngrpc_port = 2\nmetrics-port = 3\nmodel-store = ["/a", "/b"]\nallow-metrics = false\n')
+    file.write_text(
+        'http-port = 1\ngrpc_port = 2\nmetrics-port = 3\nmodel-store = ["/a", "/b"]\nallow-metrics = false\n'
+    )
     environ = {"NAIAD_HTTP_PORT": "11", "NAIAD_GRPC_PORT": "12", "NAIAD_CONFIG_FILE": str(file)}
     settings = resolve({"http-port": ["21"]}, environ).settings
     assert (settings.http_port, settings.grpc_port, settings.metrics_port) == (21, 12, 3)
@@ -179,15 +189,25 @@ def test_sources_in_order(tmp_path: Path) -> None:
 
 
 def test_the_last_of_several_wins_and_repeated_ones_add_up() -> None:
-    given = {"http-port": ["1", "2"], "model-repository": ["/a", "/b"], "backend-config": ["x=1", "python,y=2"]}
+    given = {
+        "http-port": ["1", "2"],
+        "model-repository": ["/a", "/b"],
+        "backend-config": ["x=1", "python,y=2"],
+    }
     settings = resolve(given, {}).settings
     assert settings.http_port == 2
     assert settings.model_repository == ("/a", "/b")
-    assert settings.backend_config == (BackendSetting("", "x", "1"), BackendSetting("python", "y", "2"))
+    assert settings.backend_config == (
+        BackendSetting("", "x", "1"),
+        BackendSetting("python", "y", "2"),
+    )
 
 
 def test_repeated_options_in_the_environment() -> None:
-    assert resolve({}, {"NAIAD_MODEL_REPOSITORY": "/a;/b"}).settings.model_repository == ("/a", "/b")
+    assert resolve({}, {"NAIAD_MODEL_REPOSITORY": "/a;/b"}).settings.model_repository == (
+        "/a",
+        "/b",
+    )
 
 
 def test_backend_settings_prefer_the_backends_own() -> None:
@@ -199,11 +219,21 @@ def test_backend_settings_prefer_the_backends_own() -> None:
 
 def test_defaults() -> None:
     settings = resolve({}, {}).settings
-    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == ("127.0.0.1",) * 3
+    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == (
+        "127.0.0.1",
+    ) * 3
     settings = resolve({}, {}, TRITONSERVER_DEFAULTS).settings
-    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == ("0.0.0.0",) * 3
-    settings = resolve({"http-address": ["::1"], "metrics-address": ["1.2.3.4"]}, {}, TRITONSERVER_DEFAULTS).settings
-    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == ("::1", "0.0.0.0", "1.2.3.4")
+    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == (
+        "0.0.0.0",
+    ) * 3
+    settings = resolve(
+        {"http-address": ["::1"], "metrics-address": ["1.2.3.4"]}, {}, TRITONSERVER_DEFAULTS
+    ).settings
+    assert (settings.http_address, settings.grpc_address, settings.metrics_address) == (
+        "::1",
+        "0.0.0.0",
+        "1.2.3.4",
+    )
 
 
 def test_vertex_ai_tells_where_to_listen() -> None:
@@ -211,7 +241,9 @@ def test_vertex_ai_tells_where_to_listen() -> None:
     settings = resolve({}, {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "9999"}).settings
     assert settings.allow_vertex_ai
     assert settings.vertex_ai_port == 9999
-    assert not resolve({"allow-vertex-ai": ["false"]}, {"AIP_MODE": "PREDICTION"}).settings.allow_vertex_ai
+    assert not resolve(
+        {"allow-vertex-ai": ["false"]}, {"AIP_MODE": "PREDICTION"}
+    ).settings.allow_vertex_ai
 
 
 def refusal(given: dict[str, list[str]], environ: dict[str, str] | None = None) -> str:
@@ -221,10 +253,15 @@ def refusal(given: dict[str, list[str]], environ: dict[str, str] | None = None) 
 
 
 def test_errors_name_the_source(tmp_path: Path) -> None:
-    assert refusal({"http-port": ["x"]}) == 'Bad option: "--http-port".\nInvalid option value. Got x'
+    assert (
+        refusal({"http-port": ["x"]}) == 'Bad option: "--http-port".\nInvalid option value. Got x'
+    )
     # Kubernetes sets such a variable for a service called naiad-http.
     environ = {"NAIAD_HTTP_PORT": "tcp://10.0.0.1:80"}
-    assert refusal({}, environ) == 'Bad option: "NAIAD_HTTP_PORT".\nInvalid option value. Got tcp://10.0.0.1:80'
+    assert (
+        refusal({}, environ)
+        == 'Bad option: "NAIAD_HTTP_PORT".\nInvalid option value. Got tcp://10.0.0.1:80'
+    )
     file = tmp_path / "naiad.toml"
     file.write_text("http-port = -1")
     assert refusal({"config-file": [str(file)]}).startswith(f'Bad option: "http-port in {file}".\n')
@@ -233,11 +270,20 @@ def test_errors_name_the_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("http-prot = 1", "unrecognized option 'http-prot' in the config file '{}', did you mean '--http-port'?"),
+        (
+            "http-prot = 1",
+            "unrecognized option 'http-prot' in the config file '{}', did you mean '--http-port'?",
+        ),
         ("http-port = ", "cannot read the config file '{}': "),
-        ("http-port = { a = 1 }", "'http-port' in the config file '{}' must be a text, a number, a boolean or a list of these"),
+        (
+            "http-port = { a = 1 }",
+            "'http-port' in the config file '{}' must be a text, a number, a boolean or a list of these",
+        ),
         ("[http]\nport = 1", "unrecognized option 'http' in the config file '{}'"),
-        ('config-file = "x"', "'config-file' in the config file '{}': a config file cannot name another one"),
+        (
+            'config-file = "x"',
+            "'config-file' in the config file '{}': a config file cannot name another one",
+        ),
     ],
 )
 def test_wrong_config_files(text: str, words: str, tmp_path: Path) -> None:
@@ -251,7 +297,10 @@ def test_missing_config_file(tmp_path: Path) -> None:
 
 
 def test_options_that_do_not_go_together() -> None:
-    assert refusal({"load-model": ["m"]}) == "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+    assert (
+        refusal({"load-model": ["m"]})
+        == "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
+    )
     assert refusal({"cache-config": ["local,size=1"], "response-cache-byte-size": ["1"]}) == (
         "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."
     )
@@ -284,8 +333,13 @@ def test_deprecated_flags_become_the_new_ones() -> None:
         TraceSetting("", "count", "1"),
         TraceSetting("triton", "log-frequency", "1"),
     )
-    assert resolved.warnings[0] == "'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
-    assert resolved.warnings[1].endswith("The equivalent --cache-config CLI args would be: '--cache-config=local,size=100'")
+    assert (
+        resolved.warnings[0]
+        == "'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+    )
+    assert resolved.warnings[1].endswith(
+        "The equivalent --cache-config CLI args would be: '--cache-config=local,size=100'"
+    )
     assert sum("has been deprecated" in warning for warning in resolved.warnings) == len(DEPRECATED)
 
 
@@ -306,20 +360,32 @@ def test_what_triton_says_at_creation() -> None:
     caches = (CacheSetting("local", "size", "1"), CacheSetting("redis", "host", "h"))
     message = "Invalid argument - found multiple cache configurations, but only a single cache is currently supported"
     assert words(model_repository=repository, cache_config=caches) == message
-    check_creation(Settings(model_repository=repository, load_model=("*",), cache_config=caches[:1]))
+    check_creation(
+        Settings(model_repository=repository, load_model=("*",), cache_config=caches[:1])
+    )
 
 
 def test_latency_metrics() -> None:
     def latency(*entries: str) -> LatencyMetrics:
-        return latency_metrics(resolve({"metrics-config": list(entries)}, {}).settings.metrics_config)
+        return latency_metrics(
+            resolve({"metrics-config": list(entries)}, {}).settings.metrics_config
+        )
 
     assert latency() == LatencyMetrics()
-    assert latency("counter_latencies=false", "histogram_latencies=true", "summary_latencies=true", "other=1") == LatencyMetrics(
-        False, True, True
-    )
+    assert latency(
+        "counter_latencies=false", "histogram_latencies=true", "summary_latencies=true", "other=1"
+    ) == LatencyMetrics(False, True, True)
     assert latency("summary_quantiles=0.5:0.1,1:0").quantiles == ((0.5, 0.1), (1.0, 0.0))
 
 
-@pytest.mark.parametrize("entry", ["summary_latencies=maybe", "summary_quantiles=0.5", "summary_quantiles=2:0.1", "summary_quantiles=x:y"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "summary_latencies=maybe",
+        "summary_quantiles=0.5",
+        "summary_quantiles=2:0.1",
+        "summary_quantiles=x:y",
+    ],
+)
 def test_wrong_latency_metrics(entry: str) -> None:
     assert refusal({"metrics-config": [entry]}).startswith('Bad option: "--metrics-config".\n')

@@ -8,7 +8,16 @@ from naiad.settings import value
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("true", True), ("TRUE", True), ("On", True), ("1", True), ("false", False), ("OFF", False), ("0", False)]
+    ("text", "expected"),
+    [
+        ("true", True),
+        ("TRUE", True),
+        ("On", True),
+        ("1", True),
+        ("false", False),
+        ("OFF", False),
+        ("0", False),
+    ],
 )
 def test_booleans(text: str, expected: bool) -> None:
     assert value.boolean(text) is expected
@@ -33,7 +42,9 @@ def test_what_is_no_integer(text: str) -> None:
 
 
 def test_an_integer_out_of_bounds() -> None:
-    with pytest.raises(ValueError, match=r"^Provided option value is out of bound. Got 99999999999$"):
+    with pytest.raises(
+        ValueError, match=r"^Provided option value is out of bound. Got 99999999999$"
+    ):
         value.integer("99999999999")
     assert value.byte_count("99999999999") == 99_999_999_999
 
@@ -54,16 +65,40 @@ def test_verbose_level_takes_true_as_triton_does() -> None:
 @pytest.mark.parametrize(
     ("parse", "text", "words"),
     [
-        (value.port, "70000", "Provided option value is out of bound. Got 70000, expected from 0 to 65535"),
-        (value.port, "-5", "Provided option value is out of bound. Got -5, expected from 0 to 65535"),
-        (value.at_least(1, value.integer), "0", "Provided option value is out of bound. Got 0, expected at least 1"),
-        (value.above_zero, "0", "Provided option value is out of bound. Got 0, expected more than 0"),
+        (
+            value.port,
+            "70000",
+            "Provided option value is out of bound. Got 70000, expected from 0 to 65535",
+        ),
+        (
+            value.port,
+            "-5",
+            "Provided option value is out of bound. Got -5, expected from 0 to 65535",
+        ),
+        (
+            value.at_least(1, value.integer),
+            "0",
+            "Provided option value is out of bound. Got 0, expected at least 1",
+        ),
+        (
+            value.above_zero,
+            "0",
+            "Provided option value is out of bound. Got 0, expected more than 0",
+        ),
         (value.log_format, "iso8601", "invalid argument for --log-format"),
         (value.choice("rate-limit", "off"), "on", "invalid argument for --rate-limit"),
         (value.model_config_name, "", "Error: empty argument for --model-config-name"),
         (value.http_max_input_size, "0", "Error: --http-max-input-size must be greater than 0."),
-        (value.grpc_infer_thread_count, "1", "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."),
-        (value.pattern, "[", "Invalid regular expression: unterminated character set at position 0. Got ["),
+        (
+            value.grpc_infer_thread_count,
+            "1",
+            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
+        ),
+        (
+            value.pattern,
+            "[",
+            "Invalid regular expression: unterminated character set at position 0. Got [",
+        ),
         (value.trace_level, "FOO", "invalid value for trace level option: foo"),
     ],
 )

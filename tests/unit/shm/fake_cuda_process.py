@@ -1,6 +1,8 @@
-"""The helper process of CUDA regions with a driver of paper: handles are `<byte><size>`, memory is ordinary.
+"""The helper process of CUDA regions with a driver of paper: handles are `<byte><size>`, memory is
+ordinary.
 
-`python -m tests.unit.shm.fake_cuda_process SOCKET MEMORY`; a handle that begins with X crashes the process, H hangs it, E is refused.
+`python -m tests.unit.shm.fake_cuda_process SOCKET MEMORY`; a handle that begins with X crashes the
+process, H hangs it, E is refused.
 """
 
 from __future__ import annotations

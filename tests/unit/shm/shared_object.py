@@ -1,4 +1,5 @@
-"""A shared memory object as a client makes it: created, filled, truncated, unlinked behind the server's back."""
+"""A shared memory object as a client makes it: created, filled, truncated, unlinked behind the
+server's back."""
 
 from __future__ import annotations
 

@@ -81,7 +81,16 @@ def test_size_classes_waste_at_most_a_quarter() -> None:
         assert size <= _size_class(size) <= max(size * 1.25 + 1, 65536)
 
 
-@pytest.mark.parametrize("ref", [SlotRef(9, 0, 1), SlotRef(1, -1, 1), SlotRef(1, 0, 1 << 40), SlotRef(1, 65536, 1), SlotRef(1, 0, -5)])
+@pytest.mark.parametrize(
+    "ref",
+    [
+        SlotRef(9, 0, 1),
+        SlotRef(1, -1, 1),
+        SlotRef(1, 0, 1 << 40),
+        SlotRef(1, 65536, 1),
+        SlotRef(1, 0, -5),
+    ],
+)
 def test_references_outside_of_a_slot_are_refused(ref: SlotRef) -> None:
     arena, lent = Arena(), LentSlots()
     view = arena.allocate(100)

@@ -1,4 +1,5 @@
-"""CUDA regions through the helper process, with a driver of paper: copies in pieces, crashes, hangs, and its end with the last region."""
+"""CUDA regions through the helper process, with a driver of paper: copies in pieces, crashes,
+hangs, and its end with the last region."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def helper() -> Iterator[CudaHelper]:
     made.stop()
 
 
-def open_region(helper: CudaHelper, kind: str = "M", num_bytes: int = 3 * PIECE, byte_size: int = 0) -> CudaRegion:
+def open_region(
+    helper: CudaHelper, kind: str = "M", num_bytes: int = 3 * PIECE, byte_size: int = 0
+) -> CudaRegion:
     return open_cuda_region(helper, "c", handle_of(kind, num_bytes), 0, byte_size or num_bytes)
 
 
@@ -121,11 +124,16 @@ def test_a_driver_that_hangs_is_killed(helper: CudaHelper) -> None:
     assert not is_alive(pid)
 
 
-@pytest.mark.parametrize(("raw_handle", "device_id"), [(b"short", 0), (bytes(65), 0), (bytes(64), -1), (bytes(64), 1 << 40)])
+@pytest.mark.parametrize(
+    ("raw_handle", "device_id"),
+    [(b"short", 0), (bytes(65), 0), (bytes(64), -1), (bytes(64), 1 << 40)],
+)
 async def test_what_the_driver_is_not_even_asked(raw_handle: bytes, device_id: int) -> None:
     def open_cuda(*arguments: object) -> CudaRegion:
         raise AssertionError("asked")
 
     table = RegionTable(is_allowed=True, open_cuda=open_cuda)
-    with pytest.raises(NaiadError, match="failed to register shared memory region 'c': invalid args"):
+    with pytest.raises(
+        NaiadError, match="failed to register shared memory region 'c': invalid args"
+    ):
         await table.register_cuda("c", raw_handle, device_id, 16)

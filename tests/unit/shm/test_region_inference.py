@@ -1,4 +1,5 @@
-"""A request with tensors in regions, from its lookup to its answer: small at once, large in a thread, refused, cancelled, failed."""
+"""A request with tensors in regions, from its lookup to its answer: small at once, large in a
+thread, refused, cancelled, failed."""
 
 from __future__ import annotations
 
@@ -88,7 +89,11 @@ class TestSmall:
         ((response, is_final),) = rig.events
         assert is_final
         assert response is not None
-        assert (response.outputs[0].data, response.outputs[0].shape, response.parameters) == (b"", [3], {"p": 1})
+        assert (response.outputs[0].data, response.outputs[0].shape, response.parameters) == (
+            b"",
+            [3],
+            {"p": 1},
+        )
         assert rig.memory.read(3, 2 * LARGE) == b"xyz"
         assert rig.is_released()
 
@@ -141,7 +146,9 @@ class TestLarge:
         threads: set[str] = set()
         read = rig.table._entries["r"].region.read_into
         monkeypatch.setattr(
-            rig.table._entries["r"].region, "read_into", lambda *a: (threads.add(threading.current_thread().name), read(*a))
+            rig.table._entries["r"].region,
+            "read_into",
+            lambda *a: (threads.add(threading.current_thread().name), read(*a)),
         )
         rig.start(LARGE, LARGE)
         assert rig.requests == []
@@ -171,7 +178,9 @@ class TestLarge:
         rig.inner.close()
         assert rig.events == []
         await rig.is_final.wait()
-        assert [None if response is None else response.outputs[0].shape for response, _ in rig.events] == [[LARGE], [1], None]
+        assert [
+            None if response is None else response.outputs[0].shape for response, _ in rig.events
+        ] == [[LARGE], [1], None]
         assert rig.memory.read(2, 2 * LARGE) == b"21"
 
     async def test_cancelled_while_it_is_read(self, rig: Rig) -> None:
@@ -200,7 +209,9 @@ class TestLarge:
         assert rig.events[0][0].error is not None
         assert rig.is_released()
 
-    async def test_a_defect_of_ours_is_an_error_of_the_request(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_defect_of_ours_is_an_error_of_the_request(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         logged: list[str] = []
         monkeypatch.setattr(region_inference.log, "error", logged.append)
         monkeypatch.setattr(rig.table._entries["r"].region, "read_into", lambda *a: 1 / 0)
@@ -208,6 +219,8 @@ class TestLarge:
         await rig.is_final.wait()
         assert rig.events[0][0] is not None
         assert rig.events[0][0].error is not None
-        assert rig.events[0][0].error.message == "the shared memory of the request could not be copied"
+        assert (
+            rig.events[0][0].error.message == "the shared memory of the request could not be copied"
+        )
         assert "ZeroDivisionError" in logged[0]
         assert rig.is_released()

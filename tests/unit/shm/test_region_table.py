@@ -1,4 +1,5 @@
-"""The table of clients' regions: names, kinds, lookups of requests, unregistering what is in use, CUDA where there is none."""
+"""The table of clients' regions: names, kinds, lookups of requests, unregistering what is in use,
+CUDA where there is none."""
 
 from __future__ import annotations
 
@@ -76,9 +77,18 @@ def error_of(action: object) -> tuple[Code, str]:
 
 def test_off_by_default(memory: SharedObject) -> None:
     table = RegionTable()
-    assert error_of(lambda: table.register_system("r", memory.key, 0, 16)) == (Code.UNSUPPORTED, DISABLED)
-    assert error_of(lambda: table.lease(use(RegionSlice("r", 0, 1)))) == (Code.UNSUPPORTED, DISABLED)
-    assert error_of(lambda: asyncio.run(table.register_cuda("c", bytes(64), 0, 1))) == (Code.UNSUPPORTED, DISABLED)
+    assert error_of(lambda: table.register_system("r", memory.key, 0, 16)) == (
+        Code.UNSUPPORTED,
+        DISABLED,
+    )
+    assert error_of(lambda: table.lease(use(RegionSlice("r", 0, 1)))) == (
+        Code.UNSUPPORTED,
+        DISABLED,
+    )
+    assert error_of(lambda: asyncio.run(table.register_cuda("c", bytes(64), 0, 1))) == (
+        Code.UNSUPPORTED,
+        DISABLED,
+    )
     assert table.status(SYSTEM) == []
     table.unregister(SYSTEM)
 
@@ -118,7 +128,11 @@ class TestKinds:
         await table.register_cuda("c", bytes(64), 2, 100)
         table.register_system("s", memory.key, 0, 16)
         assert names(table, CUDA) == ["c"]
-        assert table.status(CUDA, "c")[0].describe() == {"name": "c", "device_id": 2, "byte_size": 100}
+        assert table.status(CUDA, "c")[0].describe() == {
+            "name": "c",
+            "device_id": 2,
+            "byte_size": 100,
+        }
         assert error_of(lambda: table.status(SYSTEM, "c")) == (
             Code.NOT_FOUND,
             "The region named 'c' is registered as CUDA shared memory, not system shared memory",
@@ -133,8 +147,14 @@ class TestKinds:
         assert (names(table), names(table, CUDA)) == (["s"], [])
 
     def test_unknown(self, table: RegionTable) -> None:
-        assert error_of(lambda: table.status(SYSTEM, "x")) == (Code.NOT_FOUND, "Unable to find system shared memory region: 'x'")
-        assert error_of(lambda: table.status(CUDA, "x")) == (Code.NOT_FOUND, "Unable to find cuda shared memory region: 'x'")
+        assert error_of(lambda: table.status(SYSTEM, "x")) == (
+            Code.NOT_FOUND,
+            "Unable to find system shared memory region: 'x'",
+        )
+        assert error_of(lambda: table.status(CUDA, "x")) == (
+            Code.NOT_FOUND,
+            "Unable to find cuda shared memory region: 'x'",
+        )
 
     async def test_no_gpus(self) -> None:
         table = RegionTable(is_allowed=True)
@@ -148,7 +168,9 @@ class TestKinds:
     async def test_a_name_that_is_taken_meanwhile(self, memory: SharedObject) -> None:
         opened: list[FakeCudaRegion] = []
 
-        def open_slowly(name: str, raw_handle: bytes, device_id: int, byte_size: int) -> FakeCudaRegion:
+        def open_slowly(
+            name: str, raw_handle: bytes, device_id: int, byte_size: int
+        ) -> FakeCudaRegion:
             opened.append(open_fake(name, raw_handle, device_id, byte_size))
             return opened[0]
 
@@ -178,7 +200,9 @@ class TestRequests:
         assert memory.read(8, 1024) == b"8 bytes!"
         lease.close()
 
-    def test_large_inputs_go_where_the_worker_reads_them(self, table: RegionTable, memory: SharedObject) -> None:
+    def test_large_inputs_go_where_the_worker_reads_them(
+        self, table: RegionTable, memory: SharedObject
+    ) -> None:
         table.register_system("r", memory.key, 0, 4096)
         lease = table.lease(use(RegionSlice("r", 0, 256)))
         arena = memoryview(bytearray(256))
@@ -193,7 +217,10 @@ class TestRequests:
         table.register_system("r", memory.key, 0, 4096)
         lease = table.lease(use(OUT=RegionSlice("r", 0, 15)))
         words = "shared memory size specified with the request for output 'OUT' (15 bytes) should be at least 16 bytes to hold the results"
-        assert error_of(lambda: lease.write_outputs([Tensor("OUT", "UINT8", [16], bytes(16))])) == (Code.INTERNAL, words)
+        assert error_of(lambda: lease.write_outputs([Tensor("OUT", "UINT8", [16], bytes(16))])) == (
+            Code.INTERNAL,
+            words,
+        )
         assert memory.read(16) == bytes(range(16))
         lease.close()
 
@@ -213,7 +240,14 @@ class TestRequests:
         ],
     )
     @pytest.mark.parametrize("is_output", [False, True])
-    def test_bounds(self, table: RegionTable, memory: SharedObject, piece: RegionSlice, words: str, is_output: bool) -> None:
+    def test_bounds(
+        self,
+        table: RegionTable,
+        memory: SharedObject,
+        piece: RegionSlice,
+        words: str,
+        is_output: bool,
+    ) -> None:
         table.register_system("r", memory.key, 0, 4096)
         wanted = use(OUT=piece) if is_output else use(piece)
         assert error_of(lambda: table.lease(wanted))[1] == words
@@ -224,16 +258,23 @@ class TestRequests:
         """A region may claim any size; what it is copied to is real memory."""
         os.truncate(memory.path, 1 << 50)
         table.register_system("r", memory.key, 0, 1 << 50)
-        assert error_of(lambda: table.lease(use(RegionSlice("r", 0, 1 << 50))))[0] is Code.UNAVAILABLE
+        assert (
+            error_of(lambda: table.lease(use(RegionSlice("r", 0, 1 << 50))))[0] is Code.UNAVAILABLE
+        )
         table._max_read_bytes = 100
         first = table.lease(use(RegionSlice("r", 0, 60)))
         assert error_of(lambda: table.lease(use(RegionSlice("r", 0, 60))))[0] is Code.UNAVAILABLE
         first.close()
         table.lease(use(RegionSlice("r", 0, 60))).close()
 
-    def test_unregistering_waits_for_requests_in_flight(self, table: RegionTable, memory: SharedObject) -> None:
+    def test_unregistering_waits_for_requests_in_flight(
+        self, table: RegionTable, memory: SharedObject
+    ) -> None:
         table.register_system("r", memory.key, 0, 16)
-        lease, other = table.lease(use(RegionSlice("r", 0, 16))), table.lease(use(OUT=RegionSlice("r", 0, 16)))
+        lease, other = (
+            table.lease(use(RegionSlice("r", 0, 16))),
+            table.lease(use(OUT=RegionSlice("r", 0, 16))),
+        )
         table.unregister(SYSTEM, "r")
         lease.close()
         assert names(table) == ["r"]

@@ -1,4 +1,5 @@
-"""System shared memory: which keys may be opened, and what a client can do to memory that is registered: nothing that hurts us."""
+"""System shared memory: which keys may be opened, and what a client can do to memory that is
+registered: nothing that hurts us."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from tests.unit.shm.shared_object import shared_object
 SHRUNK = "shared memory region 'r' is smaller now than it was when it was registered"
 
 
-def refusal(name: str, key: str, offset: int = 0, byte_size: int = 16, **more: str) -> tuple[Code, str]:
+def refusal(
+    name: str, key: str, offset: int = 0, byte_size: int = 16, **more: str
+) -> tuple[Code, str]:
     with pytest.raises(NaiadError) as caught:
         open_system_region(name, key, offset, byte_size, **more)
     return caught.value.code, caught.value.message
@@ -27,19 +30,37 @@ class TestOpening:
         with shared_object(b"0123456789abcdef") as memory:
             region = open_system_region("r", slashes + memory.key.lstrip("/"), 4, 8)
             assert region.read(0, 8) == b"456789ab"
-            assert region.describe() == {"name": "r", "key": slashes + memory.key.lstrip("/"), "offset": 4, "byte_size": 8}
+            assert region.describe() == {
+                "name": "r",
+                "key": slashes + memory.key.lstrip("/"),
+                "offset": 4,
+                "byte_size": 8,
+            }
             region.close()
 
-    @pytest.mark.parametrize("key", [RESERVED_PREFIX, f"/{RESERVED_PREFIX}x", f"//{RESERVED_PREFIX}x", f"////{RESERVED_PREFIX}"])
+    @pytest.mark.parametrize(
+        "key",
+        [
+            RESERVED_PREFIX,
+            f"/{RESERVED_PREFIX}x",
+            f"//{RESERVED_PREFIX}x",
+            f"////{RESERVED_PREFIX}",
+        ],
+    )
     def test_names_of_triton_itself_are_refused(self, key: str) -> None:
         words = f"cannot register shared memory region 'r' with key '{key}' as the key contains the reserved prefix '{RESERVED_PREFIX}'"
         assert refusal("r", key) == (Code.INVALID_ARG, words)
 
     @pytest.mark.parametrize("key", ["", "/", "//"])
     def test_no_key(self, key: str) -> None:
-        assert refusal("r", key) == (Code.INVALID_ARG, f"cannot register shared memory region 'r' - invalid shm key '{key}'")
+        assert refusal("r", key) == (
+            Code.INVALID_ARG,
+            f"cannot register shared memory region 'r' - invalid shm key '{key}'",
+        )
 
-    @pytest.mark.parametrize("key", ["/nosuch", "..", ".", "/../shm/x", "a/b", "x\0y", "k" * 300, "\ud800"])
+    @pytest.mark.parametrize(
+        "key", ["/nosuch", "..", ".", "/../shm/x", "a/b", "x\0y", "k" * 300, "\ud800"]
+    )
     def test_what_is_not_there(self, key: str) -> None:
         assert refusal("r", key) == (Code.INTERNAL, f"Unable to open shared memory region: '{key}'")
 
@@ -49,10 +70,22 @@ class TestOpening:
         (tmp_path / "secret").write_bytes(bytes(64))
         (tmp_path / "link").symlink_to(tmp_path / "secret")
         for key in ("folder", "fifo", "link"):
-            assert refusal("r", key, folder=str(tmp_path))[1] == f"Unable to open shared memory region: '{key}'"
+            assert (
+                refusal("r", key, folder=str(tmp_path))[1]
+                == f"Unable to open shared memory region: '{key}'"
+            )
 
     @pytest.mark.parametrize(
-        ("offset", "byte_size"), [(0, 4097), (4096, 1), (4095, 2), (0, 0), (0, 2**64 - 1), (2**64 - 1, 2**64 - 1), (2**63, 1)]
+        ("offset", "byte_size"),
+        [
+            (0, 4097),
+            (4096, 1),
+            (4095, 2),
+            (0, 0),
+            (0, 2**64 - 1),
+            (2**64 - 1, 2**64 - 1),
+            (2**63, 1),
+        ],
     )
     def test_bounds(self, offset: int, byte_size: int) -> None:
         with shared_object(bytes(4096)) as memory:
@@ -135,4 +168,7 @@ class TestUse:
             os.chmod(memory.path, 0o400)
             if os.geteuid() == 0:
                 pytest.skip("root may write anything")
-            assert refusal("r", memory.key)[1] == f"Unable to open shared memory region: '{memory.key}'"
+            assert (
+                refusal("r", memory.key)[1]
+                == f"Unable to open shared memory region: '{memory.key}'"
+            )

@@ -1,4 +1,5 @@
-"""Small servers on loopback that speak as much of Google's, Azure's and the Hugging Face hub's protocols as a repository needs."""
+"""Small servers on loopback that speak as much of Google's, Azure's and the Hugging Face hub's
+protocols as a repository needs."""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ class CloudHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_file(self, content: bytes) -> None:
-        headers = {"ETag": f'"{etag(content)}"', "Last-Modified": MODIFIED, "x-ms-blob-type": "BlockBlob"}
+        headers = {
+            "ETag": f'"{etag(content)}"',
+            "Last-Modified": MODIFIED,
+            "x-ms-blob-type": "BlockBlob",
+        }
         condition = self.headers.get("If-Match")
         if condition is not None and condition.strip('"') != etag(content):
             self.send(412, b"")
@@ -86,8 +91,15 @@ class GoogleHandler(CloudHandler):
                 f"<Size>{len(text)}</Size></Contents>"
                 for name, text in files.items()
             )
-            rows += "".join(f"<CommonPrefixes><Prefix>{escape(prefix)}</Prefix></CommonPrefixes>" for prefix in prefixes)
-            self.send(200, f"<ListBucketResult>{rows}</ListBucketResult>".encode(), {"Content-Type": "application/xml"})
+            rows += "".join(
+                f"<CommonPrefixes><Prefix>{escape(prefix)}</Prefix></CommonPrefixes>"
+                for prefix in prefixes
+            )
+            self.send(
+                200,
+                f"<ListBucketResult>{rows}</ListBucketResult>".encode(),
+                {"Content-Type": "application/xml"},
+            )
         elif key in self.files:
             self.send_file(self.files[key])
         else:
@@ -108,7 +120,9 @@ class AzureHandler(CloudHandler):
                 f"<Content-Length>{len(text)}</Content-Length><Content-Type>x</Content-Type></Properties></Blob>"
                 for name, text in files.items()
             )
-            rows += "".join(f"<BlobPrefix><Name>{escape(prefix)}</Name></BlobPrefix>" for prefix in prefixes)
+            rows += "".join(
+                f"<BlobPrefix><Name>{escape(prefix)}</Name></BlobPrefix>" for prefix in prefixes
+            )
             body = f"<EnumerationResults><Blobs>{rows}</Blobs><NextMarker/></EnumerationResults>"
             self.send(200, body.encode(), {"Content-Type": "application/xml"})
         elif key in self.files:
@@ -118,19 +132,28 @@ class AzureHandler(CloudHandler):
 
 
 class HubHandler(CloudHandler):
-    """The repository organisation/models: its tree, its revisions (not `gone`), its files (in LFS those over 100 bytes)."""
+    """The repository organisation/models: its tree, its revisions (not `gone`), its files (in LFS
+    those over 100 bytes)."""
 
     def answer(self, path: str, query: dict[str, str]) -> None:
         parts = path.lstrip("/").split("/")
         api = ["api", "models", "organisation", "models"]
-        if (parts[:5] == [*api, "revision"] and parts[5:] != ["gone"]) or (parts[:4] == api and len(parts) == 4):
+        if (parts[:5] == [*api, "revision"] and parts[5:] != ["gone"]) or (
+            parts[:4] == api and len(parts) == 4
+        ):
             self.send_json({"id": "organisation/models", "sha": self.commit(), "siblings": []})
         elif parts[:5] == [*api, "tree"]:
             self.tree("/".join(parts[6:]), query.get("recursive", "").lower() == "true")
-        elif parts[:3] == ["organisation", "models", "resolve"] and "/".join(parts[4:]) in self.files:
+        elif (
+            parts[:3] == ["organisation", "models", "resolve"] and "/".join(parts[4:]) in self.files
+        ):
             self.send_file(self.files["/".join(parts[4:])])
         else:
-            self.send(404, b'{"error": "not found"}', {"X-Error-Code": "EntryNotFound" if "resolve" in parts else "RepoNotFound"})
+            self.send(
+                404,
+                b'{"error": "not found"}',
+                {"X-Error-Code": "EntryNotFound" if "resolve" in parts else "RepoNotFound"},
+            )
 
     def commit(self) -> str:
         return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
@@ -138,11 +161,23 @@ class HubHandler(CloudHandler):
     def tree(self, directory: str, is_recursive: bool) -> None:
         prefix = f"{directory}/" if directory else ""
         files, prefixes = self.listing(prefix, "" if is_recursive else "/")
-        rows: list[dict[str, object]] = [{"type": "directory", "path": name.rstrip("/"), "oid": "0" * 40, "size": 0} for name in prefixes]
+        rows: list[dict[str, object]] = [
+            {"type": "directory", "path": name.rstrip("/"), "oid": "0" * 40, "size": 0}
+            for name in prefixes
+        ]
         for name, content in files.items():
-            row: dict[str, object] = {"type": "file", "path": name, "size": len(content), "oid": git_id(content)}
+            row: dict[str, object] = {
+                "type": "file",
+                "path": name,
+                "size": len(content),
+                "oid": git_id(content),
+            }
             if len(content) > 100:
-                row["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+                row["lfs"] = {
+                    "oid": hashlib.sha256(content).hexdigest(),
+                    "size": len(content),
+                    "pointerSize": 130,
+                }
             rows.append(row)
         self.send_json(rows)
 
@@ -165,7 +200,9 @@ class CloudServer:
         bound = type("Bound", (handler,), {"files": self.files, "requests": self.requests})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), bound)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:

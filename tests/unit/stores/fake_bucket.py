@@ -36,8 +36,15 @@ class FakeBucket:
 
     def files(self, directory: str) -> list[RemoteFile]:
         self._check()
-        found = {path: content for path, content in self.contents.items() if not directory or path.startswith(f"{directory}/")}
-        return [RemoteFile(path, len(content), _tag(content), self.digests.get(path, "")) for path, content in found.items()]
+        found = {
+            path: content
+            for path, content in self.contents.items()
+            if not directory or path.startswith(f"{directory}/")
+        }
+        return [
+            RemoteFile(path, len(content), _tag(content), self.digests.get(path, ""))
+            for path, content in found.items()
+        ]
 
     def read(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
         self._check()

@@ -1,4 +1,5 @@
-"""Each kind of bucket against a server that speaks its protocol: names, files, ranges, changes, absence."""
+"""Each kind of bucket against a server that speaks its protocol: names, files, ranges, changes,
+absence."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from naiad.stores.hub_bucket import HubBucket
 from naiad.stores.location import parse_location
 from naiad.stores.object_bucket import ObjectBucket
 from tests.server.s3_server import KEYS, S3Server, s3_server
-from tests.unit.stores.cloud_servers import AzureHandler, CloudServer, GoogleHandler, HubHandler, cloud_server, git_id
+from tests.unit.stores.cloud_servers import (
+    AzureHandler,
+    CloudServer,
+    GoogleHandler,
+    HubHandler,
+    cloud_server,
+    git_id,
+)
 
 LARGE = bytes(range(256)) * 20
 FILES = {
@@ -35,7 +43,9 @@ def s3() -> Iterator[S3Server]:
 
 
 class Rig:
-    def __init__(self, bucket: Callable[[str], Bucket], change: Change, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, bucket: Callable[[str], Bucket], change: Change, stop: Callable[[], None]
+    ) -> None:
         self.bucket = bucket
         """By the prefix in the URL."""
         self.change = change
@@ -44,7 +54,11 @@ class Rig:
 
 def s3_rig(server: S3Server, name: str) -> Rig:
     server.make_bucket(name, FILES)
-    options = {"access_key_id": KEYS["AWS_ACCESS_KEY_ID"], "secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"], "region": "us-east-1"}
+    options = {
+        "access_key_id": KEYS["AWS_ACCESS_KEY_ID"],
+        "secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"],
+        "region": "us-east-1",
+    }
 
     def change(key: str, content: bytes | None) -> None:
         if content is None:
@@ -52,7 +66,11 @@ def s3_rig(server: S3Server, name: str) -> Rig:
         else:
             server.put(name, {key: content})
 
-    return Rig(lambda prefix: ObjectBucket(parse_location(server.url(name, prefix)), options), change, lambda: None)
+    return Rig(
+        lambda prefix: ObjectBucket(parse_location(server.url(name, prefix)), options),
+        change,
+        lambda: None,
+    )
 
 
 def fake_rig(server: CloudServer, open_bucket: Callable[[str], Bucket]) -> Rig:
@@ -75,14 +93,27 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
         handler: Any = {"gs": GoogleHandler, "as": AzureHandler, "hf": HubHandler}[kind]
         server = stack.enter_context(cloud_server(handler, FILES))
         if kind == "hf":
-            yield fake_rig(server, lambda prefix: HubBucket(parse_location(f"hf://organisation/models/{prefix}"), server.url))
+            yield fake_rig(
+                server,
+                lambda prefix: HubBucket(
+                    parse_location(f"hf://organisation/models/{prefix}"), server.url
+                ),
+            )
         elif kind == "gs":
             options = {"skip_signature": True, "base_url": server.url}
-            yield fake_rig(server, lambda prefix: ObjectBucket(parse_location(f"gs://bucket/{prefix}"), options, allow_http=True))
+            yield fake_rig(
+                server,
+                lambda prefix: ObjectBucket(
+                    parse_location(f"gs://bucket/{prefix}"), options, allow_http=True
+                ),
+            )
         else:
             options = {"account_name": "account", "skip_signature": True, "endpoint": server.url}
             yield fake_rig(
-                server, lambda prefix: ObjectBucket(parse_location(f"as://account/container/{prefix}"), options, allow_http=True)
+                server,
+                lambda prefix: ObjectBucket(
+                    parse_location(f"as://account/container/{prefix}"), options, allow_http=True
+                ),
             )
 
 
@@ -94,9 +125,18 @@ def test_names_and_files(rig: Rig) -> None:
     bucket = rig.bucket("models")
     assert sorted(bucket.names()) == ["m", "n"]
     found = by_path(bucket.files("m"))
-    assert {path: file.size for path, file in found.items()} == {"m/config.pbtxt": 9, "m/1/model.py": 4, "m/1/weights.bin": len(LARGE)}
+    assert {path: file.size for path, file in found.items()} == {
+        "m/config.pbtxt": 9,
+        "m/1/model.py": 4,
+        "m/1/weights.bin": len(LARGE),
+    }
     everything = by_path(bucket.files(""))
-    assert set(everything) >= {"m/config.pbtxt", "m/1/model.py", "m/1/weights.bin", "n/1/a b+c%.txt"}
+    assert set(everything) >= {
+        "m/config.pbtxt",
+        "m/1/model.py",
+        "m/1/weights.bin",
+        "n/1/a b+c%.txt",
+    }
     assert not any(path.startswith("x") or "elsewhere" in path for path in everything)
 
 
@@ -143,7 +183,8 @@ def test_a_file_that_is_gone(rig: Rig) -> None:
 
 @pytest.mark.parametrize("rig", ["gs", "as", "hf"], indirect=True)
 def test_a_server_that_is_gone(rig: Rig) -> None:
-    """The S3 server is shared by the tests of this module; tests/server/test_stores.py stops its own."""
+    """The S3 server is shared by the tests of this module; tests/server/test_stores.py stops its
+    own."""
     bucket = rig.bucket("models")
     rig.stop()
     with pytest.raises(StoreError):
@@ -160,15 +201,30 @@ def test_a_file_of_s3_that_changed_is_not_mixed_with_the_old_one(s3: S3Server) -
 
 
 def test_empty_folders_of_s3(s3: S3Server) -> None:
-    """A console makes them as keys with a slash at their end; ensembles need one for their version."""
-    s3.make_bucket("folders", {"e/": b"", "e/config.pbtxt": b"x", "e/1/": b"", "m/1/": b"", "m/1/model.py": b"x", "m/1/__init__.py": b""})
-    bucket = ObjectBucket(parse_location(s3.url("folders")), {"skip_signature": True, "region": "us-east-1"})
+    """A console makes them as keys with a slash at their end; ensembles need one for their
+    version."""
+    s3.make_bucket(
+        "folders",
+        {
+            "e/": b"",
+            "e/config.pbtxt": b"x",
+            "e/1/": b"",
+            "m/1/": b"",
+            "m/1/model.py": b"x",
+            "m/1/__init__.py": b"",
+        },
+    )
+    bucket = ObjectBucket(
+        parse_location(s3.url("folders")), {"skip_signature": True, "region": "us-east-1"}
+    )
     found = by_path(bucket.files(""))
     assert set(found) == {"e/config.pbtxt", "e/1/", "m/1/model.py", "m/1/__init__.py"}
 
 
 def test_a_bucket_that_is_not_there(s3: S3Server) -> None:
-    bucket = ObjectBucket(parse_location(s3.url("nowhere")), {"skip_signature": True, "region": "us-east-1"})
+    bucket = ObjectBucket(
+        parse_location(s3.url("nowhere")), {"skip_signature": True, "region": "us-east-1"}
+    )
     with pytest.raises(StoreError):
         bucket.names()
 
@@ -180,7 +236,9 @@ def test_the_hub_tells_checksums() -> None:
         found = by_path(bucket.files("m"))
         assert found["m/1/weights.bin"].digest == f"sha256:{hashlib.sha256(LARGE).hexdigest()}"
         assert found["m/1/model.py"].digest == f"git:{git_id(b'code')}"
-        assert any("/resolve/" not in request and "revision/main" in request for request in server.requests)
+        assert any(
+            "/resolve/" not in request and "revision/main" in request for request in server.requests
+        )
         with pytest.raises(StoreError):
             HubBucket(parse_location("hf://organisation/models@gone"), server.url).names()
         with pytest.raises(StoreError):

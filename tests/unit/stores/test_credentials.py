@@ -1,4 +1,5 @@
-"""Who we are to a store: the environment, Triton's credential file, a vendor's own files; and nobody at all."""
+"""Who we are to a store: the environment, Triton's credential file, a vendor's own files; and
+nobody at all."""
 
 from __future__ import annotations
 
@@ -30,8 +31,18 @@ def options(url: str, environment: dict[str, str]) -> dict[str, Any]:
 
 
 def test_aws_from_the_environment(home: dict[str, str]) -> None:
-    given = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "c", "AWS_DEFAULT_REGION": "eu-west-1"}
-    expected = {"access_key_id": "a", "secret_access_key": "b", "session_token": "c", "region": "eu-west-1"}
+    given = {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_SESSION_TOKEN": "c",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+    }
+    expected = {
+        "access_key_id": "a",
+        "secret_access_key": "b",
+        "session_token": "c",
+        "region": "eu-west-1",
+    }
     assert options("s3://b", home | given) == expected
 
 
@@ -42,8 +53,16 @@ def test_aws_from_a_profile(home: dict[str, str]) -> None:
         "[default]\naws_access_key_id=d\naws_secret_access_key=e\n[other]\naws_access_key_id=o\naws_secret_access_key=p\n"
     )
     (folder / "config").write_text("[profile other]\nregion = ap-south-1\n")
-    assert options("s3://b", home) == {"access_key_id": "d", "secret_access_key": "e", "region": "us-east-1"}
-    assert options("s3://b", home | {"AWS_PROFILE": "other"}) == {"access_key_id": "o", "secret_access_key": "p", "region": "ap-south-1"}
+    assert options("s3://b", home) == {
+        "access_key_id": "d",
+        "secret_access_key": "e",
+        "region": "us-east-1",
+    }
+    assert options("s3://b", home | {"AWS_PROFILE": "other"}) == {
+        "access_key_id": "o",
+        "secret_access_key": "p",
+        "region": "ap-south-1",
+    }
 
 
 def test_nobody_does_not_sign(home: dict[str, str]) -> None:
@@ -53,8 +72,12 @@ def test_nobody_does_not_sign(home: dict[str, str]) -> None:
 
 
 def test_a_role_signs_without_a_key(home: dict[str, str], tmp_path: Path) -> None:
-    assert "skip_signature" not in options("s3://b", home | {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"})
-    assert "skip_signature" not in options("as://a/c", home | {"AZURE_STORAGE_AUTH_TYPE": "default"})
+    assert "skip_signature" not in options(
+        "s3://b", home | {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}
+    )
+    assert "skip_signature" not in options(
+        "as://a/c", home | {"AZURE_STORAGE_AUTH_TYPE": "default"}
+    )
     (tmp_path / "vendor").write_text("Amazon EC2\n")
     assert "skip_signature" not in options("s3://b", home)
     (tmp_path / "vendor").write_text("Google\n")
@@ -62,7 +85,9 @@ def test_a_role_signs_without_a_key(home: dict[str, str], tmp_path: Path) -> Non
 
 
 def test_google(home: dict[str, str]) -> None:
-    assert options("gs://b", home | {"GOOGLE_APPLICATION_CREDENTIALS": "/key.json"}) == {"application_credentials": "/key.json"}
+    assert options("gs://b", home | {"GOOGLE_APPLICATION_CREDENTIALS": "/key.json"}) == {
+        "application_credentials": "/key.json"
+    }
     default = Path(home["HOME"]) / ".config/gcloud/application_default_credentials.json"
     default.parent.mkdir(parents=True)
     default.touch()
@@ -115,8 +140,12 @@ def test_the_file_for_others(file: dict[str, str]) -> None:
     assert options("as://other/c", file) == {"account_name": "other", "skip_signature": True}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"s3": []}', '{"s3": {"": 7}}', '{"s3": {"": {"key_id": 7}}}'])
-def test_a_broken_file_is_told_without_its_content(home: dict[str, str], tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"s3": []}', '{"s3": {"": 7}}', '{"s3": {"": {"key_id": 7}}}']
+)
+def test_a_broken_file_is_told_without_its_content(
+    home: dict[str, str], tmp_path: Path, text: str
+) -> None:
     (tmp_path / "broken.json").write_text(text)
     with pytest.raises(NaiadError, match="the file of TRITON_CLOUD_CREDENTIAL_PATH"):
         options("s3://b", home | {"TRITON_CLOUD_CREDENTIAL_PATH": str(tmp_path / "broken.json")})

@@ -16,18 +16,32 @@ from naiad.stores.location import Location, is_remote, parse_location
         ("s3://bucket/a/b/", Location("", "s3", "bucket", "a/b")),
         ("s3://bucket//a///b", Location("", "s3", "bucket", "a/b")),
         ("s3://host:9000/bucket/a", Location("", "s3", "bucket", "a", endpoint="http://host:9000")),
-        ("s3://http://host:9000/bucket", Location("", "s3", "bucket", "", endpoint="http://host:9000")),
-        ("s3://https://host.example:443/bucket/a/b", Location("", "s3", "bucket", "a/b", endpoint="https://host.example:443")),
+        (
+            "s3://http://host:9000/bucket",
+            Location("", "s3", "bucket", "", endpoint="http://host:9000"),
+        ),
+        (
+            "s3://https://host.example:443/bucket/a/b",
+            Location("", "s3", "bucket", "a/b", endpoint="https://host.example:443"),
+        ),
         ("gs://my-bucket/models", Location("", "gs", "my-bucket", "models")),
-        ("as://account/container/path/x", Location("", "as", "container", "path/x", account="account")),
+        (
+            "as://account/container/path/x",
+            Location("", "as", "container", "path/x", account="account"),
+        ),
         ("as://account/container", Location("", "as", "container", "", account="account")),
         ("hf://org/repo", Location("", "hf", "org/repo", "")),
-        ("hf://org/repo@v1.0/models/x", Location("", "hf", "org/repo", "models/x", revision="v1.0")),
+        (
+            "hf://org/repo@v1.0/models/x",
+            Location("", "hf", "org/repo", "models/x", revision="v1.0"),
+        ),
     ],
 )
 def test_forms(url: str, expected: Location) -> None:
     found = parse_location(url)
-    assert found == Location(url, *(getattr(expected, name) for name in expected.__struct_fields__[1:]))
+    assert found == Location(
+        url, *(getattr(expected, name) for name in expected.__struct_fields__[1:])
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,4 +66,10 @@ def test_what_is_no_repository(url: str) -> None:
 
 
 def test_directories_are_not_remote() -> None:
-    assert [is_remote(text) for text in ("/models", "models", "./s3", "s3://b", "hf://a/b")] == [False, False, False, True, True]
+    assert [is_remote(text) for text in ("/models", "models", "./s3", "s3://b", "hf://a/b")] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]

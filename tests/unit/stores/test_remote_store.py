@@ -1,4 +1,5 @@
-"""A store that keeps a directory like a far-away one: complete models only, nothing fetched twice, everything checked, never stuck."""
+"""A store that keeps a directory like a far-away one: complete models only, nothing fetched twice,
+everything checked, never stuck."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ FILES = {
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "FIRST_DELAY_S", 0.0)
     monkeypatch.setattr(download, "PART_BYTES", 8)
-    monkeypatch.setattr(Download.__init__, "__kwdefaults__", {"part_bytes": 8, "max_parallel": 4, "stop": None})
+    monkeypatch.setattr(
+        Download.__init__, "__kwdefaults__", {"part_bytes": 8, "max_parallel": 4, "stop": None}
+    )
 
 
 @pytest.fixture
@@ -53,26 +56,37 @@ def lines() -> list[str]:
 
 @pytest.fixture
 def open_store(bucket: FakeBucket, cache: Path, lines: list[str]) -> Callable[[], RemoteStore]:
-    return lambda: RemoteStore("s3://bucket", lambda: bucket, cache, LogProgress(lines.append, lambda: 0.0))
+    return lambda: RemoteStore(
+        "s3://bucket", lambda: bucket, cache, LogProgress(lines.append, lambda: 0.0)
+    )
 
 
 def content(store: RemoteStore, name: str) -> dict[str, bytes]:
     directory = store.directory(name)
     assert directory is not None
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_models_are_fetched_whole(open_store: Callable[[], RemoteStore]) -> None:
     store = open_store()
     store.refresh()
     assert store.names() == {"m", "n"}
-    assert content(store, "m") == {"config.pbtxt": b"config", "1/model.py": b"the code of the model"}
+    assert content(store, "m") == {
+        "config.pbtxt": b"config",
+        "1/model.py": b"the code of the model",
+    }
     assert content(store, "n") == {"1/model.py": b"another", "1/empty": b""}
     assert store.directory("nowhere") is None
     assert not store.has("readme.txt")
 
 
-def test_nothing_is_fetched_twice(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_nothing_is_fetched_twice(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     store = open_store()
     store.refresh()
     bucket.reads.clear()
@@ -96,7 +110,9 @@ def test_only_what_changed_is_fetched_and_the_rest_is_seen_to_be_unchanged(
     assert before.of_version(1) == after.of_version(1)
     assert before.of_version(2) != after.of_version(2)
     assert old is not None
-    assert (old / "2" / "model.py").read_bytes() == b"second version", "a copy that still serves keeps its files"
+    assert (old / "2" / "model.py").read_bytes() == b"second version", (
+        "a copy that still serves keeps its files"
+    )
 
 
 def test_one_model_at_a_time(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
@@ -118,7 +134,9 @@ def test_models_come_and_go(open_store: Callable[[], RemoteStore], bucket: FakeB
     assert store.directory("n") is None
 
 
-def test_large_files_come_in_parts_and_files_side_by_side(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_large_files_come_in_parts_and_files_side_by_side(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     bucket.contents = {"m/1/weights": bytes(range(32))}
     bucket.gate = threading.Barrier(4)
     store = open_store()
@@ -127,15 +145,21 @@ def test_large_files_come_in_parts_and_files_side_by_side(open_store: Callable[[
     assert content(store, "m")["1/weights"] == bytes(range(32))
 
 
-def test_a_part_goes_on_where_it_broke_off(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_a_part_goes_on_where_it_broke_off(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     bucket.breaks["m/1/model.py"] = 2
     store = open_store()
     store.refresh()
     assert content(store, "m")["1/model.py"] == FILES["m/1/model.py"]
-    assert bucket.num_bytes == sum(len(text) for path, text in FILES.items() if path != "readme.txt"), "no byte came twice"
+    assert bucket.num_bytes == sum(
+        len(text) for path, text in FILES.items() if path != "readme.txt"
+    ), "no byte came twice"
 
 
-def test_a_model_that_cannot_be_fetched_keeps_its_last_state(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_a_model_that_cannot_be_fetched_keeps_its_last_state(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     store = open_store()
     store.refresh()
     bucket.contents["m/1/model.py"] = b"a new version of it"
@@ -149,7 +173,9 @@ def test_a_model_that_cannot_be_fetched_keeps_its_last_state(open_store: Callabl
     assert content(store, "m")["1/model.py"] == b"a new version of it"
 
 
-def test_a_killed_server_goes_on_later(open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path) -> None:
+def test_a_killed_server_goes_on_later(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path
+) -> None:
     bucket.contents = {"m/1/weights": bytes(range(40))}
     bucket.refused.add("m/1/weights")
     open_store().refresh()
@@ -166,9 +192,14 @@ def test_a_killed_server_goes_on_later(open_store: Callable[[], RemoteStore], bu
 
 
 @pytest.mark.parametrize("kind", ["sha256", "git"])
-def test_content_must_have_the_checksum_that_the_store_states(open_store: Callable[[], RemoteStore], bucket: FakeBucket, kind: str) -> None:
+def test_content_must_have_the_checksum_that_the_store_states(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket, kind: str
+) -> None:
     text = FILES["m/1/model.py"]
-    good = {"sha256": hashlib.sha256(text).hexdigest(), "git": hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest()}
+    good = {
+        "sha256": hashlib.sha256(text).hexdigest(),
+        "git": hashlib.sha1(b"blob %d\0" % len(text) + text).hexdigest(),
+    }
     bucket.digests["m/1/model.py"] = f"{kind}:{'0' * len(good[kind])}"
     store = open_store()
     store.refresh()
@@ -179,7 +210,9 @@ def test_content_must_have_the_checksum_that_the_store_states(open_store: Callab
     assert content(store, "m")["1/model.py"] == text
 
 
-def test_a_file_that_changes_while_it_is_fetched_is_listed_again(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_a_file_that_changes_while_it_is_fetched_is_listed_again(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     listed = bucket.files
 
     def change_after_listing(directory: str) -> list[RemoteFile]:
@@ -196,7 +229,9 @@ def test_a_file_that_changes_while_it_is_fetched_is_listed_again(open_store: Cal
 # Without the store.
 
 
-def test_a_store_that_is_down_is_served_from_the_cache(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_a_store_that_is_down_is_served_from_the_cache(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     open_store().refresh()
     bucket.is_down = True
     store = open_store()
@@ -210,7 +245,9 @@ def test_a_store_that_is_down_is_served_from_the_cache(open_store: Callable[[], 
     assert content(store, "m")["1/model.py"] == b"after it came back"
 
 
-def test_a_bucket_that_cannot_even_be_opened(bucket: FakeBucket, cache: Path, open_store: Callable[[], RemoteStore]) -> None:
+def test_a_bucket_that_cannot_even_be_opened(
+    bucket: FakeBucket, cache: Path, open_store: Callable[[], RemoteStore]
+) -> None:
     def broken() -> FakeBucket:
         raise StoreError("no credentials")
 
@@ -220,13 +257,19 @@ def test_a_bucket_that_cannot_even_be_opened(bucket: FakeBucket, cache: Path, op
     assert content(store, "m")["1/model.py"] == FILES["m/1/model.py"]
 
 
-def test_without_store_and_copy_there_is_nothing(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_without_store_and_copy_there_is_nothing(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     bucket.is_down = True
-    with pytest.raises(NaiadError, match="cannot be reached, and there is no copy of it: nobody answers"):
+    with pytest.raises(
+        NaiadError, match="cannot be reached, and there is no copy of it: nobody answers"
+    ):
         open_store().refresh()
 
 
-def test_a_stopping_server_does_not_wait_for_a_download(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_a_stopping_server_does_not_wait_for_a_download(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     store = open_store()
     store.close()
     store.refresh()
@@ -251,7 +294,9 @@ def test_a_file_that_somebody_changed_is_fetched_again(
 ) -> None:
     store = open_store()
     store.refresh()
-    (blob,) = (path for path in cache.glob("*/blobs/*") if path.read_bytes() == FILES["m/1/model.py"])
+    (blob,) = (
+        path for path in cache.glob("*/blobs/*") if path.read_bytes() == FILES["m/1/model.py"]
+    )
     match how:
         case "content":
             blob.write_bytes(b"X" * len(FILES["m/1/model.py"]))
@@ -270,9 +315,13 @@ def test_a_file_that_somebody_changed_is_fetched_again(
     assert content(store, "m")["1/model.py"] == FILES["m/1/model.py"]
 
 
-def test_a_damaged_copy_is_not_served_offline(open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path) -> None:
+def test_a_damaged_copy_is_not_served_offline(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path
+) -> None:
     open_store().refresh()
-    (blob,) = (path for path in cache.glob("*/blobs/*") if path.read_bytes() == FILES["m/1/model.py"])
+    (blob,) = (
+        path for path in cache.glob("*/blobs/*") if path.read_bytes() == FILES["m/1/model.py"]
+    )
     blob.write_bytes(b"X" * len(FILES["m/1/model.py"]))
     bucket.is_down = True
     store = open_store()
@@ -291,8 +340,12 @@ def test_a_snapshot_that_lost_a_file_is_made_anew(open_store: Callable[[], Remot
     assert content(store, "m")["1/model.py"] == FILES["m/1/model.py"]
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b'{"url": 7}', b'{"url": "s3://other", "names": ["x"]}'])
-def test_a_broken_manifest_is_an_empty_one(open_store: Callable[[], RemoteStore], cache: Path, text: bytes) -> None:
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"url": 7}', b'{"url": "s3://other", "names": ["x"]}']
+)
+def test_a_broken_manifest_is_an_empty_one(
+    open_store: Callable[[], RemoteStore], cache: Path, text: bytes
+) -> None:
     open_store().refresh()
     (manifest,) = cache.glob("*/manifest.json")
     manifest.write_bytes(text)
@@ -302,7 +355,9 @@ def test_a_broken_manifest_is_an_empty_one(open_store: Callable[[], RemoteStore]
     assert store.names() == {"m", "n"}
 
 
-def test_a_folder_of_another_user_is_refused(cache: Path, bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_refused(
+    cache: Path, bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache.mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(NaiadError, match="not a folder that belongs to this user"):
@@ -313,27 +368,56 @@ def test_a_folder_that_others_may_replace_is_refused(tmp_path: Path, bucket: Fak
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(NaiadError, match="others may replace it"):
-        RemoteStore("s3://bucket", lambda: bucket, tmp_path / "open" / "cache", LogProgress(lambda line: None))
+        RemoteStore(
+            "s3://bucket",
+            lambda: bucket,
+            tmp_path / "open" / "cache",
+            LogProgress(lambda line: None),
+        )
 
 
 def test_a_link_in_the_place_of_the_cache_is_refused(tmp_path: Path, bucket: FakeBucket) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cache").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NaiadError, match="not safe to use"):
-        RemoteStore("s3://bucket", lambda: bucket, tmp_path / "cache", LogProgress(lambda line: None))
+        RemoteStore(
+            "s3://bucket", lambda: bucket, tmp_path / "cache", LogProgress(lambda line: None)
+        )
 
 
-@pytest.mark.parametrize("key", ["m/../../evil", "../evil/x", "m//x", "m/./x", "m/a\\b", "m/a\0b", "m/a\nb", "/etc/x", "m/" + "n" * 300])
-def test_keys_that_are_no_paths_are_left_out(open_store: Callable[[], RemoteStore], bucket: FakeBucket, tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "m/../../evil",
+        "../evil/x",
+        "m//x",
+        "m/./x",
+        "m/a\\b",
+        "m/a\0b",
+        "m/a\nb",
+        "/etc/x",
+        "m/" + "n" * 300,
+    ],
+)
+def test_keys_that_are_no_paths_are_left_out(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket, tmp_path: Path, key: str
+) -> None:
     bucket.contents[key] = b"evil"
     store = open_store()
     store.refresh()
-    assert content(store, "m") == {"config.pbtxt": b"config", "1/model.py": b"the code of the model"}
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
+    assert content(store, "m") == {
+        "config.pbtxt": b"config",
+        "1/model.py": b"the code of the model",
+    }
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"evil"
+    ]
     assert not is_safe_path(key)
 
 
-def test_old_states_do_not_pile_up(open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path) -> None:
+def test_old_states_do_not_pile_up(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path
+) -> None:
     store = open_store()
     for number in range(10):
         bucket.contents["m/1/model.py"] = b"state %d" % number
@@ -342,12 +426,16 @@ def test_old_states_do_not_pile_up(open_store: Callable[[], RemoteStore], bucket
     assert sum(path.read_bytes().startswith(b"state") for path in cache.glob("*/blobs/*")) == 2
 
 
-def test_no_room(open_store: Callable[[], RemoteStore], bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Full:
         free = 3
 
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: Full)
-    with pytest.raises(NaiadError, match="bytes are to be fetched, but the disk of the cache has only 3 left"):
+    with pytest.raises(
+        NaiadError, match="bytes are to be fetched, but the disk of the cache has only 3 left"
+    ):
         open_store().refresh()
     assert bucket.reads == []
 

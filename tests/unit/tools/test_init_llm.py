@@ -1,4 +1,5 @@
-"""Repositories that `naiad init llm` writes pass the same checks as anybody's; `--model` makes them on the fly."""
+"""Repositories that `naiad init llm` writes pass the same checks as anybody's; `--model` makes them
+on the fly."""
 
 from __future__ import annotations
 
@@ -25,9 +26,24 @@ def checkpoint(folder: Path) -> Path:
 @pytest.mark.parametrize("form", ["one", "four-part"])
 def test_what_is_written_passes_the_check(tmp_path: Path, form: str) -> None:
     out = tmp_path / "repository"
-    result = CliRunner().invoke(naiad, ["init", "llm", "--checkpoint", str(checkpoint(tmp_path / "tiny")), "--form", form, str(out)])
+    result = CliRunner().invoke(
+        naiad,
+        [
+            "init",
+            "llm",
+            "--checkpoint",
+            str(checkpoint(tmp_path / "tiny")),
+            "--form",
+            form,
+            str(out),
+        ],
+    )
     assert result.exit_code == 0, result.output
-    expected = ["tiny"] if form == "one" else ["ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"]
+    expected = (
+        ["tiny"]
+        if form == "one"
+        else ["ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"]
+    )
     assert sorted(path.name for path in out.iterdir()) == expected
     errors = [finding for finding in check_repository([out]) if finding.severity is Severity.ERROR]
     assert not errors, errors
@@ -55,10 +71,15 @@ def test_models_of_the_command_line() -> None:
         assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
         assert 'string_value: "org/one"' in (folder / "two" / "config.pbtxt").read_text()
     assert not folder.exists()
-    with pytest.raises(NaiadError, match="two models of --model are called 'one'"), checkpoint_repository(["a/one", "b/one"]):
+    with (
+        pytest.raises(NaiadError, match="two models of --model are called 'one'"),
+        checkpoint_repository(["a/one", "b/one"]),
+    ):
         pass
 
 
 def test_the_model_of_naiad_pull_comes_with_its_makers_sampling() -> None:
-    assert '"sampling_defaults" value: { string_value: "{\\"temperature\\": 0.2' in llm_config("smollm2")
+    assert '"sampling_defaults" value: { string_value: "{\\"temperature\\": 0.2' in llm_config(
+        "smollm2"
+    )
     assert "sampling_defaults" not in llm_config("/models/other")

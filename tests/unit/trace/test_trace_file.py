@@ -1,4 +1,5 @@
-"""Triton's trace file: its entries, when which file is written, and what happens when it cannot be."""
+"""Triton's trace file: its entries, when which file is written, and what happens when it cannot
+be."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class Rig:
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
         self.file = TraceFile(str(path))
-        self.tracing = Tracing(TraceOptions(**{"level": 1, "rate": 1, "file": str(path), **options}), self.file)
+        self.tracing = Tracing(
+            TraceOptions(**{"level": 1, "rate": 1, "file": str(path), **options}), self.file
+        )
 
     def run(self, count: int = 1, model: str = "m") -> None:
         for _ in range(count):
@@ -76,7 +79,9 @@ class TestFiles:
         rig.tracing.close()
         assert rig.ids(".2") == [5]
 
-    def test_a_limited_number_goes_to_a_numbered_file_when_it_is_complete(self, rigs: list[Rig], path: Path) -> None:
+    def test_a_limited_number_goes_to_a_numbered_file_when_it_is_complete(
+        self, rigs: list[Rig], path: Path
+    ) -> None:
         rig = make(rigs, path, count=3)
         rig.run(2)
         assert rig.names() == []
@@ -84,27 +89,35 @@ class TestFiles:
         assert rig.names() == ["t.json.0"]
         assert rig.ids(".0") == [1, 2, 3]
 
-    def test_what_is_left_of_a_limited_number_is_written_at_the_end(self, rigs: list[Rig], path: Path) -> None:
+    def test_what_is_left_of_a_limited_number_is_written_at_the_end(
+        self, rigs: list[Rig], path: Path
+    ) -> None:
         rig = make(rigs, path, count=3)
         rig.run(2)
         rig.tracing.close()
         assert rig.ids() == [1, 2]
 
-    def test_what_waits_is_written_when_the_setting_is_replaced(self, rigs: list[Rig], path: Path) -> None:
+    def test_what_waits_is_written_when_the_setting_is_replaced(
+        self, rigs: list[Rig], path: Path
+    ) -> None:
         rig = make(rigs, path, log_frequency=10)
         rig.run(2)
         rig.tracing.update(ALL_MODELS, {"log_frequency": ["1"]})
         rig.run()
         assert (rig.ids(".0"), rig.ids(".1")) == ([1, 2], [3])
 
-    def test_models_with_settings_of_their_own_share_the_file(self, rigs: list[Rig], path: Path) -> None:
+    def test_models_with_settings_of_their_own_share_the_file(
+        self, rigs: list[Rig], path: Path
+    ) -> None:
         rig = make(rigs, path)
         rig.tracing.update("other", {"log_frequency": ["1"]})
         rig.run(1)
         rig.run(1, "other")
         assert rig.names() == ["t.json", "t.json.0"]
 
-    def test_a_file_that_cannot_be_written_costs_traces_only(self, rigs: list[Rig], tmp_path: Path) -> None:
+    def test_a_file_that_cannot_be_written_costs_traces_only(
+        self, rigs: list[Rig], tmp_path: Path
+    ) -> None:
         path = tmp_path / "missing" / "t.json"
         rig = make(rigs, path)
         rig.run(2)
@@ -150,7 +163,12 @@ class TestEntries:
         group = self.group(level=3)
         run(group, "add", "seven")
         entries = entries_of(group)
-        assert entries[0] == {"id": 1, "model_name": "add", "model_version": 1, "request_id": "seven"}
+        assert entries[0] == {
+            "id": 1,
+            "model_name": "add",
+            "model_version": 1,
+            "request_id": "seven",
+        }
         stamps = [stamp for entry in entries for stamp in entry.get("timestamps", [])]
         assert [stamp["ns"] for stamp in stamps] == sorted(stamp["ns"] for stamp in stamps)
         assert {stamp["name"] for stamp in stamps} == {
@@ -159,8 +177,16 @@ class TestEntries:
         }  # fmt: skip
         tensors = [entry for entry in entries if "tensor" in entry]
         assert tensors == [
-            {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": {"name": "IN", "data": "1,2", "shape": "2", "dtype": "INT32"}},
-            {"id": 1, "activity": "TENSOR_BACKEND_OUTPUT", "tensor": {"name": "OUT", "data": "1", "shape": "1", "dtype": "FP32"}},
+            {
+                "id": 1,
+                "activity": "TENSOR_QUEUE_INPUT",
+                "tensor": {"name": "IN", "data": "1,2", "shape": "2", "dtype": "INT32"},
+            },
+            {
+                "id": 1,
+                "activity": "TENSOR_BACKEND_OUTPUT",
+                "tensor": {"name": "OUT", "data": "1", "shape": "1", "dtype": "FP32"},
+            },
         ]
 
     def test_children_name_their_parent_and_have_no_endpoint(self) -> None:
@@ -181,7 +207,11 @@ class TestEntries:
             ("UINT8", np.array([0, 255], np.uint8), "0,255"),
             ("INT64", np.array([-(2**63)], np.int64), "-9223372036854775808"),
             ("FP16", np.array([0.5], np.float16), "0.5"),
-            ("FP32", np.array([1 / 3, 1e10, np.nan, -np.inf], np.float32), "0.333333,1e+10,nan,-inf"),
+            (
+                "FP32",
+                np.array([1 / 3, 1e10, np.nan, -np.inf], np.float32),
+                "0.333333,1e+10,nan,-inf",
+            ),
             ("FP64", np.array([], np.float64), ""),
             ("BF16", np.array([0x3FC0], np.uint16), "1.5"),
         ],
@@ -207,7 +237,12 @@ class TestEntries:
     def test_names_that_need_escaping(self) -> None:
         group = self.group()
         run(group, 'mo"del', 'id"\n')
-        assert entries_of(group)[0] == {"id": 1, "model_name": 'mo"del', "model_version": 1, "request_id": 'id"\n'}
+        assert entries_of(group)[0] == {
+            "id": 1,
+            "model_name": 'mo"del',
+            "model_version": 1,
+            "request_id": 'id"\n',
+        }
 
 
 def test_tensors_are_copied_when_they_are_recorded() -> None:

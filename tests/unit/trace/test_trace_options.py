@@ -14,7 +14,14 @@ def read(*texts: str) -> TraceOptions:
 
 
 def test_the_file() -> None:
-    options = read("triton,file=/t.json", "triton,log-frequency=50", "rate=100", "level=TIMESTAMPS", "level=tensors", "count=9")
+    options = read(
+        "triton,file=/t.json",
+        "triton,log-frequency=50",
+        "rate=100",
+        "level=TIMESTAMPS",
+        "level=tensors",
+        "count=9",
+    )
     assert options == TraceOptions("triton", 3, 100, 9, "/t.json", 50)
 
 
@@ -29,7 +36,9 @@ def test_opentelemetry() -> None:
         "opentelemetry,bsp_max_export_batch_size=5",
     )
     assert options.mode == "opentelemetry"
-    assert options.otel == OtelOptions("http://c:4318/v1/traces", {"service.name": "mine", "a": "b=c"}, 10, 20, 5)
+    assert options.otel == OtelOptions(
+        "http://c:4318/v1/traces", {"service.name": "mine", "a": "b=c"}, 10, 20, 5
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,10 +46,16 @@ def test_opentelemetry() -> None:
     [
         (["rate=-1"], "--trace-config rate expects a number from 0 to 4294967295, got: -1"),
         (["count=-2"], "--trace-config count expects a number from -1 to 2147483647, got: -2"),
-        (["triton,log-frequency=x"], "--trace-config triton,log-frequency expects a number from 0 to 4294967295, got: x"),
+        (
+            ["triton,log-frequency=x"],
+            "--trace-config triton,log-frequency expects a number from 0 to 4294967295, got: x",
+        ),
         (["speed=3"], "--trace-config: there is no setting 'speed'"),
         (["triton,url=x"], "--trace-config: there is no setting 'url' of mode 'triton'"),
-        (["opentelemetry,resource=x"], "--trace-config opentelemetry,resource expects <key>=<value>, got: x"),
+        (
+            ["opentelemetry,resource=x"],
+            "--trace-config opentelemetry,resource expects <key>=<value>, got: x",
+        ),
         (
             ["opentelemetry,bsp_max_queue_size=4"],
             "--trace-config opentelemetry: bsp_max_export_batch_size must not be larger than bsp_max_queue_size",

@@ -1,4 +1,5 @@
-"""Which requests are sampled, and how settings of the server and of models fall back, change and are cleared."""
+"""Which requests are sampled, and how settings of the server and of models fall back, change and
+are cleared."""
 
 from __future__ import annotations
 
@@ -47,7 +48,10 @@ def test_without_a_file_nothing_is_traced_and_the_server_starts() -> None:
     assert not tracing.is_on
     with pytest.raises(NaiadError) as caught:
         tracing.update(ALL_MODELS, {"trace_rate": ["2"]})
-    assert caught.value.message == "Attempting to set invalid trace setting :trace file name is not given"
+    assert (
+        caught.value.message
+        == "Attempting to set invalid trace setting :trace file name is not given"
+    )
 
 
 class TestModels:
@@ -99,26 +103,56 @@ UPDATES: list[tuple[dict[str, list[str] | None], Code, str]] = [
         Code.INVALID_ARG,
         "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 99999999999",
     ),
-    ({"trace_rate": ["0"]}, Code.INVALID_ARG, "Attempting to set invalid trace setting :sample rate must be non-zero"),
-    ({"trace_count": ["-2"]}, Code.INVALID_ARG, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
+    (
+        {"trace_rate": ["0"]},
+        Code.INVALID_ARG,
+        "Attempting to set invalid trace setting :sample rate must be non-zero",
+    ),
+    (
+        {"trace_count": ["-2"]},
+        Code.INVALID_ARG,
+        "Unable to parse 'trace_count'. Expecting value >= -1, got:-2",
+    ),
     (
         {"trace_count": ["99999999999"]},
         Code.INVALID_ARG,
         "Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: 99999999999",
     ),
-    ({"trace_count": ["0"]}, Code.INVALID_ARG, "Attempting to set invalid trace setting :trace count must be non-zero"),
+    (
+        {"trace_count": ["0"]},
+        Code.INVALID_ARG,
+        "Attempting to set invalid trace setting :trace count must be non-zero",
+    ),
     ({"log_frequency": ["x"]}, Code.INVALID_ARG, "Unable to parse 'log_frequency', got: x"),
-    ({"trace_level": ["OFF", "TENSORS"]}, Code.INVALID_ARG, "Expect only one trace level 'OFF' is specified"),
+    (
+        {"trace_level": ["OFF", "TENSORS"]},
+        Code.INVALID_ARG,
+        "Expect only one trace level 'OFF' is specified",
+    ),
     ({"trace_level": ["LOUD"]}, Code.INVALID_ARG, "invalid value for trace level option: LOUD"),
-    ({"trace_file": ["/etc/passwd"]}, Code.UNSUPPORTED, "trace file location can not be updated through network protocol"),
-    ({"trace_file": None}, Code.UNSUPPORTED, "trace file location can not be updated through network protocol"),
-    ({"trace_rate": ["4"], "trace_count": ["x"]}, Code.INVALID_ARG, "Unable to parse 'trace_count', got: x"),
+    (
+        {"trace_file": ["/etc/passwd"]},
+        Code.UNSUPPORTED,
+        "trace file location can not be updated through network protocol",
+    ),
+    (
+        {"trace_file": None},
+        Code.UNSUPPORTED,
+        "trace file location can not be updated through network protocol",
+    ),
+    (
+        {"trace_rate": ["4"], "trace_count": ["x"]},
+        Code.INVALID_ARG,
+        "Unable to parse 'trace_count', got: x",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "code", "words"), UPDATES)
 @pytest.mark.parametrize("model", [ALL_MODELS, "m"])
-def test_refused_updates_change_nothing(model: str, changes: dict[str, list[str] | None], code: Code, words: str) -> None:
+def test_refused_updates_change_nothing(
+    model: str, changes: dict[str, list[str] | None], code: Code, words: str
+) -> None:
     tracing, _ = tracing_of()
     before = tracing.shown(model)
     with pytest.raises(NaiadError) as caught:
@@ -138,7 +172,15 @@ def test_a_change_that_breaks_a_models_settings_is_refused_as_a_whole() -> None:
 
 def test_what_is_accepted() -> None:
     tracing, _ = tracing_of()
-    tracing.update(ALL_MODELS, {"trace_rate": [" +7 "], "trace_level": ["TENSORS", "TIMESTAMPS"], "unknown": ["x"], "trace_mode": ["x"]})
+    tracing.update(
+        ALL_MODELS,
+        {
+            "trace_rate": [" +7 "],
+            "trace_level": ["TENSORS", "TIMESTAMPS"],
+            "unknown": ["x"],
+            "trace_mode": ["x"],
+        },
+    )
     assert tracing.shown() == {
         "trace_level": ["TIMESTAMPS", "TENSORS"],
         "trace_rate": ["7"],
@@ -155,7 +197,9 @@ def test_what_is_accepted() -> None:
 
 class TestOpenTelemetry:
     def test_shows_its_own_settings(self) -> None:
-        tracing, _ = tracing_of(mode="opentelemetry", file="", otel=OtelOptions(url="http://c/v1", resource={"a": "b"}))
+        tracing, _ = tracing_of(
+            mode="opentelemetry", file="", otel=OtelOptions(url="http://c/v1", resource={"a": "b"})
+        )
         assert list(tracing.shown()) == [
             "trace_level",
             "trace_rate",
@@ -188,7 +232,9 @@ class TestOpenTelemetry:
         group = tracing.sample("m", RemoteParent(0xAB, 6, True, "vendor=1"))
         assert group is not None
         trace = group.new_trace()
-        expected = f'{{"traceparent":"00-{0xAB:032x}-{trace.span_id:016x}-01","tracestate":"vendor=1"}}'
+        expected = (
+            f'{{"traceparent":"00-{0xAB:032x}-{trace.span_id:016x}-01","tracestate":"vendor=1"}}'
+        )
         assert trace.context == expected
 
     def test_the_file_knows_no_contexts(self) -> None:
@@ -248,7 +294,10 @@ class TestGroups:
         (trace,) = sink.groups[0].traces
         assert trace.stamps == []
         assert group.endpoint_stamps == []
-        assert [record.activity for record in trace.tensors] == ["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT"]
+        assert [record.activity for record in trace.tensors] == [
+            "TENSOR_QUEUE_INPUT",
+            "TENSOR_BACKEND_OUTPUT",
+        ]
 
 
 def test_closing() -> None:

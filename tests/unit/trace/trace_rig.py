@@ -35,7 +35,9 @@ def tracing_of(**options: object) -> tuple[Tracing, KeptTraces]:
     return Tracing(TraceOptions(**fields), sink), sink  # type: ignore[arg-type]
 
 
-def begin(group: TraceGroup, model: str = "m", request_id: str = "", parent: Trace | None = None) -> Trace:
+def begin(
+    group: TraceGroup, model: str = "m", request_id: str = "", parent: Trace | None = None
+) -> Trace:
     trace = group.new_trace(parent)
     trace.begin(model, "1", request_id, 1000)
     trace.queued([Tensor("IN", "INT32", [2], b"\1\0\0\0\2\0\0\0")])

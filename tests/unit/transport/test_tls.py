@@ -17,8 +17,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def files(made: Certificates, cert: str = "server.pem", key: str = "server.key", root: str = "", **more: bool) -> TlsFiles:
-    return TlsFiles("grpc", made.path(cert) if cert else "", made.path(key) if key else "", made.path(root) if root else "", **more)
+def files(
+    made: Certificates,
+    cert: str = "server.pem",
+    key: str = "server.key",
+    root: str = "",
+    **more: bool,
+) -> TlsFiles:
+    return TlsFiles(
+        "grpc",
+        made.path(cert) if cert else "",
+        made.path(key) if key else "",
+        made.path(root) if root else "",
+        **more,
+    )
 
 
 def refusal(given: TlsFiles) -> str:
@@ -47,12 +59,17 @@ def test_missing_flags(made: Certificates) -> None:
 
 def test_missing_files(made: Certificates, tmp_path: Path) -> None:
     path = str(tmp_path / "none.pem")
-    assert refusal(TlsFiles("http", path, path)) == f"--http-server-cert: cannot read '{path}': No such file or directory"
+    assert (
+        refusal(TlsFiles("http", path, path))
+        == f"--http-server-cert: cannot read '{path}': No such file or directory"
+    )
     assert "Is a directory" in refusal(TlsFiles("http", str(tmp_path), str(tmp_path)))
 
 
 def test_no_certificate(made: Certificates) -> None:
-    assert refusal(files(made, cert="nonsense.pem")).startswith(f"--grpc-server-cert: '{made.path('nonsense.pem')}' and ")
+    assert refusal(files(made, cert="nonsense.pem")).startswith(
+        f"--grpc-server-cert: '{made.path('nonsense.pem')}' and "
+    )
 
 
 def test_the_key_of_another(made: Certificates) -> None:

@@ -27,7 +27,9 @@ def send_ping(sock: socket.socket, number: int) -> None:
     sock.sendall(len(data).to_bytes(4, "little") + data)
 
 
-def test_what_comes_while_the_channel_is_held_is_seen_when_it_is_let_go(pair: tuple[WorkerChannel, socket.socket]) -> None:
+def test_what_comes_while_the_channel_is_held_is_seen_when_it_is_let_go(
+    pair: tuple[WorkerChannel, socket.socket],
+) -> None:
     channel, server = pair
     with channel.reserve_for_loop() as inbox:
         channel.hold(True)

@@ -11,11 +11,24 @@ import pytest
 
 from naiad.core.tensor import Tensor
 from naiad.core.work import CallRequest, DirectCall, WorkError, WorkRequest, WorkResponse
-from naiad.worker.direct_calls import MAX_DATA_BYTES, MAX_PACKET_BYTES, BorrowedInstance, LentInstance, form_of
+from naiad.worker.direct_calls import (
+    MAX_DATA_BYTES,
+    MAX_PACKET_BYTES,
+    BorrowedInstance,
+    LentInstance,
+    form_of,
+)
 
 
-def call(data: bytes = b"1234", datatype: str = "INT32", shape: list[int] | None = None, **fields: Any) -> CallRequest:
-    return CallRequest("m", -1, WorkRequest(0, "id", [Tensor("X", datatype, shape or [1], data)], ["Y"], **fields), is_repeatable=True)
+def call(
+    data: bytes = b"1234", datatype: str = "INT32", shape: list[int] | None = None, **fields: Any
+) -> CallRequest:
+    return CallRequest(
+        "m",
+        -1,
+        WorkRequest(0, "id", [Tensor("X", datatype, shape or [1], data)], ["Y"], **fields),
+        is_repeatable=True,
+    )
 
 
 @pytest.fixture
@@ -47,7 +60,12 @@ def ask(borrowed: BorrowedInstance) -> tuple[WorkResponse, DirectCall]:
 def test_a_request_and_its_answer(ends: tuple[LentInstance, BorrowedInstance]) -> None:
     lent, borrowed = ends
     lent.input_end_ns = 2
-    thread = serve(lent, WorkResponse([Tensor("Y", "INT32", [1], b"abcd")]), WorkResponse(error=WorkError("INVALID_ARG", "no")), None)
+    thread = serve(
+        lent,
+        WorkResponse([Tensor("Y", "INT32", [1], b"abcd")]),
+        WorkResponse(error=WorkError("INVALID_ARG", "no")),
+        None,
+    )
     response, told = ask(borrowed)
     assert (response.outputs[0].name, response.outputs[0].data) == ("Y", bytearray(b"abcd"))
     assert (told.lease, told.input_end_ns, told.output_start_ns, told.error_code) == (7, 2, 3, "")
@@ -59,7 +77,9 @@ def test_a_request_and_its_answer(ends: tuple[LentInstance, BorrowedInstance]) -
     assert not borrowed.is_unfit
 
 
-@pytest.mark.parametrize("size", [MAX_PACKET_BYTES - 1, MAX_PACKET_BYTES, 5 * MAX_PACKET_BYTES, 1_000_000])
+@pytest.mark.parametrize(
+    "size", [MAX_PACKET_BYTES - 1, MAX_PACKET_BYTES, 5 * MAX_PACKET_BYTES, 1_000_000]
+)
 def test_an_answer_in_many_packets(ends: tuple[LentInstance, BorrowedInstance], size: int) -> None:
     lent, borrowed = ends
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -69,7 +89,9 @@ def test_an_answer_in_many_packets(ends: tuple[LentInstance, BorrowedInstance], 
     assert borrowed.is_unfit
 
 
-def test_what_was_sent_before_the_end_is_read_and_nothing_after(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+def test_what_was_sent_before_the_end_is_read_and_nothing_after(
+    ends: tuple[LentInstance, BorrowedInstance],
+) -> None:
     lent, borrowed = ends
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(borrowed.ask(call().request)))
@@ -109,7 +131,10 @@ def test_the_lender_dies_over_a_request(ends: tuple[LentInstance, BorrowedInstan
     response, told = ask(borrowed)
     thread.join()
     assert response.error is not None
-    assert response.error.message == "Failed to process the request(s) for model instance 'm_0', message: its worker process ended"
+    assert (
+        response.error.message
+        == "Failed to process the request(s) for model instance 'm_0', message: its worker process ended"
+    )
     assert told.error_code == "INTERNAL"
     assert borrowed.is_over()
 
@@ -121,7 +146,9 @@ def test_the_borrower_is_gone(ends: tuple[LentInstance, BorrowedInstance]) -> No
     lent.answer(WorkResponse(), 0)
 
 
-def test_nonsense_from_the_borrower_ends_the_lease(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+def test_nonsense_from_the_borrower_ends_the_lease(
+    ends: tuple[LentInstance, BorrowedInstance],
+) -> None:
     lent, borrowed = ends
     borrowed._sock.send(b"\xc1 nonsense")
     assert lent.read() is None
@@ -134,7 +161,13 @@ def test_forms() -> None:
     other_outputs = call()
     other_outputs.request.requested_outputs = ["Z"]
     assert form_of(call()) != form_of(other_outputs)
-    for field in ({"correlation_id": 3}, {"flags": 1}, {"timeout_us": 5}, {"priority": 1}, {"trace_id": 9}):
+    for field in (
+        {"correlation_id": 3},
+        {"flags": 1},
+        {"timeout_us": 5},
+        {"priority": 1},
+        {"trace_id": 9},
+    ):
         assert form_of(call(**field)) is None
     assert form_of(call(datatype="BYTES")) is None
     assert form_of(call(bytes(MAX_DATA_BYTES), "UINT8", [MAX_DATA_BYTES])) is not None

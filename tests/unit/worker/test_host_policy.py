@@ -1,4 +1,5 @@
-"""Host policies: read from flags, matched with instance groups, and carried out in a real process."""
+"""Host policies: read from flags, matched with instance groups, and carried out in a real
+process."""
 
 from __future__ import annotations
 
@@ -22,14 +23,18 @@ GET_MEMPOLICY = {238: 239, 237: 236}
 Group = ModelInstanceGroup
 
 
-@pytest.mark.parametrize(("text", "cores"), [("0", [0]), ("0-3", [0, 1, 2, 3]), ("5,0-1", [0, 1, 5]), ("2-2", [2])])
+@pytest.mark.parametrize(
+    ("text", "cores"), [("0", [0]), ("0-3", [0, 1, 2, 3]), ("5,0-1", [0, 1, 5]), ("2-2", [2])]
+)
 def test_cores(text: str, cores: list[int]) -> None:
     assert core_list(text) == cores
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1-", "0-99999999", "1,,2"])
 def test_what_is_no_list_of_cores(text: str) -> None:
-    with pytest.raises(ValueError, match=r"cpu-cores must be ranges of core ids such as 0-3 or 0,2,4-7\. Got "):
+    with pytest.raises(
+        ValueError, match=r"cpu-cores must be ranges of core ids such as 0-3 or 0,2,4-7\. Got "
+    ):
         core_list(text)
 
 
@@ -39,7 +44,13 @@ def test_a_node_is_a_number() -> None:
 
 
 def test_an_instance_follows_the_policy_that_its_group_names_or_that_of_its_kind() -> None:
-    flags = ["cpu,cpu-cores=0-1", "cpu,numa-node=0", "gpu_1,numa-node=1", "model,cpu-cores=3", "mine,cpu-cores=2"]
+    flags = [
+        "cpu,cpu-cores=0-1",
+        "cpu,numa-node=0",
+        "gpu_1,numa-node=1",
+        "model,cpu-cores=3",
+        "mine,cpu-cores=2",
+    ]
     policies = HostPolicies(map(host_policy, flags))
     assert policies.place(Group(kind=Group.KIND_CPU), 0) == HostPlace([0, 1], 0)
     assert policies.place(Group(kind=Group.KIND_GPU), 1) == HostPlace([], 1)
@@ -50,7 +61,9 @@ def test_an_instance_follows_the_policy_that_its_group_names_or_that_of_its_kind
 
 
 def arguments(cpu_cores: list[int], numa_node: int | None = None) -> LoadArguments:
-    return LoadArguments("m", 1, "", "m_0", "CPU", 0, b"{}", cpu_cores=cpu_cores, numa_node=numa_node)
+    return LoadArguments(
+        "m", 1, "", "m_0", "CPU", 0, b"{}", cpu_cores=cpu_cores, numa_node=numa_node
+    )
 
 
 def _apply(given: LoadArguments, answer: Connection) -> None:
@@ -63,7 +76,14 @@ def _apply(given: LoadArguments, answer: Connection) -> None:
         mode, mask = ctypes.c_int(), (ctypes.c_uint64 * 16)()
         number = GET_MEMPOLICY[in_worker.SET_MEMPOLICY[os.uname().machine]]
         ctypes.CDLL(None).syscall(number, ctypes.byref(mode), mask, 1024, None, 0)
-        answer.send((undone, [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")], mode.value, mask[0]))
+        answer.send(
+            (
+                undone,
+                [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")],
+                mode.value,
+                mask[0],
+            )
+        )
     except NaiadError as error:
         answer.send(error.message)
     finally:
@@ -98,7 +118,10 @@ def test_memory_comes_from_the_node_where_that_is_allowed() -> None:
 
 
 def test_what_the_machine_does_not_have_is_told() -> None:
-    assert apply(arguments([5000])) == "host policy: cpu-cores 5000 cannot be used on this machine: Invalid argument"
+    assert (
+        apply(arguments([5000]))
+        == "host policy: cpu-cores 5000 cannot be used on this machine: Invalid argument"
+    )
     answer = apply(arguments([], 900))
     words = "host policy: numa-node 900 cannot be used on this machine: Invalid argument"
     assert answer == words or answer[0].startswith("numa-node 900: ")

@@ -22,7 +22,9 @@ class Nothing:
         self._did.append("load")
 
 
-@pytest.mark.parametrize(("name", "steps"), [("m", ["load", "collect", "freeze", "Loaded"]), ("bad", ["Failed"])])
+@pytest.mark.parametrize(
+    ("name", "steps"), [("m", ["load", "collect", "freeze", "Loaded"]), ("bad", ["Failed"])]
+)
 def test_what_a_loaded_model_holds_is_no_longer_walked_by_the_collector(
     name: str, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,7 +35,9 @@ def test_what_a_loaded_model_holds_is_no_longer_walked_by_the_collector(
         monkeypatch.setattr(gc, "collect", lambda: did.append("collect"))
         monkeypatch.setattr(gc, "freeze", lambda: did.append("freeze"))
         monkeypatch.setattr("naiad.worker.worker._name_process", lambda name: None)
-        monkeypatch.setattr(worker.channel, "send", lambda message: did.append(type(message).__name__))
+        monkeypatch.setattr(
+            worker.channel, "send", lambda message: did.append(type(message).__name__)
+        )
         worker._load(LoadArguments(name, 1, "/nowhere", "m_0", "CPU", 0, b"{}"))
     assert did == steps
     assert {Loaded.__name__, Failed.__name__} & set(steps)

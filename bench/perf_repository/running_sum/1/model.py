@@ -12,6 +12,11 @@ class TritonPythonModel:
         return [self.answer(request) for request in requests]
 
     def answer(self, request):
-        value, start = (pb_utils.get_input_tensor_by_name(request, name).as_numpy().ravel()[0] for name in ("IN", "START"))
+        value, start = (
+            pb_utils.get_input_tensor_by_name(request, name).as_numpy().ravel()[0]
+            for name in ("IN", "START")
+        )
         self.total = int(value) if start else self.total + int(value)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([self.total % 2**31], np.int32))])
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUT", np.array([self.total % 2**31], np.int32))]
+        )

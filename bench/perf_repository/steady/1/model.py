@@ -1,4 +1,5 @@
-"""Takes its time, 2 ms for a batch and 6 ms for each twentieth: what two load generators see of it must be the same."""
+"""Takes its time, 2 ms for a batch and 6 ms for each twentieth: what two load generators see of it
+must be the same."""
 
 import time
 
@@ -12,5 +13,7 @@ class TritonPythonModel:
     def execute(self, requests):
         self.number += 1
         time.sleep(0.006 if self.number % 20 == 0 else 0.002)
-        arrays = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        arrays = [
+            pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests
+        ]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array)]) for array in arrays]

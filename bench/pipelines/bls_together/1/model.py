@@ -1,4 +1,5 @@
-"""The three steps at once, awaited; Y is the sum of what they answer. Requests of a batch go side by side, too."""
+"""The three steps at once, awaited; Y is the sum of what they answer. Requests of a batch go side
+by side, too."""
 
 import asyncio
 
@@ -12,7 +13,9 @@ class TritonPythonModel:
     async def answer(self, request):
         x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
         calls = [
-            pb_utils.InferenceRequest(model_name=step, inputs=[pb_utils.Tensor("X", x)], requested_output_names=["Y"]).async_exec()
+            pb_utils.InferenceRequest(
+                model_name=step, inputs=[pb_utils.Tensor("X", x)], requested_output_names=["Y"]
+            ).async_exec()
             for step in ("step_1", "step_2", "step_3")
         ]
         total = 0

@@ -1,4 +1,5 @@
-"""First step of the ensemble `digit_reader`: a PNG file of any size -> the 32x32 pixels that the classifier takes.
+"""First step of the ensemble `digit_reader`: a PNG file of any size -> the 32x32 pixels that the
+classifier takes.
 
 Ink is bright on dark, as in the training data; a dark digit on a light page is turned round.
 """
@@ -18,7 +19,9 @@ class TritonPythonModel:
         try:
             pixels = np.stack([self._pixels(file) for file in files])
         except ValueError as error:
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG))
+            return pb_utils.InferenceResponse(
+                error=pb_utils.TritonError(str(error), pb_utils.TritonError.INVALID_ARG)
+            )
         return pb_utils.InferenceResponse([pb_utils.Tensor("PIXELS", pixels)])
 
     def _pixels(self, file):

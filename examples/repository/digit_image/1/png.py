@@ -1,4 +1,5 @@
-"""Reads PNG images of 8 bits per sample (grey, grey with alpha, RGB, RGBA) as grey, with the standard library and numpy alone."""
+"""Reads PNG images of 8 bits per sample (grey, grey with alpha, RGB, RGBA) as grey, with the
+standard library and numpy alone."""
 
 import struct
 import zlib
@@ -28,7 +29,9 @@ def read_grey(data: bytes) -> np.ndarray:
     if not 0 < width * height <= MAX_PIXELS:
         raise ValueError(f"the image has {width} x {height} pixels, at most {MAX_PIXELS} are read")
     channels = CHANNELS[colour]
-    pixels = _unfiltered(_inflate(compressed, height * (width * channels + 1)), height, width * channels, channels)
+    pixels = _unfiltered(
+        _inflate(compressed, height * (width * channels + 1)), height, width * channels, channels
+    )
     return _grey(pixels.reshape(height, width, channels))
 
 

@@ -1,4 +1,5 @@
-"""What `import c_python_backend_utils` finds in processes that a model starts itself: this folder is on their sys.path.
+"""What `import c_python_backend_utils` finds in processes that a model starts itself: this folder
+is on their sys.path.
 
 In the worker the name is registered without a file (naiad.backends.python.pb_utils.register).
 """

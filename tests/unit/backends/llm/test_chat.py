@@ -1,4 +1,5 @@
-"""Chat templates: what conversations become, where checkpoints keep them, and that none of them can do harm."""
+"""Chat templates: what conversations become, where checkpoints keep them, and that none of them can
+do harm."""
 
 from __future__ import annotations
 
@@ -13,9 +14,7 @@ pytest.importorskip("jinja2")
 
 from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
 
-SIMPLE = (
-    "{% for m in messages %}{{ bos_token }}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
-)
+SIMPLE = "{% for m in messages %}{{ bos_token }}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 
 
 def template(text: str = SIMPLE) -> ChatTemplates:
@@ -24,7 +23,10 @@ def template(text: str = SIMPLE) -> ChatTemplates:
 
 def test_renders_messages_with_special_tokens() -> None:
     assert template().render([{"role": "user", "content": "Hi"}]) == "<s>[user]Hi[assistant]"
-    assert template().render([{"role": "user", "content": "Hi"}], add_generation_prompt=False) == "<s>[user]Hi"
+    assert (
+        template().render([{"role": "user", "content": "Hi"}], add_generation_prompt=False)
+        == "<s>[user]Hi"
+    )
 
 
 def test_text_parts_become_one_string() -> None:
@@ -35,7 +37,10 @@ def test_text_parts_become_one_string() -> None:
 def test_arguments_of_tool_calls_are_objects() -> None:
     text = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
     call = {"type": "function", "function": {"name": "f", "arguments": '{"city": "Zürich"}'}}
-    assert template(text).render([{"role": "assistant", "content": None, "tool_calls": [call]}]) == '{"city": "Zürich"}'
+    assert (
+        template(text).render([{"role": "assistant", "content": None, "tool_calls": [call]}])
+        == '{"city": "Zürich"}'
+    )
 
 
 def test_tools_choose_their_own_template() -> None:
@@ -45,9 +50,7 @@ def test_tools_choose_their_own_template() -> None:
 
 
 def test_generation_blocks_and_loop_controls() -> None:
-    text = (
-        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
-    )
+    text = "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
     assert template(text).render([{"content": "a"}, {"content": "b"}]) == "a"
 
 
@@ -74,9 +77,16 @@ def test_a_checkpoint_without_a_template_says_so(tmp_path: Path) -> None:
 
 
 def test_places_where_checkpoints_keep_it(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "chat_template": SIMPLE}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": {"content": "<s>"}, "chat_template": SIMPLE})
+    )
     assert read_chat_templates(tmp_path).render([]) == "[assistant]"
-    named = {"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}
+    named = {
+        "chat_template": [
+            {"name": "default", "template": "d"},
+            {"name": "tool_use", "template": "t"},
+        ]
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
     assert read_chat_templates(tmp_path).render([], tools=[{}]) == "t"
     (tmp_path / "chat_template.jinja").write_text("file")

@@ -1,4 +1,5 @@
-"""Checkpoints from a hub: tokens, resumed transfers, offline mode, words of failure; against a server that speaks its protocol."""
+"""Checkpoints from a hub: tokens, resumed transfers, offline mode, words of failure; against a
+server that speaks its protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ import pytest
 pytest.importorskip("huggingface_hub", reason="the hub's own client")
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-FILES = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 90_000, "README.md": b"not needed"}
+FILES = {
+    "config.json": b"{}",
+    "model.safetensors": bytes(range(256)) * 90_000,
+    "README.md": b"not needed",
+}
 TOKEN = "hf_secret"
 SCRIPT = """
 import sys
@@ -60,11 +65,24 @@ class Handler(BaseHTTPRequestHandler):
         if "org/tiny" not in self.path or self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._send(401, {"X-Error-Code": "RepoNotFound"}, b"{}", has_body)
         elif self.path.startswith("/api/models/org/tiny/tree/"):
-            tree = [{"type": "file", "path": name, "size": len(data), "oid": COMMIT} for name, data in FILES.items()]
-            self._send(200, {"Content-Type": "application/json"}, json.dumps(tree).encode(), has_body)
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": COMMIT}
+                for name, data in FILES.items()
+            ]
+            self._send(
+                200, {"Content-Type": "application/json"}, json.dumps(tree).encode(), has_body
+            )
         elif self.path.startswith("/api/models/org/tiny"):
-            document = {"id": "org/tiny", "sha": COMMIT, "siblings": [{"rfilename": name} for name in FILES], "private": True, "tags": []}
-            self._send(200, {"Content-Type": "application/json"}, json.dumps(document).encode(), has_body)
+            document = {
+                "id": "org/tiny",
+                "sha": COMMIT,
+                "siblings": [{"rfilename": name} for name in FILES],
+                "private": True,
+                "tags": [],
+            }
+            self._send(
+                200, {"Content-Type": "application/json"}, json.dumps(document).encode(), has_body
+            )
         else:
             self._file(self.path.split("?")[0].rpartition("/")[2], has_body)
 
@@ -114,8 +132,19 @@ def find(name: str, home: Path, hub: Hub | None, **environment: str) -> str:
     """In a process of its own: the client reads its environment once, when it is imported."""
     endpoint = f"http://127.0.0.1:{hub.server_port}" if hub is not None else "http://127.0.0.1:9"
     variables = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    variables |= {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", **environment}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, name], env=variables, capture_output=True, text=True, timeout=120)
+    variables |= {
+        "HF_HOME": str(home),
+        "HF_ENDPOINT": endpoint,
+        "HF_HUB_DISABLE_XET": "1",
+        **environment,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, name],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 

@@ -1,4 +1,5 @@
-"""The engine's thread: merging for slow readers, cancellation, refusals, failing steps; with an engine that does as it is told."""
+"""The engine's thread: merging for slow readers, cancellation, refusals, failing steps; with an
+engine that does as it is told."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ class ScriptedEngine:
         if on_launched is not None:
             on_launched()
         self.allowed.acquire()
-        outputs: Any = [TokenOutput(one, 0, [], finish_reason=FinishReason.CANCELLED) for one in self.cancelled]
+        outputs: Any = [
+            TokenOutput(one, 0, [], finish_reason=FinishReason.CANCELLED) for one in self.cancelled
+        ]
         if not outputs and self.steps:
             outputs = self.steps.pop(0)
         if isinstance(outputs, Exception):
@@ -132,7 +135,9 @@ class Bench:
         self.host = EngineHost(model, self.runtime, metrics)  # type: ignore[arg-type]
 
     def submit(self, handle: int, prompt: int = 5, n: int = 1) -> None:
-        request = GenerationRequest(id=str(handle), prompt=[prompt], parameters=SamplingParameters(n=n))
+        request = GenerationRequest(
+            id=str(handle), prompt=[prompt], parameters=SamplingParameters(n=n)
+        )
         self.host.submit(request, Answer(handle, TextForm(), n))
 
     def step(self, *outputs: TokenOutput) -> None:
@@ -179,7 +184,9 @@ def test_one_message_per_step_and_a_final_with_the_last(bench: Bench) -> None:
     bench.step(gained(1, "a"), gained(2, "x"))
     bench.step(gained(1, "b", FinishReason.STOP), gained(2, "y", FinishReason.LENGTH))
     sent = bench.runtime.wait(4)
-    assert [(handle, text(response), is_final) for handle, response, is_final in sent if handle == 1] == [
+    assert [
+        (handle, text(response), is_final) for handle, response, is_final in sent if handle == 1
+    ] == [
         (1, [b"a"], False),
         (1, [b"b"], True),
     ]
@@ -191,14 +198,19 @@ def test_a_slow_reader_gets_what_it_missed_in_one_piece(bench: Bench) -> None:
     bench.step(gained(1, "a"))
     bench.step(gained(1, "b"))
     bench.step(gained(1, "c", FinishReason.STOP))
-    assert [(text(response), is_final) for _, response, is_final in bench.runtime.wait(1)] == [([b"abc"], True)]
+    assert [(text(response), is_final) for _, response, is_final in bench.runtime.wait(1)] == [
+        ([b"abc"], True)
+    ]
 
 
 def test_all_completions_must_end(bench: Bench) -> None:
     bench.submit(1, n=2)
     bench.step(gained(1, "a", FinishReason.STOP), gained(1, "b", index=1))
     bench.step(gained(1, "c", FinishReason.STOP, index=1))
-    assert [(text(response), is_final) for _, response, is_final in bench.runtime.wait(2)] == [([b"a", b"b"], False), ([b"c"], True)]
+    assert [(text(response), is_final) for _, response, is_final in bench.runtime.wait(2)] == [
+        ([b"a", b"b"], False),
+        ([b"c"], True),
+    ]
 
 
 def test_a_cancelled_request_leaves_the_engine(bench: Bench) -> None:
@@ -315,7 +327,13 @@ def test_a_failing_step_keeps_back_nothing_that_came_before(bench: Bench) -> Non
 def test_the_short_way_of_a_token_makes_what_the_long_one_makes() -> None:
     form = TensorForm(None, True, [], "", 1, False)  # type: ignore[arg-type]
     short, long = Answer(1, form, 1, form.text_encoder), Answer(1, form, 1)
-    for output in (gained(1, "a"), gained(1, ""), gained(1, "b\u00e9"), gained(1, "c"), gained(1, "d", FinishReason.LENGTH)):
+    for output in (
+        gained(1, "a"),
+        gained(1, ""),
+        gained(1, "b\u00e9"),
+        gained(1, "c"),
+        gained(1, "d", FinishReason.LENGTH),
+    ):
         answers = []
         for answer in (short, long):
             passed = answer.pass_on(output)

@@ -19,12 +19,20 @@ from naiad.llm.engine_settings import EngineSettings
 
 
 def config(**parameters: Any) -> ServedConfig:
-    return ServedConfig("m", parameters={name: Parameter(str(value)) for name, value in parameters.items()})
+    return ServedConfig(
+        "m", parameters={name: Parameter(str(value)) for name, value in parameters.items()}
+    )
 
 
 def test_settings_by_their_names() -> None:
     options = read_options(
-        config(checkpoint="x", max_num_seqs="4", enable_prefix_caching="False", gpu_memory_utilization="0.5", seed="${seed}")
+        config(
+            checkpoint="x",
+            max_num_seqs="4",
+            enable_prefix_caching="False",
+            gpu_memory_utilization="0.5",
+            seed="${seed}",
+        )
     )
     assert options.checkpoint == "x"
     assert options.settings.max_num_seqs == 4
@@ -36,7 +44,10 @@ def test_settings_by_their_names() -> None:
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"max_num_seq": 3}, "parameter 'max_num_seq', which the llm backend does not know; did you mean 'max_num_seqs'?"),
+        (
+            {"max_num_seq": 3},
+            "parameter 'max_num_seq', which the llm backend does not know; did you mean 'max_num_seqs'?",
+        ),
         ({"max_num_seqs": "many"}, "parameter 'max_num_seqs' of model 'm' is 'many'"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0, expected at least 1"),
         ({"engine": "vllm"}, "parameter 'engine' of model 'm' is 'vllm'"),
@@ -58,7 +69,11 @@ def test_tensorrtllm_parameters() -> None:
         )
     )  # fmt: skip
     settings = read.options.settings
-    assert (read.options.checkpoint, settings.num_kv_blocks, settings.max_model_len) == ("/ck", 11, 2560)
+    assert (read.options.checkpoint, settings.num_kv_blocks, settings.max_model_len) == (
+        "/ck",
+        11,
+        2560,
+    )
     assert (settings.kv_cache_free_gpu_mem_fraction, settings.enable_prefix_caching) == (0.4, False)
     assert read.exclude_input_in_output
     assert read.ignored == ["batch_scheduler_policy"]
@@ -94,21 +109,38 @@ def test_vllm_arguments(tmp_path: Path) -> None:
         disable_log_requests=True,
     )
     options, ignored = read_arguments("m", path)
-    assert (options.checkpoint, options.settings.dtype, options.settings.use_cuda_graphs) == ("org/x", "float16", False)
+    assert (options.checkpoint, options.settings.dtype, options.settings.use_cuda_graphs) == (
+        "org/x",
+        "float16",
+        False,
+    )
     assert ignored == ["disable_log_requests"]
 
 
-@pytest.mark.parametrize(("value", "setting", "ignored"), [("dummy", "dummy", []), ("safetensors", "auto", ["load_format"])])
+@pytest.mark.parametrize(
+    ("value", "setting", "ignored"),
+    [("dummy", "dummy", []), ("safetensors", "auto", ["load_format"])],
+)
 def test_vllm_load_format(tmp_path: Path, value: str, setting: str, ignored: list[str]) -> None:
-    options, unused = read_arguments("m", write_arguments(tmp_path, model="org/x", load_format=value))
+    options, unused = read_arguments(
+        "m", write_arguments(tmp_path, model="org/x", load_format=value)
+    )
     assert (options.settings.load_format, unused) == (setting, ignored)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"tensor_parallel_size": 2}, {"enable_lora": True}, {"speculative_config": {}}, {"no_such_argument": 1}, {"tokenizer": "other"}],
+    [
+        {"tensor_parallel_size": 2},
+        {"enable_lora": True},
+        {"speculative_config": {}},
+        {"no_such_argument": 1},
+        {"tokenizer": "other"},
+    ],
 )
-def test_what_vllm_arguments_cannot_do_is_refused_by_name(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_what_vllm_arguments_cannot_do_is_refused_by_name(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
     with pytest.raises(NaiadError, match=f"'{next(iter(arguments))}' in model.json"):
         read_arguments("m", write_arguments(tmp_path, model="x", **arguments))
 
@@ -140,7 +172,12 @@ def test_checkpoints_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("kind", "gpu", "device", "expected"),
-    [("GPU", 0, "auto", "auto"), ("GPU", 2, "auto", "cuda:2"), ("GPU", 2, "cpu", "cpu"), ("CPU", 2, "auto", "auto")],
+    [
+        ("GPU", 0, "auto", "auto"),
+        ("GPU", 2, "auto", "cuda:2"),
+        ("GPU", 2, "cpu", "cpu"),
+        ("CPU", 2, "auto", "auto"),
+    ],
 )
 def test_an_instance_runs_on_its_own_gpu(kind: str, gpu: int, device: str, expected: str) -> None:
     pytest.importorskip("tokenizers")

@@ -1,4 +1,5 @@
-"""Schemas that are made plain: every text that their grammar allows fits the schema as it was sent; the rest is refused by name."""
+"""Schemas that are made plain: every text that their grammar allows fits the schema as it was sent;
+the rest is refused by name."""
 
 from __future__ import annotations
 
@@ -36,7 +37,13 @@ def text(pattern: str) -> dict[str, Any]:
 
 NULL = {"type": "null"}
 TREE = {
-    "$defs": {"n": obj(properties={"next": {"anyOf": [{"$ref": "#/$defs/n"}, NULL]}}, required=["next"], additionalProperties=False)},
+    "$defs": {
+        "n": obj(
+            properties={"next": {"anyOf": [{"$ref": "#/$defs/n"}, NULL]}},
+            required=["next"],
+            additionalProperties=False,
+        )
+    },
     "$ref": "#/$defs/n",
 }
 ENFORCED: list[Any] = [
@@ -146,10 +153,14 @@ def test_every_walk_of_the_library_fits_the_schema(schema: Any) -> None:
     xgrammar = pytest.importorskip("xgrammar", reason="structured output needs xgrammar")
     jsonschema = pytest.importorskip("jsonschema", reason="the oracle is jsonschema")
     words = [bytes([byte]) for byte in range(256)] + [b"</s>"]
-    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(words, xgrammar.VocabType.RAW, stop_token_ids=[END]))
+    compiler = xgrammar.GrammarCompiler(
+        xgrammar.TokenizerInfo(words, xgrammar.VocabType.RAW, stop_token_ids=[END])
+    )
     compiled = compiler.compile_grammar(grammar_of(schema))
     validator = jsonschema.Draft202012Validator(schema)
-    found = [walk(xgrammar.GrammarMatcher(compiled), random.Random(seed)) for seed in range(NUM_WALKS)]
+    found = [
+        walk(xgrammar.GrammarMatcher(compiled), random.Random(seed)) for seed in range(NUM_WALKS)
+    ]
     whole = [text for text in found if text is not None]
     assert whole
     for one in whole:
@@ -159,8 +170,14 @@ def test_every_walk_of_the_library_fits_the_schema(schema: Any) -> None:
 @pytest.mark.parametrize(
     ("schema", "texts"),
     [
-        ({"type": "integer", "minimum": -105, "maximum": 1203}, ["-105", "-99", "-1", "0", "7", "1203", "999"]),
-        ({"type": "number", "minimum": -1.25, "maximum": 2.5}, ["-1.25", "-1", "-0.3", "0", "0.001", "2.5", "2.49999", "2.500"]),
+        (
+            {"type": "integer", "minimum": -105, "maximum": 1203},
+            ["-105", "-99", "-1", "0", "7", "1203", "999"],
+        ),
+        (
+            {"type": "number", "minimum": -1.25, "maximum": 2.5},
+            ["-1.25", "-1", "-0.3", "0", "0.001", "2.5", "2.49999", "2.500"],
+        ),
         ({"type": "number"}, ["-0.5e-10", "1E+5", "12345.678"]),
         ({"type": "integer", "multipleOf": 7}, ["0", "-49", "1001"]),
         ({"type": "string"}, ['""', '"a \\"quoted\\" \\u00e9 \\n word: \u00e9\U0001f600"']),
@@ -168,10 +185,19 @@ def test_every_walk_of_the_library_fits_the_schema(schema: Any) -> None:
             obj(properties={"a": NULL, "b": NULL, "c": NULL}, required=["b"]),
             ['{"b": null}', '{"a": null, "b": null, "c": null}', '{"b": null, "c": null}'],
         ),
-        (obj(properties={"a": NULL}, additionalProperties={"type": "integer"}), ["{}", '{"a": null, "ab": 1, "b": 2}', '{"": 1}']),
-        ({"anyOf": [{"$ref": "#"}, NULL, {"type": "array", "items": {"$ref": "#"}}]}, ["null", "[]", "[null, [null]]"]),
+        (
+            obj(properties={"a": NULL}, additionalProperties={"type": "integer"}),
+            ["{}", '{"a": null, "ab": 1, "b": 2}', '{"": 1}'],
+        ),
+        (
+            {"anyOf": [{"$ref": "#"}, NULL, {"type": "array", "items": {"$ref": "#"}}]},
+            ["null", "[]", "[null, [null]]"],
+        ),
         ({"type": "object"}, ['{"x": [1, {"y": "z"}, []], "w": {}}']),
-        ({"type": "array", "prefixItems": [NULL], "items": {"type": "boolean"}}, ["[]", "[null]", "[null, true, false]"]),
+        (
+            {"type": "array", "prefixItems": [NULL], "items": {"type": "boolean"}},
+            ["[]", "[null]", "[null, true, false]"],
+        ),
     ],
 )
 def test_what_models_write_is_allowed(schema: Any, texts: list[str]) -> None:
@@ -186,7 +212,12 @@ def test_refusals_are_the_same_on_both_engines(engine: str) -> None:
     for schema, words in REFUSED:
         with pytest.raises(NaiadError, match=words):
             compiler.build(GrammarCall("json_schema", json.dumps(schema)))
-    for call in (GrammarCall("regex", "(?=a)"), GrammarCall("ebnf", "root ::= x"), GrammarCall("json_schema", "{"), GrammarCall("haiku")):
+    for call in (
+        GrammarCall("regex", "(?=a)"),
+        GrammarCall("ebnf", "root ::= x"),
+        GrammarCall("json_schema", "{"),
+        GrammarCall("haiku"),
+    ):
         with pytest.raises(NaiadError) as refused:
             compiler.build(call)
         assert refused.value.code is Code.INVALID_ARG
@@ -197,7 +228,9 @@ def test_openvino_gets_the_text_of_the_grammar() -> None:
     assert compiler.build(GrammarCall("regex", "a|b")) == EbnfGrammar("root ::= [a] | [b]\n")
     with pytest.raises(NaiadError, match="the openvino engine has no structural_tag"):
         compiler.build(GrammarCall("structural_tag", "{}"))
-    long = compiler.build(GrammarCall("json_schema", json.dumps({"type": "string", "maxLength": 5000})))
+    long = compiler.build(
+        GrammarCall("json_schema", json.dumps({"type": "string", "maxLength": 5000}))
+    )
     assert isinstance(long, EbnfGrammar)
     assert "text-0-256 ::=" in long.text
     with pytest.raises(NaiadError, match="this engine takes 512"):
@@ -210,7 +243,9 @@ def walk(matcher: Any, source: random.Random) -> bytes | None:
     mask = np.zeros((1, -(-(END + 1) // 32)), np.int32)
     for _ in range(MAX_BYTES):
         matcher.fill_next_token_bitmask(mask, 0)
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[: END + 1]).tolist()
+        allowed = np.flatnonzero(
+            np.unpackbits(mask.view(np.uint8), bitorder="little")[: END + 1]
+        ).tolist()
         ends = [token for token in allowed if token in (END, *b'"]}')]
         token = source.choice(ends if ends and source.random() < 0.3 else allowed)
         assert matcher.accept_token(token)

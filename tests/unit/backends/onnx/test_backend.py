@@ -1,4 +1,5 @@
-"""The ONNX backend: every type and batch shape as onnxruntime itself gives it, and what a request that is no good does to others."""
+"""The ONNX backend: every type and batch shape as onnxruntime itself gives it, and what a request
+that is no good does to others."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from tests import onnx_file
 from tests.onnx_file import Constant, Node, Value
 from tests.unit.backends.framework import Loaded, arrays, bf16, load, parameters, request, tensor
 
-onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install naiad[onnx])")
+onnxruntime = pytest.importorskip(
+    "onnxruntime", reason="onnxruntime is not installed (pip install naiad[onnx])"
+)
 
 from naiad.backends.onnx.backend import OnnxBackend  # noqa: E402
 from naiad.backends.onnx.session import execution_providers, session_options  # noqa: E402
@@ -33,15 +36,23 @@ def place(tmp_path: Path, model: bytes) -> Path:
     return tmp_path / "m"
 
 
-def serve(tmp_path: Path, model: bytes, config: dict[str, Any] | None = None, **more: Any) -> Loaded:
+def serve(
+    tmp_path: Path, model: bytes, config: dict[str, Any] | None = None, **more: Any
+) -> Loaded:
     return load(OnnxBackend, place(tmp_path, model), config, "model.onnx", **more)
 
 
 def linear(batch: int | str = "N", location: str = "") -> bytes:
-    nodes = [Node("MatMul", ["x", "w"], ["y"]), Node("ReduceSum", ["y", "axis"], ["total"], {"keepdims": 0})]
+    nodes = [
+        Node("MatMul", ["x", "w"], ["y"]),
+        Node("ReduceSum", ["y", "axis"], ["total"], {"keepdims": 0}),
+    ]
     constants = [Constant("w", WEIGHTS, location), Constant("axis", np.array([1], np.int64))]
     return onnx_file.model(
-        nodes, [Value("x", "FP32", [batch, 4])], [Value("y", "FP32", [batch, 3]), Value("total", "FP32", [batch])], constants
+        nodes,
+        [Value("x", "FP32", [batch, 4])],
+        [Value("y", "FP32", [batch, 3]), Value("total", "FP32", [batch])],
+        constants,
     )
 
 
@@ -49,7 +60,10 @@ def lookup() -> bytes:
     """Fails for an index that the table does not have."""
     table = Constant("table", np.arange(5, dtype=np.float32) * 10)
     return onnx_file.model(
-        [Node("Gather", ["table", "x"], ["y"])], [Value("x", "INT64", ["N", "k"])], [Value("y", "FP32", ["N", "k"])], [table]
+        [Node("Gather", ["table", "x"], ["y"])],
+        [Value("x", "INT64", ["N", "k"])],
+        [Value("y", "FP32", ["N", "k"])],
+        [table],
     )
 
 
@@ -68,7 +82,10 @@ def test_every_number_type_alone_and_in_a_batch(tmp_path: Path, datatype: str) -
 @pytest.mark.parametrize("shape", [["N", 4], ["N", "k"]], ids=["fixed", "variable"])
 def test_bf16_as_bit_patterns(tmp_path: Path, shape: list[int | str]) -> None:
     served = serve(tmp_path, onnx_file.identity("BF16", shape))
-    first, second = bf16("x", [1, 4], [0x3F80, 0x4000, 0xBF80, 0x7F80]), bf16("x", [2, 4], list(range(8)))
+    first, second = (
+        bf16("x", [1, 4], [0x3F80, 0x4000, 0xBF80, 0x7F80]),
+        bf16("x", [2, 4], list(range(8))),
+    )
     responses = served.execute(request(x=first), request(x=second))
     assert [(response.outputs[0].datatype, bytes(response.outputs[0].data)) for response in responses] == [
         ("BF16", bytes(first.data)), ("BF16", bytes(second.data))]  # fmt: skip
@@ -85,18 +102,27 @@ def test_strings(tmp_path: Path) -> None:
 
 def test_a_string_that_is_no_text_spoils_only_its_own_request(tmp_path: Path) -> None:
     served = serve(tmp_path, onnx_file.identity("BYTES", ["N", 1]))
-    good, bad = served.execute(request(x=np.array([[b"ok"]], object)), request(x=np.array([[b"\xff\xfe"]], object)))
+    good, bad = served.execute(
+        request(x=np.array([[b"ok"]], object)), request(x=np.array([[b"\xff\xfe"]], object))
+    )
     assert arrays(good)["y"].tolist() == [[b"ok"]]
     assert bad.error is not None
-    assert bad.error.message == "input 'x': element 0 is not valid UTF-8 (invalid start byte at byte 0)"
+    assert (
+        bad.error.message
+        == "input 'x': element 0 is not valid UTF-8 (invalid start byte at byte 0)"
+    )
 
 
 def test_results_equal_onnxruntime_called_directly(tmp_path: Path) -> None:
     served = serve(tmp_path, linear())
-    direct = onnxruntime.InferenceSession(str(tmp_path / "m/1/model.onnx"), providers=["CPUExecutionProvider"])
+    direct = onnxruntime.InferenceSession(
+        str(tmp_path / "m/1/model.onnx"), providers=["CPUExecutionProvider"]
+    )
     rng = np.random.default_rng(1)
     batches = [rng.standard_normal((size, 4), np.float32) for size in (1, 3, 2)]
-    for response, batch in zip(served.execute(*(request(x=batch) for batch in batches)), batches, strict=True):
+    for response, batch in zip(
+        served.execute(*(request(x=batch) for batch in batches)), batches, strict=True
+    ):
         y, total = direct.run(["y", "total"], {"x": batch})
         np.testing.assert_allclose(arrays(response)["y"], y, rtol=1e-6)
         # A vector of scalars: dims [ 1 ] reshaped to [ ], so clients see a column.
@@ -113,7 +139,9 @@ def test_requested_outputs_of_each_request(tmp_path: Path) -> None:
 
 def test_a_request_that_fails_does_not_spoil_its_batch(tmp_path: Path) -> None:
     served = serve(tmp_path, lookup())
-    good, bad, other = served.execute(request(x=[[1, 2]]), request(x=[[4, 99]]), request(x=[[0, 3]]))
+    good, bad, other = served.execute(
+        request(x=[[1, 2]]), request(x=[[4, 99]]), request(x=[[0, 3]])
+    )
     np.testing.assert_array_equal(arrays(good)["y"], [[10, 20]])
     np.testing.assert_array_equal(arrays(other)["y"], [[0, 30]])
     assert bad.error is not None
@@ -125,7 +153,9 @@ def test_a_request_that_fails_does_not_spoil_its_batch(tmp_path: Path) -> None:
 def test_a_request_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
     """It asks for so many zeros."""
     inputs, outputs = [Value("x", "INT64", [1])], [Value("y", "FP32", ["k"])]
-    served = serve(tmp_path, onnx_file.model([Node("ConstantOfShape", ["x"], ["y"])], inputs, outputs))
+    served = serve(
+        tmp_path, onnx_file.model([Node("ConstantOfShape", ["x"], ["y"])], inputs, outputs)
+    )
     (response,) = served.execute(request(x=[1 << 50]))
     assert response.error is not None
     assert "onnx runtime error: " in response.error.message
@@ -179,12 +209,17 @@ def test_external_data(tmp_path: Path) -> None:
     model_dir = place(tmp_path, linear(location="weights.bin"))
     (model_dir / "1" / "weights.bin").write_bytes(WEIGHTS.tobytes())
     served = load(OnnxBackend, model_dir, file="model.onnx")
-    np.testing.assert_allclose(served.infer(x=np.ones((1, 4), np.float32))["y"], [WEIGHTS.sum(axis=0)], rtol=1e-6)
+    np.testing.assert_allclose(
+        served.infer(x=np.ones((1, 4), np.float32))["y"], [WEIGHTS.sum(axis=0)], rtol=1e-6
+    )
 
 
 def test_a_folder_called_model_onnx(tmp_path: Path) -> None:
     onnx_file.write(
-        tmp_path / "m/1/model.onnx/model.onnx", [Node("Identity", ["x"], ["y"])], [Value("x", "FP32", [2])], [Value("y", "FP32", [2])]
+        tmp_path / "m/1/model.onnx/model.onnx",
+        [Node("Identity", ["x"], ["y"])],
+        [Value("x", "FP32", [2])],
+        [Value("y", "FP32", [2])],
     )
     served = load(OnnxBackend, tmp_path / "m", file="model.onnx")
     assert served.infer(x=np.ones(2, np.float32))["y"].tolist() == [1, 1]
@@ -209,7 +244,9 @@ def test_files_that_are_no_good(tmp_path: Path, content: bytes, words: str) -> N
 
 def test_no_file(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
-    with pytest.raises(NaiadError, match=r"unable to find 'm/1/model\.onnx' for model 'm': no such file"):
+    with pytest.raises(
+        NaiadError, match=r"unable to find 'm/1/model\.onnx' for model 'm': no such file"
+    ):
         load(OnnxBackend, tmp_path / "m", file="model.onnx")
 
 
@@ -222,9 +259,14 @@ def test_a_batch_dimension_everywhere_means_batching(tmp_path: Path) -> None:
         "max_batch_size": 4,
         "dynamic_batching": {},
         "input": [tensor("x", "TYPE_FP32", [4])],
-        "output": [tensor("y", "TYPE_FP32", [3]), tensor("total", "TYPE_FP32", [1], reshape={"shape": []})],
+        "output": [
+            tensor("y", "TYPE_FP32", [3]),
+            tensor("total", "TYPE_FP32", [1], reshape={"shape": []}),
+        ],
     }
-    assert [(severity, text[:30]) for severity, text, _, _ in served.runtime.logged] == [("WARNING", "autofilled max_batch_size to 4")]
+    assert [(severity, text[:30]) for severity, text, _, _ in served.runtime.logged] == [
+        ("WARNING", "autofilled max_batch_size to 4")
+    ]
 
 
 def test_a_fixed_first_dimension_means_none(tmp_path: Path) -> None:
@@ -237,7 +279,12 @@ def test_a_fixed_first_dimension_means_none(tmp_path: Path) -> None:
 
 
 def test_the_servers_default_batch_size(tmp_path: Path) -> None:
-    assert serve(tmp_path, linear(), backend_config={"default-max-batch-size": "16"}).config["max_batch_size"] == 16
+    assert (
+        serve(tmp_path, linear(), backend_config={"default-max-batch-size": "16"}).config[
+            "max_batch_size"
+        ]
+        == 16
+    )
 
 
 def test_a_batch_size_of_one_needs_no_batching(tmp_path: Path) -> None:
@@ -268,8 +315,16 @@ X, Y = tensor("x", "TYPE_FP32", [4]), tensor("y", "TYPE_FP32", [3])
 @pytest.mark.parametrize(
     ("inputs", "outputs", "words"),
     [
-        ([tensor("a", "TYPE_FP32", [4])], [Y], "unexpected inference input 'a', allowed inputs are: x"),
-        ([X], [tensor("b", "TYPE_FP32", [3])], "unexpected inference output 'b', allowed outputs are: y, total"),
+        (
+            [tensor("a", "TYPE_FP32", [4])],
+            [Y],
+            "unexpected inference input 'a', allowed inputs are: x",
+        ),
+        (
+            [X],
+            [tensor("b", "TYPE_FP32", [3])],
+            "unexpected inference output 'b', allowed outputs are: y, total",
+        ),
         (
             [tensor("x", "TYPE_FP64", [4])],
             [Y],
@@ -295,7 +350,9 @@ X, Y = tensor("x", "TYPE_FP32", [4]), tensor("y", "TYPE_FP32", [3])
         ),
     ],
 )
-def test_configs_that_do_not_fit(tmp_path: Path, inputs: list[Any], outputs: list[Any], words: str) -> None:
+def test_configs_that_do_not_fit(
+    tmp_path: Path, inputs: list[Any], outputs: list[Any], words: str
+) -> None:
     with pytest.raises(NaiadError) as caught:
         serve(tmp_path, linear(), {"max_batch_size": 8, "input": inputs, "output": outputs})
     assert caught.value.message == words
@@ -303,7 +360,9 @@ def test_configs_that_do_not_fit(tmp_path: Path, inputs: list[Any], outputs: lis
 
 def test_dims_that_do_not_fit_without_batching(tmp_path: Path) -> None:
     with pytest.raises(NaiadError) as caught:
-        serve(tmp_path, linear(batch=1), {"input": [X], "output": [tensor("y", "TYPE_FP32", [1, 3])]})
+        serve(
+            tmp_path, linear(batch=1), {"input": [X], "output": [tensor("y", "TYPE_FP32", [1, 3])]}
+        )
     assert caught.value.message == (
         "model 'm', tensor 'x': the model expects 2 dimensions (shape [1,4]) but the model configuration specifies 1 dimensions (shape [4])"
     )
@@ -321,7 +380,9 @@ def test_max_batch_size_of_a_model_with_a_fixed_batch(tmp_path: Path) -> None:
 # Options.
 
 
-def options(config: dict[str, Any], backend_config: dict[str, str] | None = None, **arguments: Any) -> Any:
+def options(
+    config: dict[str, Any], backend_config: dict[str, str] | None = None, **arguments: Any
+) -> Any:
     given = framework.arguments(Path("m"), config, backend_config=backend_config)
     return session_options(read_config(given), given)
 
@@ -331,7 +392,11 @@ def test_tritons_names_of_onnxruntimes_options() -> None:
         {
             "optimization": {"graph": {"level": 1}},
             "parameters": parameters(
-                intra_op_thread_count="3", inter_op_thread_count="2", execution_mode="1", enable_mem_arena="0", enable_mem_pattern="0"
+                intra_op_thread_count="3",
+                inter_op_thread_count="2",
+                execution_mode="1",
+                enable_mem_arena="0",
+                enable_mem_pattern="0",
             )
             | {"session.use_device_allocator_for_initializers": {"string_value": "1"}},
         }
@@ -346,36 +411,64 @@ def test_tritons_names_of_onnxruntimes_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "expected"), [(-1, "ORT_ENABLE_BASIC"), (0, "ORT_ENABLE_ALL"), (1, "ORT_ENABLE_EXTENDED"), (2, "ORT_DISABLE_ALL")]
+    ("level", "expected"),
+    [
+        (-1, "ORT_ENABLE_BASIC"),
+        (0, "ORT_ENABLE_ALL"),
+        (1, "ORT_ENABLE_EXTENDED"),
+        (2, "ORT_DISABLE_ALL"),
+    ],
 )
 def test_graph_levels(level: int, expected: str) -> None:
-    assert options({"optimization": {"graph": {"level": level}}}).graph_optimization_level.name == expected
+    assert (
+        options({"optimization": {"graph": {"level": level}}}).graph_optimization_level.name
+        == expected
+    )
 
 
 def test_threads_come_from_the_config_then_the_server_then_the_cores_shared_out() -> None:
     groups = {"instance_group": [{"kind": "KIND_CPU", "count": 64}]}
     assert options(groups).intra_op_num_threads == 1
     assert options({}, {"intra_op_thread_count": "5"}).intra_op_num_threads == 5
-    assert options({"parameters": parameters(intra_op_thread_count="7")}, {"intra_op_thread_count": "5"}).intra_op_num_threads == 7
+    assert (
+        options(
+            {"parameters": parameters(intra_op_thread_count="7")}, {"intra_op_thread_count": "5"}
+        ).intra_op_num_threads
+        == 7
+    )
 
 
 def test_threads_that_wait_sleep_unless_told_otherwise() -> None:
     spinning = "session.intra_op.allow_spinning"
     assert options({}).get_session_config_entry(spinning) == "0"
-    assert options({"parameters": {spinning: {"string_value": "1"}}}).get_session_config_entry(spinning) == "1"
+    assert (
+        options({"parameters": {spinning: {"string_value": "1"}}}).get_session_config_entry(
+            spinning
+        )
+        == "1"
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"parameters": parameters(intra_op_thread_count="many")}, "parameter 'intra_op_thread_count' is 'many', expected a whole number"),
+        (
+            {"parameters": parameters(intra_op_thread_count="many")},
+            "parameter 'intra_op_thread_count' is 'many', expected a whole number",
+        ),
         (
             {"parameters": parameters(enable_mem_arena="perhaps")},
             "parameter 'enable_mem_arena' of model 'm' is 'perhaps', expected true or false",
         ),
         ({"parameters": parameters(execution_mode="2")}, "expected 0 (sequential) or 1 (parallel)"),
-        ({"optimization": {"graph": {"level": 9}}}, "unexpected optimization.graph.level 9 for model 'm', expected -1, 0, 1 or 2"),
-        ({"model_operations": {"op_library_filename": ["no.so"]}}, "failed to load custom operators 'no.so'"),
+        (
+            {"optimization": {"graph": {"level": 9}}},
+            "unexpected optimization.graph.level 9 for model 'm', expected -1, 0, 1 or 2",
+        ),
+        (
+            {"model_operations": {"op_library_filename": ["no.so"]}},
+            "failed to load custom operators 'no.so'",
+        ),
     ],
 )
 def test_options_that_are_no_good(config: dict[str, Any], words: str) -> None:
@@ -384,7 +477,9 @@ def test_options_that_are_no_good(config: dict[str, Any], words: str) -> None:
     assert words in caught.value.message
 
 
-def providers(config: dict[str, Any], kind: str, available: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[str]]:
+def providers(
+    config: dict[str, Any], kind: str, available: list[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[Any], list[str]]:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
     given = framework.arguments(Path("m"), config)
     given.instance_kind, given.device_id = kind, 1
@@ -395,16 +490,25 @@ def providers(config: dict[str, Any], kind: str, available: list[str], monkeypat
 def test_providers_of_a_gpu_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerators = {
         "gpu_execution_accelerator": [
-            {"name": "tensorrt", "parameters": {"precision_mode": "FP16", "max_workspace_size_bytes": "1024"}},
+            {
+                "name": "tensorrt",
+                "parameters": {"precision_mode": "FP16", "max_workspace_size_bytes": "1024"},
+            },
             {"name": "cuda", "parameters": {"cudnn_conv_use_max_workspace": "0"}},
         ]
     }
-    config = {"optimization": {"execution_accelerators": accelerators}, "parameters": parameters(cudnn_conv_algo_search="1")}
+    config = {
+        "optimization": {"execution_accelerators": accelerators},
+        "parameters": parameters(cudnn_conv_algo_search="1"),
+    }
     available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     found, warnings = providers(config, "GPU", available, monkeypatch)
     assert warnings == []
     assert found == [
-        ("TensorrtExecutionProvider", {"device_id": "1", "trt_fp16_enable": "1", "trt_max_workspace_size": "1024"}),
+        (
+            "TensorrtExecutionProvider",
+            {"device_id": "1", "trt_fp16_enable": "1", "trt_max_workspace_size": "1024"},
+        ),
         (
             "CUDAExecutionProvider",
             {
@@ -419,7 +523,9 @@ def test_providers_of_a_gpu_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_gpu_instance_without_cuda_runs_on_the_cpu_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_instance_without_cuda_runs_on_the_cpu_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found, warnings = providers({}, "GPU", ["CPUExecutionProvider"], monkeypatch)
     assert found == ["CPUExecutionProvider"]
     assert "it runs on the CPU" in warnings[0]
@@ -428,12 +534,19 @@ def test_a_gpu_instance_without_cuda_runs_on_the_cpu_and_says_so(monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("openvino", "Execution Accelerator 'openvino' is requested, but this onnxruntime has no OpenVINOExecutionProvider"),
+        (
+            "openvino",
+            "Execution Accelerator 'openvino' is requested, but this onnxruntime has no OpenVINOExecutionProvider",
+        ),
         ("quantum", "unknown Execution Accelerator 'quantum' is requested"),
     ],
 )
-def test_accelerators_that_are_not_there(name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"optimization": {"execution_accelerators": {"cpu_execution_accelerator": [{"name": name}]}}}
+def test_accelerators_that_are_not_there(
+    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {
+        "optimization": {"execution_accelerators": {"cpu_execution_accelerator": [{"name": name}]}}
+    }
     with pytest.raises(NaiadError) as caught:
         providers(config, "CPU", ["CPUExecutionProvider"], monkeypatch)
     assert caught.value.message.startswith(words)
@@ -441,7 +554,10 @@ def test_accelerators_that_are_not_there(name: str, words: str, monkeypatch: pyt
 
 def test_arena_shrinkage_is_an_option_of_the_run(tmp_path: Path) -> None:
     config = {"parameters": {"memory.enable_memory_arena_shrinkage": {"string_value": "cpu:0"}}}
-    assert serve(tmp_path, linear(), config).infer(x=np.ones((1, 4), np.float32))["y"].shape == (1, 3)
+    assert serve(tmp_path, linear(), config).infer(x=np.ones((1, 4), np.float32))["y"].shape == (
+        1,
+        3,
+    )
 
 
 # Ragged batches and initializers.
@@ -455,9 +571,25 @@ def test_ragged_inputs_with_their_sizes(tmp_path: Path) -> None:
     config = {
         "max_batch_size": 8,
         "input": [tensor("x", "TYPE_FP32", [-1], allow_ragged_batch=True)],
-        "output": [tensor("flat", "TYPE_FP32", [-1]), tensor("counts", "TYPE_INT32", [1], reshape={"shape": []})],
-        "batch_input": [{"kind": "BATCH_ELEMENT_COUNT", "target_name": ["sizes"], "data_type": "TYPE_INT32", "source_input": ["x"]}],
-        "batch_output": [{"kind": "BATCH_SCATTER_WITH_INPUT_SHAPE", "target_name": ["flat"], "source_input": ["x"]}],
+        "output": [
+            tensor("flat", "TYPE_FP32", [-1]),
+            tensor("counts", "TYPE_INT32", [1], reshape={"shape": []}),
+        ],
+        "batch_input": [
+            {
+                "kind": "BATCH_ELEMENT_COUNT",
+                "target_name": ["sizes"],
+                "data_type": "TYPE_INT32",
+                "source_input": ["x"],
+            }
+        ],
+        "batch_output": [
+            {
+                "kind": "BATCH_SCATTER_WITH_INPUT_SHAPE",
+                "target_name": ["flat"],
+                "source_input": ["x"],
+            }
+        ],
     }
     served = serve(tmp_path, onnx_file.model(nodes, inputs, outputs), config)
     first, second = np.array([[1, 2, 3]], np.float32), np.array([[4]], np.float32)
@@ -469,7 +601,9 @@ def test_ragged_inputs_with_their_sizes(tmp_path: Path) -> None:
 def test_an_initializer_may_be_given_as_an_optional_input(tmp_path: Path) -> None:
     scale = Constant("scale", np.array([2], np.float32))
     inputs = [Value("x", "FP32", [3]), Value("scale", "FP32", [1])]
-    model = onnx_file.model([Node("Mul", ["x", "scale"], ["y"])], inputs, [Value("y", "FP32", [3])], [scale])
+    model = onnx_file.model(
+        [Node("Mul", ["x", "scale"], ["y"])], inputs, [Value("y", "FP32", [3])], [scale]
+    )
     config = {
         "input": [tensor("x", "TYPE_FP32", [3]), tensor("scale", "TYPE_FP32", [1], optional=True)],
         "output": [tensor("y", "TYPE_FP32", [3])],

@@ -1,4 +1,5 @@
-"""The OpenVINO backend: results, types, batches of fixed and open size, parameters under Triton's names."""
+"""The OpenVINO backend: results, types, batches of fixed and open size, parameters under Triton's
+names."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from tests import onnx_file
 from tests.onnx_file import Constant, Node, Value
 from tests.unit.backends.framework import Loaded, arrays, bf16, load, parameters, request, tensor
 
-openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed (pip install naiad[openvino])")
+openvino = pytest.importorskip(
+    "openvino", reason="OpenVINO is not installed (pip install naiad[openvino])"
+)
 
 from naiad.backends.openvino.backend import OpenvinoBackend  # noqa: E402
 from naiad.backends.openvino.options import compile_options  # noqa: E402
@@ -28,7 +31,9 @@ def place(tmp_path: Path, model: bytes) -> Path:
     (tmp_path / "m" / "1").mkdir(parents=True)
     source = tmp_path / "source.onnx"
     source.write_bytes(model)
-    openvino.save_model(openvino.Core().read_model(source), tmp_path / "m/1/model.xml", compress_to_fp16=False)
+    openvino.save_model(
+        openvino.Core().read_model(source), tmp_path / "m/1/model.xml", compress_to_fp16=False
+    )
     return tmp_path / "m"
 
 
@@ -38,7 +43,9 @@ def serve(tmp_path: Path, model: bytes, config: dict[str, Any] | None = None) ->
 
 def linear(batch: int | str = "N") -> bytes:
     nodes, inputs = [Node("MatMul", ["x", "w"], ["y"])], [Value("x", "FP32", [batch, 4])]
-    return onnx_file.model(nodes, inputs, [Value("y", "FP32", [batch, 3])], [Constant("w", WEIGHTS)])
+    return onnx_file.model(
+        nodes, inputs, [Value("y", "FP32", [batch, 3])], [Constant("w", WEIGHTS)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,10 @@ def test_every_number_type(tmp_path: Path, datatype: str, dtype: Any) -> None:
 def test_bf16(tmp_path: Path) -> None:
     sent = bf16("x", [2, 2], [0x3F80, 0xC000, 1, 2])
     (response,) = serve(tmp_path, onnx_file.identity("BF16", ["N", 2])).execute(request(x=sent))
-    assert (response.outputs[0].datatype, bytes(response.outputs[0].data)) == ("BF16", bytes(sent.data))
+    assert (response.outputs[0].datatype, bytes(response.outputs[0].data)) == (
+        "BF16",
+        bytes(sent.data),
+    )
 
 
 def test_strings_are_refused(tmp_path: Path) -> None:
@@ -70,11 +80,22 @@ def test_strings_are_refused(tmp_path: Path) -> None:
 
 def test_results_equal_openvino_called_directly(tmp_path: Path) -> None:
     served = serve(tmp_path, linear())
-    assert served.config == {"max_batch_size": 4, "dynamic_batching": {}, "input": [X], "output": [Y]}
+    assert served.config == {
+        "max_batch_size": 4,
+        "dynamic_batching": {},
+        "input": [X],
+        "output": [Y],
+    }
     # Left to itself OpenVINO computes in bfloat16 where the CPU can.
-    direct = openvino.Core().compile_model(tmp_path / "m/1/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    batches = [np.random.default_rng(1).standard_normal((size, 4), np.float32) for size in (1, 3, 2)]
-    for response, batch in zip(served.execute(*(request(x=batch) for batch in batches)), batches, strict=True):
+    direct = openvino.Core().compile_model(
+        tmp_path / "m/1/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    batches = [
+        np.random.default_rng(1).standard_normal((size, 4), np.float32) for size in (1, 3, 2)
+    ]
+    for response, batch in zip(
+        served.execute(*(request(x=batch) for batch in batches)), batches, strict=True
+    ):
         np.testing.assert_allclose(arrays(response)["y"], direct([batch])[0], rtol=1e-6)
 
 
@@ -99,29 +120,46 @@ def test_scalars(tmp_path: Path) -> None:
 
 def test_a_fixed_batch_is_opened(tmp_path: Path) -> None:
     served = serve(tmp_path, linear(batch=1), {"max_batch_size": 8, "input": [X], "output": [Y]})
-    np.testing.assert_allclose(served.infer(x=np.ones((5, 4), np.float32))["y"], [WEIGHTS.sum(axis=0)] * 5, rtol=1e-6)
+    np.testing.assert_allclose(
+        served.infer(x=np.ones((5, 4), np.float32))["y"], [WEIGHTS.sum(axis=0)] * 5, rtol=1e-6
+    )
 
 
 FIXED = {"max_batch_size": 3, "input": [X], "output": [Y]}
 
 
 def test_a_batch_that_stays_fixed_takes_nothing_else(tmp_path: Path) -> None:
-    served = serve(tmp_path, linear(batch=3), {**FIXED, "parameters": parameters(SKIP_OV_DYNAMIC_BATCHSIZE="YES")})
+    served = serve(
+        tmp_path,
+        linear(batch=3),
+        {**FIXED, "parameters": parameters(SKIP_OV_DYNAMIC_BATCHSIZE="YES")},
+    )
     assert served.infer(x=np.ones((3, 4), np.float32))["y"].shape == (3, 3)
     (response,) = served.execute(request(x=np.ones((2, 4), np.float32)))
     assert response.error is not None
-    assert response.error.message == "the model takes batches of exactly 3, got 2; set ENABLE_BATCH_PADDING to YES to have them filled up"
+    assert (
+        response.error.message
+        == "the model takes batches of exactly 3, got 2; set ENABLE_BATCH_PADDING to YES to have them filled up"
+    )
 
 
 def test_a_batch_that_stays_fixed_is_filled_up(tmp_path: Path) -> None:
     given = parameters(SKIP_OV_DYNAMIC_BATCHSIZE="YES", ENABLE_BATCH_PADDING="YES")
     served = serve(tmp_path, linear(batch=3), {**FIXED, "parameters": given})
-    np.testing.assert_allclose(served.infer(x=np.ones((2, 4), np.float32))["y"], [WEIGHTS.sum(axis=0)] * 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        served.infer(x=np.ones((2, 4), np.float32))["y"], [WEIGHTS.sum(axis=0)] * 2, rtol=1e-6
+    )
 
 
 def test_a_fixed_batch_other_than_max_batch_size(tmp_path: Path) -> None:
-    with pytest.raises(NaiadError, match="input 'x' has a fixed batch of 2 and SKIP_OV_DYNAMIC_BATCHSIZE is set"):
-        serve(tmp_path, linear(batch=2), {**FIXED, "parameters": parameters(SKIP_OV_DYNAMIC_BATCHSIZE="YES")})
+    with pytest.raises(
+        NaiadError, match="input 'x' has a fixed batch of 2 and SKIP_OV_DYNAMIC_BATCHSIZE is set"
+    ):
+        serve(
+            tmp_path,
+            linear(batch=2),
+            {**FIXED, "parameters": parameters(SKIP_OV_DYNAMIC_BATCHSIZE="YES")},
+        )
 
 
 def test_reshaping_to_the_config(tmp_path: Path) -> None:
@@ -130,7 +168,9 @@ def test_reshaping_to_the_config(tmp_path: Path) -> None:
         "output": [tensor("y", "TYPE_FP32", [-1, 3])],
         "parameters": parameters(RESHAPE_IO_LAYERS="yes"),
     }
-    assert serve(tmp_path, linear(batch=1), config).infer(x=np.ones((6, 4), np.float32))["y"].shape == (6, 3)
+    assert serve(tmp_path, linear(batch=1), config).infer(x=np.ones((6, 4), np.float32))[
+        "y"
+    ].shape == (6, 3)
 
 
 def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
@@ -139,8 +179,15 @@ def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_another_file_that_openvino_reads(tmp_path: Path) -> None:
-    onnx_file.write(tmp_path / "m/1/model.onnx", [Node("Relu", ["x"], ["y"])], [Value("x", "FP32", [2])], [Value("y", "FP32", [2])])
-    assert load(OpenvinoBackend, tmp_path / "m", file="model.onnx").infer(x=np.array([-1, 1], np.float32))["y"].tolist() == [0, 1]
+    onnx_file.write(
+        tmp_path / "m/1/model.onnx",
+        [Node("Relu", ["x"], ["y"])],
+        [Value("x", "FP32", [2])],
+        [Value("y", "FP32", [2])],
+    )
+    assert load(OpenvinoBackend, tmp_path / "m", file="model.onnx").infer(
+        x=np.array([-1, 1], np.float32)
+    )["y"].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("content", ["", "no xml", "<net"], ids=["empty", "garbage", "truncated"])
@@ -163,17 +210,25 @@ def test_a_missing_weights_file(tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
-    with pytest.raises(NaiadError, match=r"unable to find 'm/1/model\.xml' for model 'm': no such file"):
+    with pytest.raises(
+        NaiadError, match=r"unable to find 'm/1/model\.xml' for model 'm': no such file"
+    ):
         load(OpenvinoBackend, tmp_path / "m", file="model.xml")
 
 
 def options(**given: str) -> dict[str, Any]:
-    return compile_options(read_config(framework.arguments(Path("m"), {"parameters": parameters(**given)})))
+    return compile_options(
+        read_config(framework.arguments(Path("m"), {"parameters": parameters(**given)}))
+    )
 
 
 def test_parameters_of_triton() -> None:
     made = options(
-        INFERENCE_NUM_THREADS="3", NUM_STREAMS="auto", PERFORMANCE_HINT="throughput", HINT_BF16="YES", COMPILATION_NUM_THREADS="2"
+        INFERENCE_NUM_THREADS="3",
+        NUM_STREAMS="auto",
+        PERFORMANCE_HINT="throughput",
+        HINT_BF16="YES",
+        COMPILATION_NUM_THREADS="2",
     )
     assert made == {
         "INFERENCE_NUM_THREADS": 3,
@@ -185,7 +240,10 @@ def test_parameters_of_triton() -> None:
     assert options()["INFERENCE_PRECISION_HINT"] == "f32"
 
 
-@pytest.mark.parametrize(("name", "value"), [("PERFORMANCE_HINT", "FAST"), ("NUM_STREAMS", "-1"), ("INFERENCE_NUM_THREADS", "x")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PERFORMANCE_HINT", "FAST"), ("NUM_STREAMS", "-1"), ("INFERENCE_NUM_THREADS", "x")],
+)
 def test_parameters_that_are_no_good(name: str, value: str) -> None:
     with pytest.raises(NaiadError, match=f"parameter '{name}'"):
         options(**{name: value})

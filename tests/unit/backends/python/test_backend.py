@@ -64,7 +64,10 @@ BLS = "pb_utils.InferenceRequest(model_name='o', inputs=[], requested_output_nam
             "class TritonPythonModel:\n    def __init__(self):\n        1 / 0",
             "ZeroDivisionError: division by zero\n\nAt:\n  model.py(5): __init__\n",
         ),
-        ("import nonexistent_thing", "ModuleNotFoundError: No module named 'nonexistent_thing'\n\nAt:\n  model.py(3): <module>\n"),
+        (
+            "import nonexistent_thing",
+            "ModuleNotFoundError: No module named 'nonexistent_thing'\n\nAt:\n  model.py(3): <module>\n",
+        ),
         ("def broken(:", "SyntaxError: invalid syntax (model.py, line 3)"),
         ("raise SystemExit(3)", "SystemExit: 3\n\nAt:\n  model.py(3): <module>\n"),
         (
@@ -83,7 +86,9 @@ def test_failing_to_load(tmp_path: Path, runtime: FakeRuntime, source: str, mess
     assert (caught.value.code.name, caught.value.message) == ("INTERNAL", message)
     assert str(tmp_path) not in caught.value.message
     if "At:" in message:
-        assert str(tmp_path) in "".join(traceback.format_exception(caught.value)), "the log's copy has the paths"
+        assert str(tmp_path) in "".join(traceback.format_exception(caught.value)), (
+            "the log's copy has the paths"
+        )
 
 
 COMPLETING = """
@@ -100,13 +105,19 @@ class TritonPythonModel:
 """
 
 
-@pytest.mark.parametrize(("kind", "parameters"), [("staticmethod", "config"), ("classmethod", "cls, config")])
+@pytest.mark.parametrize(
+    ("kind", "parameters"), [("staticmethod", "config"), ("classmethod", "cls, config")]
+)
 def test_complete_config(tmp_path: Path, runtime: FakeRuntime, kind: str, parameters: str) -> None:
     source = COMPLETING.format(kind=kind, parameters=parameters, last="return config")
     arguments = write_model(tmp_path, source, input=[])
     backend = PythonBackend()
     completed = json.loads(backend.complete_config(arguments))
-    assert (completed["max_batch_size"], len(completed["input"]), "parameters" in completed) == (8, 1, False)
+    assert (completed["max_batch_size"], len(completed["input"]), "parameters" in completed) == (
+        8,
+        1,
+        False,
+    )
     backend.load(arguments, runtime)
 
 
@@ -117,9 +128,14 @@ def test_complete_config_without_the_hook(tmp_path: Path) -> None:
 
 def test_complete_config_failures(tmp_path: Path) -> None:
     source = COMPLETING.format(kind="staticmethod", parameters="config", last="return None")
-    with pytest.raises(NaiadError, match=r"^auto_complete_config function in model 'm' must return a valid pb\.ModelConfig object\.$"):
+    with pytest.raises(
+        NaiadError,
+        match=r"^auto_complete_config function in model 'm' must return a valid pb\.ModelConfig object\.$",
+    ):
         PythonBackend().complete_config(write_model(tmp_path, source))
-    source = COMPLETING.format(kind="staticmethod", parameters="config", last="config.set_max_batch_size(2)")
+    source = COMPLETING.format(
+        kind="staticmethod", parameters="config", last="config.set_max_batch_size(2)"
+    )
     with pytest.raises(NaiadError) as caught:
         PythonBackend().complete_config(write_model(tmp_path, source))
     message = "ValueError: configuration specified max_batch_size 8, but in auto-complete-config function for model 'm' "
@@ -128,9 +144,7 @@ def test_complete_config_failures(tmp_path: Path) -> None:
 
 
 def test_unload(tmp_path: Path, runtime: FakeRuntime) -> None:
-    source = (
-        "class TritonPythonModel:\n    def finalize(self):\n        pb_utils.Logger.log_info('bye')\n        raise ValueError('late')\n"
-    )
+    source = "class TritonPythonModel:\n    def finalize(self):\n        pb_utils.Logger.log_info('bye')\n        raise ValueError('late')\n"
     backend = load(tmp_path, source, runtime)
     backend.unload()
     assert runtime.logged[0][:2] == ("INFO", "bye")
@@ -152,12 +166,23 @@ def test_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
 
 def test_outputs_that_nobody_asked_for(tmp_path: Path, runtime: FakeRuntime) -> None:
     tensors = "[pb_utils.Tensor(n, np.zeros(1, np.float64)) for n in ('Y', 'TEXT', 'UNKNOWN')]"
-    backend = load(tmp_path, executing(f"return [pb_utils.InferenceResponse({tensors}) for _ in requests]"), runtime)
-    answers = run(backend, request(1), request(2, requested_outputs=["TEXT"]), request(3, requested_outputs=["Y", "TEXT"]))
+    backend = load(
+        tmp_path,
+        executing(f"return [pb_utils.InferenceResponse({tensors}) for _ in requests]"),
+        runtime,
+    )
+    answers = run(
+        backend,
+        request(1),
+        request(2, requested_outputs=["TEXT"]),
+        request(3, requested_outputs=["Y", "TEXT"]),
+    )
     names = [[tensor.name for tensor in answer.outputs] for answer in answers if answer is not None]
     assert names == [["Y", "TEXT"], ["TEXT"], ["Y", "TEXT"]]
     assert answers[0] is not None
-    assert answers[0].outputs[0].datatype == "FP64", "as under Triton nobody compares it with the config"
+    assert answers[0].outputs[0].datatype == "FP64", (
+        "as under Triton nobody compares it with the config"
+    )
 
 
 def test_error_response(tmp_path: Path, runtime: FakeRuntime) -> None:
@@ -176,7 +201,10 @@ def test_error_response(tmp_path: Path, runtime: FakeRuntime) -> None:
             "Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size is:2, "
             "and InferenceResponse(s) size is:0\n",
         ),
-        ("return [1, 2]", "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'."),
+        (
+            "return [1, 2]",
+            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'.",
+        ),
         (
             "requests[1].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); return ['x'] * 2",
             "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'str'>'.",
@@ -191,7 +219,10 @@ def test_error_response(tmp_path: Path, runtime: FakeRuntime) -> None:
         ),
         ("raise ValueError('bad')", "ValueError: bad\n\nAt:\n  model.py(6): execute\n"),
         ("raise SystemExit(3)", "SystemExit: 3\n\nAt:\n  model.py(6): execute\n"),
-        ("def f():\n    raise KeyError('x')\nf()", "KeyError: 'x'\n\nAt:\n  model.py(7): f\n  model.py(8): execute\n"),
+        (
+            "def f():\n    raise KeyError('x')\nf()",
+            "KeyError: 'x'\n\nAt:\n  model.py(7): f\n  model.py(8): execute\n",
+        ),
         (
             "pb_utils.Tensor('', self.x)",
             "TritonModelException: Tensor name cannot be an empty string.\n\nAt:\n  model.py(6): execute\n",
@@ -199,7 +230,9 @@ def test_error_response(tmp_path: Path, runtime: FakeRuntime) -> None:
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_wrong_returns_and_exceptions(tmp_path: Path, runtime: FakeRuntime, body: str, message: str, is_async: bool) -> None:
+def test_wrong_returns_and_exceptions(
+    tmp_path: Path, runtime: FakeRuntime, body: str, message: str, is_async: bool
+) -> None:
     source = executing(body)
     if is_async:
         source = source.replace("def execute", "async def execute")
@@ -219,12 +252,17 @@ def test_wrong_returns_and_exceptions(tmp_path: Path, runtime: FakeRuntime, body
 
 def test_model_without_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
     backend = load(tmp_path, "class TritonPythonModel:\n    pass", runtime)
-    assert error_of(run(backend)[0]) == PREFIX + "Python model m/1/model.py does not implement `execute` method."
+    assert (
+        error_of(run(backend)[0])
+        == PREFIX + "Python model m/1/model.py does not implement `execute` method."
+    )
 
 
 def test_rescheduling(tmp_path: Path, runtime: FakeRuntime) -> None:
     body = "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); return [None]"
-    backend = load(tmp_path, executing(body), runtime, sequence_batching={"iterative_sequence": True})
+    backend = load(
+        tmp_path, executing(body), runtime, sequence_batching={"iterative_sequence": True}
+    )
     assert run(backend) == [WorkResponse(is_rescheduled=True)]
 
 
@@ -289,7 +327,11 @@ def test_decoupled_in_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
     """
     backend = load(tmp_path, executing(body), runtime, **DECOUPLED)
     assert run(backend, request(1, [1, 2]), request(2, [])) == [None, None]
-    assert [floats(response) if response else None for response, _ in runtime.ended(1)] == [[1], [2], None]
+    assert [floats(response) if response else None for response, _ in runtime.ended(1)] == [
+        [1],
+        [2],
+        None,
+    ]
     assert runtime.ended(2) == [(None, True)]
 
 
@@ -322,7 +364,10 @@ def test_decoupled_from_a_thread_after_execute(tmp_path: Path, runtime: FakeRunt
 @pytest.mark.parametrize("body", ["return []", "return [None]", "return 5"])
 def test_decoupled_must_return_none(tmp_path: Path, runtime: FakeRuntime, body: str) -> None:
     backend = load(tmp_path, executing(body), runtime, **DECOUPLED)
-    message = PREFIX + "Python model 'm_0' is using the decoupled mode and the execute function must return None."
+    message = (
+        PREFIX
+        + "Python model 'm_0' is using the decoupled mode and the execute function must return None."
+    )
     assert error_of(run(backend)[0]) == message
 
 
@@ -342,7 +387,9 @@ def test_decoupled_failing_half_way(tmp_path: Path, runtime: FakeRuntime) -> Non
 
 
 @pytest.mark.parametrize("policy", [{}, DECOUPLED])
-def test_requests_that_the_model_forgets(tmp_path: Path, runtime: FakeRuntime, policy: dict[str, Any]) -> None:
+def test_requests_that_the_model_forgets(
+    tmp_path: Path, runtime: FakeRuntime, policy: dict[str, Any]
+) -> None:
     backend = load(tmp_path, executing("return None"), runtime, **policy)
     assert run(backend, request(1), request(2)) == [None, None]
     gc.collect()
@@ -398,8 +445,12 @@ def test_mixed_returns(tmp_path: Path, runtime: FakeRuntime) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_calls_name_the_requests_they_serve(tmp_path: Path, runtime: FakeRuntime, is_async: bool) -> None:
-    source = executing(f"response = {'await ' if is_async else ''}{BLS.replace('exec', 'async_exec') if is_async else BLS}\n{DOUBLE}")
+def test_calls_name_the_requests_they_serve(
+    tmp_path: Path, runtime: FakeRuntime, is_async: bool
+) -> None:
+    source = executing(
+        f"response = {'await ' if is_async else ''}{BLS.replace('exec', 'async_exec') if is_async else BLS}\n{DOUBLE}"
+    )
     if is_async:
         source = source.replace("def execute", "async def execute")
     backend = load(tmp_path, source, runtime)

@@ -23,7 +23,9 @@ from tests.unit.backends.models import request as work_request
 
 def call(**options: object) -> InferenceRequest:
     inputs = [Tensor("X", np.ones(2, np.float32))]
-    return InferenceRequest(model_name="other", inputs=inputs, requested_output_names=["Y"], **options)  # type: ignore[arg-type]
+    return InferenceRequest(
+        model_name="other", inputs=inputs, requested_output_names=["Y"], **options
+    )  # type: ignore[arg-type]
 
 
 def output(value: int) -> WorkResponse:
@@ -40,13 +42,31 @@ def stream(*last: tuple[WorkResponse | None, bool]) -> Events:
 
 def test_exec(instance: Instance, runtime: FakeRuntime) -> None:
     runtime.answer_call = lambda request: [(output(5), True)]
-    options = {"request_id": "r", "correlation_id": 7, "flags": 3, "timeout": 9, "parameters": {"a": 1}, "model_version": 2}
+    options = {
+        "request_id": "r",
+        "correlation_id": 7,
+        "flags": 3,
+        "timeout": 9,
+        "parameters": {"a": 1},
+        "model_version": 2,
+    }
     response = call(**options).exec()
     assert (values(response), response.has_error()) == ([5], False)
     (made,) = runtime.called
-    assert (made.model_name, made.model_version, made.is_decoupled, made.callers) == ("other", 2, False, [])
+    assert (made.model_name, made.model_version, made.is_decoupled, made.callers) == (
+        "other",
+        2,
+        False,
+        [],
+    )
     work = made.request
-    assert (work.id, work.correlation_id, work.flags, work.timeout_us, work.parameters) == ("r", 7, 3, 9, {"a": 1})
+    assert (work.id, work.correlation_id, work.flags, work.timeout_us, work.parameters) == (
+        "r",
+        7,
+        3,
+        9,
+        {"a": 1},
+    )
     assert work.requested_outputs == ["Y"]
     assert work.inputs == [WorkTensor("X", "FP32", [2], np.ones(2, np.float32).tobytes())]
 
@@ -66,19 +86,26 @@ def test_separate_final_event(instance: Instance, runtime: FakeRuntime) -> None:
 
 
 def test_errors_are_returned(instance: Instance, runtime: FakeRuntime) -> None:
-    runtime.answer_call = lambda request: [(WorkResponse(error=WorkError("NOT_FOUND", "no model")), True)]
+    runtime.answer_call = lambda request: [
+        (WorkResponse(error=WorkError("NOT_FOUND", "no model")), True)
+    ]
     error = call().exec().error()
     assert (error.message(), error.code()) == ("no model", TritonError.NOT_FOUND)
     runtime.answer_call = lambda request: [(None, True)]
     assert call().exec().error().message() == "the model ended the request without a response"
     runtime.refusal = not_found("gone")
-    assert (call().exec().error().message(), call().exec().error().code()) == ("gone", TritonError.NOT_FOUND)
+    assert (call().exec().error().message(), call().exec().error().code()) == (
+        "gone",
+        TritonError.NOT_FOUND,
+    )
     assert [r.error().message() for r in call().exec(decoupled=True)] == ["gone"]
 
 
 def test_only_while_serving(instance: Instance) -> None:
     instance.is_serving = False
-    with pytest.raises(TritonModelException, match=r"^BLS is only supported during the 'execute' function\.$"):
+    with pytest.raises(
+        TritonModelException, match=r"^BLS is only supported during the 'execute' function\.$"
+    ):
         call().exec()
 
 
@@ -102,7 +129,9 @@ def test_async_exec_needs_a_loop(instance: Instance, runtime: FakeRuntime) -> No
     assert runtime.called == []
 
 
-async def test_cancelling_the_awaiting_task_cancels_the_call(instance: Instance, runtime: FakeRuntime) -> None:
+async def test_cancelling_the_awaiting_task_cancels_the_call(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
     started = asyncio.Event()
 
     class Endless:
@@ -130,8 +159,12 @@ def test_decoupled(instance: Instance, runtime: FakeRuntime) -> None:
     runtime.answer_call = lambda request: stream((None, True))
     responses = call().exec(decoupled=True)
     assert runtime.called[0].is_decoupled
-    assert [values(response) for response in responses] == [[1], [2], []], "the final flag is a response without outputs"
-    assert [values(response) for response in responses] == [[1], [2], []], "iterating again starts over"
+    assert [values(response) for response in responses] == [[1], [2], []], (
+        "the final flag is a response without outputs"
+    )
+    assert [values(response) for response in responses] == [[1], [2], []], (
+        "iterating again starts over"
+    )
     with pytest.raises(StopIteration, match="Iteration is done for the responses"):
         next(responses)
 

@@ -12,7 +12,9 @@ from naiad.backends.python.config import ModelConfig, completed_config
 
 
 def config(**more: Any) -> ModelConfig:
-    return ModelConfig(json.dumps({"name": "m", "max_batch_size": 4, "input": [], "output": [], **more}))
+    return ModelConfig(
+        json.dumps({"name": "m", "max_batch_size": 4, "input": [], "output": [], **more})
+    )
 
 
 def tensor(**more: Any) -> dict[str, Any]:
@@ -37,7 +39,10 @@ def test_completing_an_empty_config() -> None:
 
 
 def test_filling_in_what_is_there() -> None:
-    made = config(input=[{"name": "X", "data_type": "TYPE_INVALID", "dims": [], "format": "FORMAT_NONE"}], dynamic_batching={"a": 1})
+    made = config(
+        input=[{"name": "X", "data_type": "TYPE_INVALID", "dims": [], "format": "FORMAT_NONE"}],
+        dynamic_batching={"a": 1},
+    )
     made.add_input(tensor())
     assert made.as_dict()["input"] == [{**tensor(), "format": "FORMAT_NONE"}]
     made.set_dynamic_batching()
@@ -64,11 +69,27 @@ OTHER = "contains property other than 'name', 'data_type'"
             "Configuration specified scheduling_choice as 'sequence_batching', but auto-complete-config function for model 'm' tries to "
             "set scheduling_choice as 'dynamic_batching'",
         ),
-        ({}, lambda c: c.add_input(tensor(bogus=1)), f"input 'X' {IN} {OTHER}, 'dims' and 'optional'."),
+        (
+            {},
+            lambda c: c.add_input(tensor(bogus=1)),
+            f"input 'X' {IN} {OTHER}, 'dims' and 'optional'.",
+        ),
         ({}, lambda c: c.add_output(tensor(optional=True)), f"output 'X' {IN} {OTHER} and 'dims'."),
-        ({}, lambda c: c.add_input({"data_type": "TYPE_FP32", "dims": [1]}), f"input {IN} is missing 'name' property."),
-        ({}, lambda c: c.add_input({"name": "X", "dims": [1]}), f"input 'X' {IN} is missing 'data_type' property."),
-        ({}, lambda c: c.add_output({"name": "Y", "data_type": "TYPE_FP32"}), f"output 'Y' {IN} is missing 'dims' property."),
+        (
+            {},
+            lambda c: c.add_input({"data_type": "TYPE_FP32", "dims": [1]}),
+            f"input {IN} is missing 'name' property.",
+        ),
+        (
+            {},
+            lambda c: c.add_input({"name": "X", "dims": [1]}),
+            f"input 'X' {IN} is missing 'data_type' property.",
+        ),
+        (
+            {},
+            lambda c: c.add_output({"name": "Y", "data_type": "TYPE_FP32"}),
+            f"output 'Y' {IN} is missing 'dims' property.",
+        ),
         (
             {"input": [tensor()]},
             lambda c: c.add_input(tensor(data_type="TYPE_INT8")),
@@ -96,7 +117,9 @@ OTHER = "contains property other than 'name', 'data_type'"
         ),
     ],
 )
-def test_refused(known: dict[str, Any], change: Callable[[ModelConfig], None], message: str) -> None:
+def test_refused(
+    known: dict[str, Any], change: Callable[[ModelConfig], None], message: str
+) -> None:
     with pytest.raises(ValueError, match="model 'm'") as caught:
         change(config(**known))
     assert str(caught.value) == message
@@ -106,4 +129,8 @@ def test_only_some_fields_are_taken_over() -> None:
     original = json.dumps({"name": "m", "max_batch_size": 0, "parameters": {}}).encode()
     made = ModelConfig(original)
     made.as_dict().update(name="other", parameters={"a": 1}, instance_group=[1], max_batch_size=3)
-    assert json.loads(completed_config(original, made)) == {"name": "m", "max_batch_size": 3, "parameters": {}}
+    assert json.loads(completed_config(original, made)) == {
+        "name": "m",
+        "max_batch_size": 3,
+        "parameters": {},
+    }

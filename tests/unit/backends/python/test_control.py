@@ -42,16 +42,26 @@ def test_refusals(instance: Instance, runtime: FakeRuntime, function: str, words
     runtime.refusal = unavailable("not now")
     with pytest.raises(TritonModelException) as caught:
         getattr(pb_utils, function)("a")
-    assert str(caught.value) == f"{words}: Failed to process the request for model 'm_0', message: not now"
+    assert (
+        str(caught.value)
+        == f"{words}: Failed to process the request for model 'm_0', message: not now"
+    )
 
 
 def test_wrong_arguments(instance: Instance) -> None:
     with pytest.raises(TritonModelException) as caught:
         pb_utils.load_model("a", files=5)
-    assert str(caught.value) == "failed to load model 'a', files should be a dictionary of file paths and file contents"
+    assert (
+        str(caught.value)
+        == "failed to load model 'a', files should be a dictionary of file paths and file contents"
+    )
     with pytest.raises(TypeError, match="Object of type 'str' is not an instance of 'bytes'"):
         pb_utils.load_model("a", files={"file:x": "text"})
-    wrong: list[tuple[str, tuple[Any, ...]]] = [("load_model", (5,)), ("unload_model", (5,)), ("is_model_ready", ("a", 1))]
+    wrong: list[tuple[str, tuple[Any, ...]]] = [
+        ("load_model", (5,)),
+        ("unload_model", (5,)),
+        ("is_model_ready", ("a", 1)),
+    ]
     for function, arguments in wrong:
         with pytest.raises(TypeError, match=rf"{function}\(\): incompatible function arguments"):
             getattr(pb_utils, function)(*arguments)

@@ -36,9 +36,17 @@ def test_byte_strings() -> None:
 
 
 def test_config_lookups() -> None:
-    config = {"input": [{"name": "X"}], "output": [{"name": "Y"}], "model_transaction_policy": {"decoupled": True}}
+    config = {
+        "input": [{"name": "X"}],
+        "output": [{"name": "Y"}],
+        "model_transaction_policy": {"decoupled": True},
+    }
     assert pb_utils.get_input_config_by_name(config, "X") == {"name": "X"}
     assert pb_utils.get_output_config_by_name(config, "Y") == {"name": "Y"}
-    assert pb_utils.get_input_config_by_name(config, "Y") is pb_utils.get_output_config_by_name({}, "X") is None
+    assert (
+        pb_utils.get_input_config_by_name(config, "Y")
+        is pb_utils.get_output_config_by_name({}, "X")
+        is None
+    )
     assert pb_utils.using_decoupled_model_transaction_policy(config)
     assert not pb_utils.using_decoupled_model_transaction_policy({})

@@ -19,7 +19,12 @@ def here() -> int:
 
 
 def test_severities_and_places(instance: Instance, runtime: FakeRuntime) -> None:
-    Logger.log("plain"), Logger.log("chosen", Logger.WARNING), Logger.log_info("i"), Logger.log_warn("w")
+    (
+        Logger.log("plain"),
+        Logger.log("chosen", Logger.WARNING),
+        Logger.log_info("i"),
+        Logger.log_warn("w"),
+    )
     Logger.log_error("e"), Logger.log_verbose("v")
     line = here()
     assert runtime.logged == [

@@ -49,14 +49,36 @@ def test_histogram(instance: Instance, runtime: FakeRuntime) -> None:
 @pytest.mark.parametrize(
     ("kind", "verb", "message"),
     [
-        ("COUNTER", "set", "Failed to set metric value: {}TRITONSERVER_METRIC_KIND_COUNTER does not support Set"),
-        ("COUNTER", "observe", "Failed to observe metric value: {}TRITONSERVER_METRIC_KIND_COUNTER does not support Observe"),
-        ("GAUGE", "observe", "Failed to observe metric value: {}TRITONSERVER_METRIC_KIND_GAUGE does not support Observe"),
-        ("HISTOGRAM", "set", "Failed to set metric value: {}TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set"),
-        ("HISTOGRAM", "increment", "Failed to increment metric value: {}TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment"),
+        (
+            "COUNTER",
+            "set",
+            "Failed to set metric value: {}TRITONSERVER_METRIC_KIND_COUNTER does not support Set",
+        ),
+        (
+            "COUNTER",
+            "observe",
+            "Failed to observe metric value: {}TRITONSERVER_METRIC_KIND_COUNTER does not support Observe",
+        ),
+        (
+            "GAUGE",
+            "observe",
+            "Failed to observe metric value: {}TRITONSERVER_METRIC_KIND_GAUGE does not support Observe",
+        ),
+        (
+            "HISTOGRAM",
+            "set",
+            "Failed to set metric value: {}TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set",
+        ),
+        (
+            "HISTOGRAM",
+            "increment",
+            "Failed to increment metric value: {}TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment",
+        ),
     ],
 )
-def test_what_a_kind_cannot_do(instance: Instance, runtime: FakeRuntime, kind: str, verb: str, message: str) -> None:
+def test_what_a_kind_cannot_do(
+    instance: Instance, runtime: FakeRuntime, kind: str, verb: str, message: str
+) -> None:
     metrics = family(MetricKind[kind])
     metric = metrics.Metric(buckets=[1.0] if kind == "HISTOGRAM" else None)
     with pytest.raises(TritonModelException) as caught:
@@ -69,7 +91,9 @@ def test_histogram_has_no_value_and_counters_only_grow(instance: Instance) -> No
     histograms, counters = family(MetricFamily.HISTOGRAM), family()
     with pytest.raises(TritonModelException, match="HISTOGRAM does not support Value"):
         histograms.Metric(buckets=[1]).value()
-    with pytest.raises(TritonModelException, match="can only be incremented monotonically by non-negative values"):
+    with pytest.raises(
+        TritonModelException, match="can only be incremented monotonically by non-negative values"
+    ):
         counters.Metric().increment(-1)
 
 
@@ -81,10 +105,16 @@ def test_histogram_has_no_value_and_counters_only_grow(instance: Instance) -> No
         ("HISTOGRAM", {"buckets": (1, 2)}, "Failed to create metric. Buckets must be a list."),
         ("GAUGE", {"buckets": [1]}, "Failed to create metric. Unexpected buckets found."),
         ("HISTOGRAM", {}, "Failed to create metric. Missing required buckets."),
-        ("COUNTER", {"labels": {"a": 1}}, f"Error when creating Metric: {PREFIX}attempt to access JSON non-string as string"),
+        (
+            "COUNTER",
+            {"labels": {"a": 1}},
+            f"Error when creating Metric: {PREFIX}attempt to access JSON non-string as string",
+        ),
     ],
 )
-def test_refused_metrics(instance: Instance, kind: str, options: dict[str, Any], message: str) -> None:
+def test_refused_metrics(
+    instance: Instance, kind: str, options: dict[str, Any], message: str
+) -> None:
     metrics = family(MetricKind[kind])
     with pytest.raises(TritonModelException) as caught:
         metrics.Metric(**options)
@@ -97,7 +127,10 @@ def test_what_the_server_refuses(instance: Instance, runtime: FakeRuntime) -> No
     with pytest.raises(TritonModelException) as caught:
         metrics.Metric({"bad-name": "a"})
     assert str(caught.value) == f"Error when creating Metric: {PREFIX}Invalid label name"
-    with pytest.raises(TritonModelException, match=r"^Error when creating MetricFamily: Failed to process the request for model 'm_0'"):
+    with pytest.raises(
+        TritonModelException,
+        match=r"^Error when creating MetricFamily: Failed to process the request for model 'm_0'",
+    ):
         family()
 
 

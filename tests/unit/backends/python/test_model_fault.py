@@ -23,7 +23,10 @@ def line_of(error: BaseException) -> int:
 
 def test_words_of_the_client() -> None:
     error = failing("bad")
-    assert client_message(error) == f"ValueError: bad\n\nAt:\n  test_model_fault.py({line_of(error)}): failing\n"
+    assert (
+        client_message(error)
+        == f"ValueError: bad\n\nAt:\n  test_model_fault.py({line_of(error)}): failing\n"
+    )
     assert client_message(KeyError("x")) == "KeyError: 'x'"
     assert client_message(KeyboardInterrupt()) == "KeyboardInterrupt: <EMPTY MESSAGE>"
 
@@ -40,7 +43,10 @@ def test_words_of_the_client() -> None:
     ],
 )
 def test_nothing_of_the_server_is_shown(message: str, shown: str) -> None:
-    assert client_message(ValueError(message), ("/srv/models/m/1", "/srv/models/m", "")) == f"ValueError: {shown}"
+    assert (
+        client_message(ValueError(message), ("/srv/models/m/1", "/srv/models/m", ""))
+        == f"ValueError: {shown}"
+    )
 
 
 def test_an_exception_without_text() -> None:

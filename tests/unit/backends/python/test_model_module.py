@@ -1,4 +1,5 @@
-"""Importing model.py: its neighbours, its names, a backend that is a model.py, and what is missing."""
+"""Importing model.py: its neighbours, its names, a backend that is a model.py, and what is
+missing."""
 
 from __future__ import annotations
 
@@ -44,28 +45,45 @@ def test_neighbours_import_as_under_triton(tmp_path: Path) -> None:
 
 
 def test_processes_of_the_model_can_import_the_api() -> None:
-    imports = "from triton_python_backend_utils import Tensor; from c_python_backend_utils import Tensor"
+    imports = (
+        "from triton_python_backend_utils import Tensor; from c_python_backend_utils import Tensor"
+    )
     code = f"import sys; sys.path.append({MODULES_DIR!r}); {imports}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[4])
 
 
 def test_another_filename(tmp_path: Path) -> None:
     arguments = write_model(tmp_path, EMPTY)
-    (tmp_path / "m" / "1" / "special.py").write_text("class TritonPythonModel:\n    name = 'special'\n")
+    (tmp_path / "m" / "1" / "special.py").write_text(
+        "class TritonPythonModel:\n    name = 'special'\n"
+    )
     arguments.model_filename = "special.py"
     assert import_model_class(arguments).name == "special"
     arguments.model_filename = "special.txt"
-    with pytest.raises(NaiadError, match=r"^Model name must end with '.py'\. Model name is \"special.txt\"\.$"):
+    with pytest.raises(
+        NaiadError, match=r"^Model name must end with '.py'\. Model name is \"special.txt\"\.$"
+    ):
         import_model_class(arguments)
 
 
 def test_a_backend_that_is_a_model(tmp_path: Path) -> None:
     backend_dir = tmp_path / "backends" / "own"
     backend_dir.mkdir(parents=True)
-    (backend_dir / "model.py").write_text("import own_helper\nclass TritonPythonModel:\n    name = own_helper.NAME\n")
+    (backend_dir / "model.py").write_text(
+        "import own_helper\nclass TritonPythonModel:\n    name = own_helper.NAME\n"
+    )
     (backend_dir / "own_helper.py").write_text("NAME = 'own'")
     (tmp_path / "m" / "1").mkdir(parents=True)
-    arguments = LoadArguments("m", 1, str(tmp_path / "m"), "m_0", "CPU", 0, json.dumps({}).encode(), backend_dir=str(backend_dir))
+    arguments = LoadArguments(
+        "m",
+        1,
+        str(tmp_path / "m"),
+        "m_0",
+        "CPU",
+        0,
+        json.dumps({}).encode(),
+        backend_dir=str(backend_dir),
+    )
     assert import_model_class(arguments).name == "own"
     (tmp_path / "m" / "1" / "model.py").write_text("class TritonPythonModel:\n    name = 'mine'\n")
     assert import_model_class(arguments).name == "mine"
@@ -73,7 +91,10 @@ def test_a_backend_that_is_a_model(tmp_path: Path) -> None:
 
 def test_missing_file_and_class(tmp_path: Path) -> None:
     arguments = write_model(tmp_path, "x = 1")
-    with pytest.raises(NaiadError, match=r"^AttributeError: module '1\.model' has no attribute 'TritonPythonModel'$"):
+    with pytest.raises(
+        NaiadError,
+        match=r"^AttributeError: module '1\.model' has no attribute 'TritonPythonModel'$",
+    ):
         import_model_class(arguments)
     (tmp_path / "m" / "1" / "model.py").unlink()
     with pytest.raises(NaiadError) as caught:

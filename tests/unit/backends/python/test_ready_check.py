@@ -27,13 +27,20 @@ def awaited(answer: Any) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("kind", [sync, awaited])
-@pytest.mark.parametrize(("answer", "expected"), [(True, True), (False, False), (1, False), (None, False)])
-def test_answers(instance: Instance, runtime: FakeRuntime, kind: Any, answer: Any, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("answer", "expected"), [(True, True), (False, False), (1, False), (None, False)]
+)
+def test_answers(
+    instance: Instance, runtime: FakeRuntime, kind: Any, answer: Any, expected: bool
+) -> None:
     check = ReadyCheck(kind(answer), instance)
     assert check.check() is expected
     assert asyncio.run(check.check_async()) is expected
     wrong = not isinstance(answer, bool)
-    assert [("must return a boolean value" in message) for _, message, _, _ in runtime.logged] == [True, True] * wrong
+    assert [("must return a boolean value" in message) for _, message, _, _ in runtime.logged] == [
+        True,
+        True,
+    ] * wrong
 
 
 def raising() -> bool:
@@ -49,7 +56,10 @@ def test_an_exception_means_not_ready(instance: Instance, runtime: FakeRuntime, 
     check = ReadyCheck(hook, instance)
     assert check.check() is False
     assert asyncio.run(check.check_async()) is False
-    assert all("ValueError: engine died" in message and file == "test_ready_check.py" for _, message, file, _ in runtime.logged)
+    assert all(
+        "ValueError: engine died" in message and file == "test_ready_check.py"
+        for _, message, file, _ in runtime.logged
+    )
     assert len(runtime.logged) == 2
 
 

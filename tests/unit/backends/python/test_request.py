@@ -20,27 +20,53 @@ from tests.unit.backends.models import request as work_request
 
 
 def built(**options: Any) -> InferenceRequest:
-    defaults: dict[str, Any] = {"model_name": "other", "inputs": [Tensor("X", np.ones(2, np.float32))], "requested_output_names": ["Y"]}
+    defaults: dict[str, Any] = {
+        "model_name": "other",
+        "inputs": [Tensor("X", np.ones(2, np.float32))],
+        "requested_output_names": ["Y"],
+    }
     return InferenceRequest(**{**defaults, **options})
 
 
 def test_received(instance: Instance) -> None:
-    work = work_request(7, id="abc", correlation_id="seq", flags=3, timeout_us=5, parameters={"a": 1, "d": 2.5}, trace_context='{"x":1}')
+    work = work_request(
+        7,
+        id="abc",
+        correlation_id="seq",
+        flags=3,
+        timeout_us=5,
+        parameters={"a": 1, "d": 2.5},
+        trace_context='{"x":1}',
+    )
     request = received_request(work, instance)
-    assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == ("abc", "seq", 3, 5)
+    assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == (
+        "abc",
+        "seq",
+        3,
+        5,
+    )
     assert json.loads(request.parameters()) == {"a": 1, "d": 2.5}
     assert request.trace().get_context() == '{"x":1}'
     assert request.inputs()[0] is request.inputs()[0]
     assert request.inputs() is not request.inputs()
     assert request.requested_output_names() == {"Y", "TEXT"}
-    assert received_request(work_request(requested_outputs=["Y"]), instance).requested_output_names() == {"Y"}
+    assert received_request(
+        work_request(requested_outputs=["Y"]), instance
+    ).requested_output_names() == {"Y"}
     plain = received_request(work_request(), instance)
-    assert (plain.parameters(), plain.trace().get_context(), plain.correlation_id()) == ("{}", None, 0)
+    assert (plain.parameters(), plain.trace().get_context(), plain.correlation_id()) == (
+        "{}",
+        None,
+        0,
+    )
 
 
 def test_flags_can_be_changed(instance: Instance) -> None:
     request = received_request(work_request(), instance)
-    request.set_flags(pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START | pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END)
+    request.set_flags(
+        pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+        | pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END
+    )
     assert request.flags() == SEQUENCE_START | SEQUENCE_END == 3
     for wrong in (-1, "1"):
         with pytest.raises(TypeError, match="incompatible function arguments"):
@@ -71,8 +97,20 @@ def test_cancelled(instance: Instance, runtime: FakeRuntime) -> None:
 
 
 def test_built() -> None:
-    request = built(request_id="r", correlation_id=7, flags=1, timeout=9, parameters={"a": 1}, trace=InferenceTrace("ctx"))
-    assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == ("r", 7, 1, 9)
+    request = built(
+        request_id="r",
+        correlation_id=7,
+        flags=1,
+        timeout=9,
+        parameters={"a": 1},
+        trace=InferenceTrace("ctx"),
+    )
+    assert (request.request_id(), request.correlation_id(), request.flags(), request.timeout()) == (
+        "r",
+        7,
+        1,
+        9,
+    )
     assert (request.parameters(), request.trace().get_context()) == ('{"a": 1}', "ctx")
     assert request.requested_output_names() == {"Y"}
     assert built(requested_output_names=[]).requested_output_names() == set()
@@ -84,12 +122,24 @@ def test_built() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inputs": [None]}, "Input tensor for request with id '' and model name 'other' should not be empty."),
-        ({"requested_output_names": [""]}, "Requested output name for request with id '' and model name 'other' should not be empty."),
+        (
+            {"inputs": [None]},
+            "Input tensor for request with id '' and model name 'other' should not be empty.",
+        ),
+        (
+            {"requested_output_names": [""]},
+            "Requested output name for request with id '' and model name 'other' should not be empty.",
+        ),
         ({"correlation_id": 1.5}, "Correlation ID must be integer or string"),
         ({"correlation_id": -1}, "Correlation ID must be an unsigned 64-bit integer or a string"),
-        ({"parameters": {1: 2}}, "Expect parameters keys to have type str, found type <class 'int'>"),
-        ({"parameters": {"a": 2.5}}, "Expect parameters values to have type bool/int/str, found type <class 'float'>"),
+        (
+            {"parameters": {1: 2}},
+            "Expect parameters keys to have type str, found type <class 'int'>",
+        ),
+        (
+            {"parameters": {"a": 2.5}},
+            "Expect parameters values to have type bool/int/str, found type <class 'float'>",
+        ),
     ],
 )
 def test_refused_values(options: dict[str, Any], message: str) -> None:
@@ -130,7 +180,11 @@ def test_preferred_memory() -> None:
 
 
 def test_what_only_one_kind_can_do(instance: Instance) -> None:
-    with pytest.raises(TritonModelException, match="Only a request that the model received has a response sender"):
+    with pytest.raises(
+        TritonModelException, match="Only a request that the model received has a response sender"
+    ):
         built().get_response_sender()
-    with pytest.raises(TritonModelException, match="Only a request that the model built can be executed"):
+    with pytest.raises(
+        TritonModelException, match="Only a request that the model built can be executed"
+    ):
         received_request(work_request(), instance).exec()

@@ -22,7 +22,11 @@ def tensor(name: str, shape: list[int]) -> WorkTensor:
 def test_the_model_sees_the_reshape_and_the_client_the_dims() -> None:
     reshapes = read_reshapes(CONFIG)
     assert reshapes is not None
-    request = WorkRequest(1, "", [tensor("A", [3, 4]), tensor("B", [3, 7, 1]), tensor("S", [3, 1]), tensor("P", [3, 3])])
+    request = WorkRequest(
+        1,
+        "",
+        [tensor("A", [3, 4]), tensor("B", [3, 7, 1]), tensor("S", [3, 1]), tensor("P", [3, 3])],
+    )
     reshapes.to_model([request])
     assert [t.shape for t in request.inputs] == [[3, 2, 2], [3, 7], [3], [3, 3]]
     given = tensor("Y", [3, 2, 5])

@@ -16,14 +16,18 @@ from naiad.errors import Code
 
 
 def test_only_wanted_outputs_are_sent() -> None:
-    response = InferenceResponse([Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1)), Tensor("UNKNOWN", np.zeros(1))])
+    response = InferenceResponse(
+        [Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1)), Tensor("UNKNOWN", np.zeros(1))]
+    )
     assert [tensor.name for tensor in encode_response(response, ["B"]).outputs] == ["B"]
     assert [tensor.name for tensor in encode_response(response, {"A", "B"}).outputs] == ["A", "B"]
     assert [tensor.name() for tensor in response.output_tensors()] == ["A", "B", "UNKNOWN"]
 
 
 def test_an_error_hides_the_outputs() -> None:
-    response = InferenceResponse([Tensor("A", np.zeros(1))], TritonError("bad", TritonError.NOT_FOUND))
+    response = InferenceResponse(
+        [Tensor("A", np.zeros(1))], TritonError("bad", TritonError.NOT_FOUND)
+    )
     assert response.has_error()
     assert encode_response(response, ["A"]) == WorkResponse([], WorkError("NOT_FOUND", "bad"))
 
@@ -36,16 +40,24 @@ def test_parameters_both_ways() -> None:
 
 
 def test_decode() -> None:
-    response = decode_response(WorkResponse([WorkTensor("A", "INT64", [1], bytearray(8))], None, {"k": 2.5}))
+    response = decode_response(
+        WorkResponse([WorkTensor("A", "INT64", [1], bytearray(8))], None, {"k": 2.5})
+    )
     assert response.output_tensors()[0].as_numpy().tolist() == [0]
-    assert (response.has_error(), response.error(), response.parameters()) == (False, None, '{"k": 2.5}')
+    assert (response.has_error(), response.error(), response.parameters()) == (
+        False,
+        None,
+        '{"k": 2.5}',
+    )
     failed = decode_response(WorkResponse(error=WorkError("UNAVAILABLE", "later"))).error()
     assert failed is not None
     assert (failed.message(), failed.code()) == ("later", TritonError.UNAVAILABLE)
 
 
 def test_refused() -> None:
-    with pytest.raises(TritonModelException, match=r"^Output tensor for inference response should not be empty\.$"):
+    with pytest.raises(
+        TritonModelException, match=r"^Output tensor for inference response should not be empty\.$"
+    ):
         InferenceResponse([None])  # type: ignore[list-item]
     wrong: list[tuple[Any, ...]] = [([1],), (Tensor("A", np.zeros(1)),), ([], "error")]
     for arguments in wrong:
@@ -57,8 +69,14 @@ def test_refused() -> None:
     ("parameters", "message"),
     [
         ({1: "a"}, "Expect parameters keys to have type str, found type <class 'int'>"),
-        ({"a": 2.5}, "Expect parameters values to have type bool/int/str, found type <class 'float'>"),
-        ({"a": None}, "Expect parameters values to have type bool/int/str, found type <class 'NoneType'>"),
+        (
+            {"a": 2.5},
+            "Expect parameters values to have type bool/int/str, found type <class 'float'>",
+        ),
+        (
+            {"a": None},
+            "Expect parameters values to have type bool/int/str, found type <class 'NoneType'>",
+        ),
         ({"a": 2**70}, f"Expect parameters values to fit 64 bits, found {2**70}"),
         ([], "Expect parameters to be a dict, got <class 'list'>"),
     ],

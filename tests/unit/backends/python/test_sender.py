@@ -23,7 +23,9 @@ CLOSED = r"^Unable to send response\. Response sender has been closed\.$"
 
 
 def answer(value: float = 1) -> InferenceResponse:
-    return InferenceResponse([Tensor("Y", np.full(1, value, np.float32)), Tensor("OTHER", np.zeros(1))])
+    return InferenceResponse(
+        [Tensor("Y", np.full(1, value, np.float32)), Tensor("OTHER", np.zeros(1))]
+    )
 
 
 @pytest.fixture
@@ -42,7 +44,10 @@ def decoupled(instance: Instance) -> Iterator[InferenceResponseSender]:
 
 
 def sent(runtime: FakeRuntime) -> list[tuple[list[str] | None, bool]]:
-    return [(None if response is None else [t.name for t in response.outputs], is_final) for response, is_final in runtime.responses[1]]
+    return [
+        (None if response is None else [t.name for t in response.outputs], is_final)
+        for response, is_final in runtime.responses[1]
+    ]
 
 
 def test_decoupled_stream(decoupled: InferenceResponseSender, runtime: FakeRuntime) -> None:
@@ -59,18 +64,24 @@ def test_decoupled_stream(decoupled: InferenceResponseSender, runtime: FakeRunti
             decoupled.send(*arguments)
 
 
-def test_decoupled_last_response_with_the_flag(decoupled: InferenceResponseSender, runtime: FakeRuntime) -> None:
+def test_decoupled_last_response_with_the_flag(
+    decoupled: InferenceResponseSender, runtime: FakeRuntime
+) -> None:
     decoupled.send(answer(), FINAL)
     assert sent(runtime) == [(["Y"], True)]
 
 
-def test_decoupled_without_any_response(decoupled: InferenceResponseSender, runtime: FakeRuntime) -> None:
+def test_decoupled_without_any_response(
+    decoupled: InferenceResponseSender, runtime: FakeRuntime
+) -> None:
     decoupled.send(flags=FINAL)
     assert sent(runtime) == [(None, True)]
 
 
 @pytest.mark.parametrize("ends_with_flag", [True, False])
-def test_single_response_ends_the_request_at_once(single: InferenceResponseSender, runtime: FakeRuntime, ends_with_flag: bool) -> None:
+def test_single_response_ends_the_request_at_once(
+    single: InferenceResponseSender, runtime: FakeRuntime, ends_with_flag: bool
+) -> None:
     if ends_with_flag:
         single.send(answer(), FINAL)
     else:
@@ -79,14 +90,23 @@ def test_single_response_ends_the_request_at_once(single: InferenceResponseSende
     assert sent(runtime) == [(["Y"], True)]
     with pytest.raises(TritonModelException, match=CLOSED):
         single.send(flags=FINAL)
-    with pytest.raises(TritonModelException, match=r"^Unable to send response\. Non-decoupled model cannot send more than one response\.$"):
+    with pytest.raises(
+        TritonModelException,
+        match=r"^Unable to send response\. Non-decoupled model cannot send more than one response\.$",
+    ):
         single.send(answer())
 
 
 def test_refused(single: InferenceResponseSender, runtime: FakeRuntime) -> None:
     for arguments, message in (
-        ((None, FINAL), "Unable to send response. Non-decoupled model cannot send complete final before sending a response."),
-        ((None, 0), "Inference Response object must be provided when the response flags is set to zero."),
+        (
+            (None, FINAL),
+            "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
+        ),
+        (
+            (None, 0),
+            "Inference Response object must be provided when the response flags is set to zero.",
+        ),
         ((answer(), 2), "Unable to send response. Unsupported flag provided."),
     ):
         with pytest.raises(TritonModelException) as caught:
@@ -97,7 +117,9 @@ def test_refused(single: InferenceResponseSender, runtime: FakeRuntime) -> None:
     assert runtime.responses == {}
 
 
-def test_an_output_that_cannot_be_encoded_leaves_the_sender_usable(single: InferenceResponseSender, runtime: FakeRuntime) -> None:
+def test_an_output_that_cannot_be_encoded_leaves_the_sender_usable(
+    single: InferenceResponseSender, runtime: FakeRuntime
+) -> None:
     class Unprintable:
         def __str__(self) -> str:
             raise RuntimeError("no text")

@@ -12,7 +12,20 @@ from naiad.backends.python.tensor import COPY_MAX_BYTES, Tensor, encode_tensor, 
 from naiad.core.tensor import tensor_from_numpy
 from naiad.core.work import WorkTensor
 
-NUMERIC = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+NUMERIC = [
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+]
 
 
 def received(array: np.ndarray[Any, Any], name: str = "X") -> Tensor:
@@ -78,7 +91,9 @@ def test_large_output_is_a_view() -> None:
 
 
 def test_empty_and_scalar_outputs() -> None:
-    assert encode_tensor(Tensor("Y", np.zeros((0, 3), np.int32))) == WorkTensor("Y", "INT32", [0, 3], b"")
+    assert encode_tensor(Tensor("Y", np.zeros((0, 3), np.int32))) == WorkTensor(
+        "Y", "INT32", [0, 3], b""
+    )
     assert encode_tensor(Tensor("Y", np.array(3.0))).shape == []
     assert received(np.zeros((0, 3), np.int32)).as_numpy().shape == (0, 3)
 
@@ -112,7 +127,10 @@ def test_names_become_plain_text() -> None:
 def test_bf16_is_not_for_numpy() -> None:
     bits = np.array([0x3F80, 0x4000], np.uint16)
     tensor = received_tensor(WorkTensor("X", "BF16", [2], bytearray(bits.tobytes())))
-    with pytest.raises(TritonModelException, match=r"^Tensor dtype is BF16 and cannot be converted to NumPy\. Use to_dlpack\(\)"):
+    with pytest.raises(
+        TritonModelException,
+        match=r"^Tensor dtype is BF16 and cannot be converted to NumPy\. Use to_dlpack\(\)",
+    ):
         tensor.as_numpy()
     assert (tensor.shape(), tensor.triton_dtype(), tensor.is_cpu()) == ([2], None, True)
     again = Tensor.from_dlpack("Y", tensor)

@@ -1,4 +1,5 @@
-"""The PyTorch backend: each kind of file gives what PyTorch itself gives, names match as under Triton, nothing is unpickled unasked."""
+"""The PyTorch backend: each kind of file gives what PyTorch itself gives, names match as under
+Triton, nothing is unpickled unasked."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ def export(tmp_path: Path, module: Any, *arguments: Any, **keywords: Any) -> Pat
     (tmp_path / "m" / "1").mkdir(parents=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.export.save(torch.export.export(module.eval(), arguments, **keywords), str(tmp_path / "m/1/model.pt2"))
+        torch.export.save(
+            torch.export.export(module.eval(), arguments, **keywords),
+            str(tmp_path / "m/1/model.pt2"),
+        )
     return tmp_path / "m"
 
 
@@ -61,10 +65,16 @@ def linear() -> Any:
 
 def test_torchscript_equals_pytorch_for_every_batch_shape(tmp_path: Path, linear: Any) -> None:
     served = serve(script(tmp_path, linear), LINEAR)
-    batches = [np.random.default_rng(1).standard_normal((size, 4), np.float32) for size in (1, 3, 2)]
+    batches = [
+        np.random.default_rng(1).standard_normal((size, 4), np.float32) for size in (1, 3, 2)
+    ]
     responses = served.execute(*(request(x=batch) for batch in batches))
     for response, batch in zip(responses, batches, strict=True):
-        np.testing.assert_allclose(arrays(response)["OUTPUT__0"], linear(torch.from_numpy(batch))[0].detach().numpy(), rtol=1e-5)
+        np.testing.assert_allclose(
+            arrays(response)["OUTPUT__0"],
+            linear(torch.from_numpy(batch))[0].detach().numpy(),
+            rtol=1e-5,
+        )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +85,11 @@ def test_torchscript_equals_pytorch_for_every_batch_shape(tmp_path: Path, linear
     ],
 )  # fmt: skip
 def test_every_number_type(tmp_path: Path, datatype: str, dtype: Any) -> None:
-    config = {"max_batch_size": 4, "input": [tensor("x", f"TYPE_{datatype}", [2])], "output": [tensor("y", f"TYPE_{datatype}", [2])]}
+    config = {
+        "max_batch_size": 4,
+        "input": [tensor("x", f"TYPE_{datatype}", [2])],
+        "output": [tensor("y", f"TYPE_{datatype}", [2])],
+    }
     served = serve(script(tmp_path, torch_models.Same()), config)
     sent = np.array([[0, 1], [1, 1]]).astype(dtype)
     responses = served.execute(request(x=sent), request(x=sent[:1]))
@@ -84,10 +98,17 @@ def test_every_number_type(tmp_path: Path, datatype: str, dtype: Any) -> None:
 
 
 def test_bf16(tmp_path: Path) -> None:
-    config = {"max_batch_size": 4, "input": [tensor("x", "TYPE_BF16", [2])], "output": [tensor("y", "TYPE_BF16", [2])]}
+    config = {
+        "max_batch_size": 4,
+        "input": [tensor("x", "TYPE_BF16", [2])],
+        "output": [tensor("y", "TYPE_BF16", [2])],
+    }
     sent = bf16("x", [1, 2], [0x3F80, 0xC000])
     (response,) = serve(script(tmp_path, torch_models.Same()), config).execute(request(x=sent))
-    assert (response.outputs[0].datatype, bytes(response.outputs[0].data)) == ("BF16", bytes(sent.data))
+    assert (response.outputs[0].datatype, bytes(response.outputs[0].data)) == (
+        "BF16",
+        bytes(sent.data),
+    )
 
 
 def test_strings_in_lists(tmp_path: Path) -> None:
@@ -95,30 +116,48 @@ def test_strings_in_lists(tmp_path: Path) -> None:
         "input": [tensor("words", "TYPE_STRING", [-1])],
         "output": [tensor("loud", "TYPE_STRING", [-1]), tensor("n", "TYPE_INT64", [-1])],
     }
-    answer = serve(script(tmp_path, torch_models.Shout()), config).infer(words=np.array(["a", "größer"], object))
+    answer = serve(script(tmp_path, torch_models.Shout()), config).infer(
+        words=np.array(["a", "größer"], object)
+    )
     assert answer["loud"].tolist() == [b"a!", "größer!".encode()]
     # TorchScript counts bytes.
     assert answer["n"].tolist() == [1, 8]
 
 
 def test_a_dictionary_of_tensors(tmp_path: Path) -> None:
-    config = {"input": [tensor(name, "TYPE_FP32", [2]) for name in ("p", "q")], "output": [tensor("sum", "TYPE_FP32", [2])]}
+    config = {
+        "input": [tensor(name, "TYPE_FP32", [2]) for name in ("p", "q")],
+        "output": [tensor("sum", "TYPE_FP32", [2])],
+    }
     served = serve(script(tmp_path, torch_models.Keyed()), config)
-    assert served.infer(p=np.ones(2, np.float32), q=np.full(2, 2, np.float32))["sum"].tolist() == [3, 3]
+    assert served.infer(p=np.ones(2, np.float32), q=np.full(2, 2, np.float32))["sum"].tolist() == [
+        3,
+        3,
+    ]
 
 
 def test_optional_arguments_may_be_left_out(tmp_path: Path, linear: Any) -> None:
     inputs = [X, tensor("bias", "TYPE_FP32", [3], optional=True)]
     served = serve(
-        script(tmp_path, linear), {"input": [tensor("x", "TYPE_FP32", [1, 4]), *inputs[1:]], "output": [tensor("y", "TYPE_FP32", [1, 3])]}
+        script(tmp_path, linear),
+        {
+            "input": [tensor("x", "TYPE_FP32", [1, 4]), *inputs[1:]],
+            "output": [tensor("y", "TYPE_FP32", [1, 3])],
+        },
     )
     x = np.ones((1, 4), np.float32)
     plain = served.infer(x=x)["y"]
-    np.testing.assert_allclose(served.infer(x=x, bias=np.full(3, 5, np.float32))["y"], plain + 5, rtol=1e-6)
+    np.testing.assert_allclose(
+        served.infer(x=x, bias=np.full(3, 5, np.float32))["y"], plain + 5, rtol=1e-6
+    )
 
 
 def test_a_failing_request_spoils_only_itself_and_tells_no_paths(tmp_path: Path) -> None:
-    config = {"max_batch_size": 4, "input": [tensor("x", "TYPE_INT64", [1])], "output": [tensor("y", "TYPE_FP32", [1])]}
+    config = {
+        "max_batch_size": 4,
+        "input": [tensor("x", "TYPE_INT64", [1])],
+        "output": [tensor("y", "TYPE_FP32", [1])],
+    }
     served = serve(script(tmp_path, torch_models.Lookup()), config)
     good, bad = served.execute(request(x=[[1]]), request(x=[[99]]))
     assert arrays(good)["y"].tolist() == [[10.0]]
@@ -130,9 +169,14 @@ def test_a_failing_request_spoils_only_itself_and_tells_no_paths(tmp_path: Path)
 
 def test_a_type_other_than_the_config_promises(tmp_path: Path) -> None:
     config = {"max_batch_size": 4, "input": [X], "output": [tensor("y", "TYPE_INT32", [3])]}
-    (response,) = serve(script(tmp_path, torch_models.Linear()), config).execute(request(x=np.ones((1, 4), np.float32)))
+    (response,) = serve(script(tmp_path, torch_models.Linear()), config).execute(
+        request(x=np.ones((1, 4), np.float32))
+    )
     assert response.error is not None
-    assert response.error.message == "unexpected datatype TYPE_FP32 for inference output 'y', expecting TYPE_INT32"
+    assert (
+        response.error.message
+        == "unexpected datatype TYPE_FP32 for inference output 'y', expecting TYPE_INT32"
+    )
 
 
 def test_without_a_config_the_message_is_one_to_paste(tmp_path: Path) -> None:
@@ -164,7 +208,9 @@ def test_parameters_of_triton_are_taken(tmp_path: Path) -> None:
         served = serve(script(tmp_path, torch_models.Linear()), {**LINEAR, "parameters": given})
         assert served.infer(x=np.ones((1, 4), np.float32))["OUTPUT__0"].shape == (1, 3)
         assert torch.get_num_threads() == 1
-        assert any("ENABLE_WEIGHT_SHARING has no effect" in text for _, text, _, _ in served.runtime.logged)
+        assert any(
+            "ENABLE_WEIGHT_SHARING has no effect" in text for _, text, _, _ in served.runtime.logged
+        )
     finally:
         torch._C._set_graph_executor_optimize(True)
         torch.backends.cudnn.enabled = True
@@ -180,41 +226,67 @@ def test_an_exported_program_needs_no_config(tmp_path: Path, linear: Any) -> Non
         "max_batch_size": 4,
         "dynamic_batching": {},
         "input": [tensor("x", "TYPE_FP32", [4])],
-        "output": [tensor("OUTPUT__0", "TYPE_FP32", [3]), tensor("OUTPUT__1", "TYPE_FP32", [1], reshape={"shape": []})],
+        "output": [
+            tensor("OUTPUT__0", "TYPE_FP32", [3]),
+            tensor("OUTPUT__1", "TYPE_FP32", [1], reshape={"shape": []}),
+        ],
     }
     batches = [np.random.default_rng(1).standard_normal((size, 4), np.float32) for size in (1, 2)]
-    for response, sent in zip(served.execute(*(request(x=x) for x in batches)), batches, strict=True):
+    for response, sent in zip(
+        served.execute(*(request(x=x) for x in batches)), batches, strict=True
+    ):
         expected, sums = (value.detach().numpy() for value in linear(torch.from_numpy(sent)))
         np.testing.assert_allclose(arrays(response)["OUTPUT__0"], expected, rtol=1e-5)
         np.testing.assert_allclose(arrays(response)["OUTPUT__1"], sums[:, None], rtol=1e-5)
 
 
 def test_an_exported_program_with_a_fixed_batch_and_keys(tmp_path: Path) -> None:
-    served = serve(export(tmp_path, torch_models.Keys(), torch.ones(1, 2), kwargs={"scale": torch.ones(1, 2)}))
-    assert served.config["input"] == [tensor("x", "TYPE_FP32", [1, 2]), tensor("scale", "TYPE_FP32", [1, 2])]
+    served = serve(
+        export(tmp_path, torch_models.Keys(), torch.ones(1, 2), kwargs={"scale": torch.ones(1, 2)})
+    )
+    assert served.config["input"] == [
+        tensor("x", "TYPE_FP32", [1, 2]),
+        tensor("scale", "TYPE_FP32", [1, 2]),
+    ]
     assert [output["name"] for output in served.config["output"]] == ["double", "scaled"]
     answer = served.infer(x=np.ones((1, 2), np.float32), scale=np.full((1, 2), 3, np.float32))
     assert answer["double"].tolist() == [[2, 2]]
     assert answer["scaled"].tolist() == [[3, 3]]
 
 
-@pytest.mark.skipif(not os.environ.get("NAIAD_TEST_AOT"), reason="compiles for a minute; NAIAD_TEST_AOT=1 runs it")
+@pytest.mark.skipif(
+    not os.environ.get("NAIAD_TEST_AOT"), reason="compiles for a minute; NAIAD_TEST_AOT=1 runs it"
+)
 def test_a_compiled_package(tmp_path: Path, linear: Any) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
         exported = torch.export.export(linear, (torch.ones(2, 4),), dynamic_shapes=shapes)
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "m/1/model.pt2"))
+        torch._inductor.aoti_compile_and_package(
+            exported, package_path=str(tmp_path / "m/1/model.pt2")
+        )
     with pytest.raises(NaiadError, match=r'name: "ARGS\[0\]"'):
         serve(tmp_path / "m")
-    outputs = [tensor("RESULT[0]", "TYPE_FP32", [3]), tensor("RESULT[1]", "TYPE_FP32", [1], reshape={"shape": []})]
-    config = {"max_batch_size": 8, "input": [tensor("ARGS[0]", "TYPE_FP32", [4])], "output": outputs}
+    outputs = [
+        tensor("RESULT[0]", "TYPE_FP32", [3]),
+        tensor("RESULT[1]", "TYPE_FP32", [1], reshape={"shape": []}),
+    ]
+    config = {
+        "max_batch_size": 8,
+        "input": [tensor("ARGS[0]", "TYPE_FP32", [4])],
+        "output": outputs,
+    }
     served = serve(tmp_path / "m", config)
     x = np.random.default_rng(1).standard_normal((3, 4), np.float32)
     first, second = served.execute(request(**{"ARGS[0]": x[:1]}), request(**{"ARGS[0]": x[1:]}))
     expected = linear(torch.from_numpy(x))[0].detach().numpy()
-    np.testing.assert_allclose(np.concatenate([arrays(first)["RESULT[0]"], arrays(second)["RESULT[0]"]]), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([arrays(first)["RESULT[0]"], arrays(second)["RESULT[0]"]]),
+        expected,
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 # A Python class.
@@ -256,7 +328,12 @@ def test_a_python_class_with_its_weights(tmp_path: Path) -> None:
 
 def test_a_python_file_without_a_module(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="cannot find a subclass of"):
-        load(PytorchBackend, python_class(tmp_path, "import torch\n"), {"runtime": "model.py", "input": [X], "output": [Y]}, "model.py")
+        load(
+            PytorchBackend,
+            python_class(tmp_path, "import torch\n"),
+            {"runtime": "model.py", "input": [X], "output": [Y]},
+            "model.py",
+        )
 
 
 def test_compiling_by_parameter(tmp_path: Path) -> None:
@@ -282,7 +359,12 @@ def test_compiling_by_parameter(tmp_path: Path) -> None:
     ],
 )
 def test_compile_options_that_are_no_good(tmp_path: Path, options: str, words: str) -> None:
-    config = {"runtime": "model.py", "parameters": parameters(TORCH_COMPILE_OPTIONAL_PARAMETERS=options), "input": [X], "output": [Y]}
+    config = {
+        "runtime": "model.py",
+        "parameters": parameters(TORCH_COMPILE_OPTIONAL_PARAMETERS=options),
+        "input": [X],
+        "output": [Y],
+    }
     with pytest.raises(NaiadError) as caught:
         load(PytorchBackend, python_class(tmp_path), config, "model.py")
     assert words in caught.value.message
@@ -308,7 +390,9 @@ def test_a_pickled_module_is_refused(tmp_path: Path, linear: Any) -> None:
         serve(tmp_path / "m", LINEAR)
 
 
-def test_a_pickled_module_is_loaded_when_that_is_wished_loudly(tmp_path: Path, linear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickled_module_is_loaded_when_that_is_wished_loudly(
+    tmp_path: Path, linear: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", raising=False)
     (tmp_path / "m" / "1").mkdir(parents=True)
     torch.save(linear, tmp_path / "m/1/model.pt")
@@ -360,7 +444,11 @@ def _replace(path: Path, ending: str, content: bytes) -> None:
 
 def test_an_exported_program_with_objects_of_python_is_refused(tmp_path: Path, linear: Any) -> None:
     model_dir = export(tmp_path, linear, torch.ones(2, 4))
-    _replace(model_dir / "1/model.pt2", "constants_config.json", b'{"config": {"c": {"path_name": "opaque_obj_0", "use_pickle": true}}}')
+    _replace(
+        model_dir / "1/model.pt2",
+        "constants_config.json",
+        b'{"config": {"c": {"path_name": "opaque_obj_0", "use_pickle": true}}}',
+    )
     with pytest.raises(NaiadError, match="holds pickled parts"):
         serve(model_dir)
 
@@ -368,13 +456,17 @@ def test_an_exported_program_with_objects_of_python_is_refused(tmp_path: Path, l
 # Files that are no good.
 
 
-@pytest.mark.parametrize("content", [b"", b"no model", b"PK\x03\x04 cut off"], ids=["empty", "garbage", "truncated"])
+@pytest.mark.parametrize(
+    "content", [b"", b"no model", b"PK\x03\x04 cut off"], ids=["empty", "garbage", "truncated"]
+)
 def test_files_that_are_no_good(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m/1/model.pt").write_bytes(content)
     with pytest.raises(NaiadError) as caught:
         serve(tmp_path / "m", LINEAR)
-    assert caught.value.message.startswith("'m/1/model.pt' is not a PyTorch file, or it is truncated")
+    assert caught.value.message.startswith(
+        "'m/1/model.pt' is not a PyTorch file, or it is truncated"
+    )
 
 
 def test_a_truncated_torchscript_file(tmp_path: Path, linear: Any) -> None:
@@ -394,8 +486,15 @@ def test_no_file(tmp_path: Path) -> None:
 # Names.
 
 
-def matched(names: list[str], outputs: list[str] | None = None, known: list[str] | None = None) -> tuple[dict[str, int], dict[str, Any]]:
-    program = Program(lambda: None, [Argument("a"), Argument("b"), Argument("k", is_keyword=True)], "a test", known or [])
+def matched(
+    names: list[str], outputs: list[str] | None = None, known: list[str] | None = None
+) -> tuple[dict[str, int], dict[str, Any]]:
+    program = Program(
+        lambda: None,
+        [Argument("a"), Argument("b"), Argument("k", is_keyword=True)],
+        "a test",
+        known or [],
+    )
     config = {
         "input": [tensor(name, "TYPE_FP32", [1]) for name in names],
         "output": [tensor(n, "TYPE_FP32", [1]) for n in outputs or ["o"]],
@@ -423,7 +522,10 @@ def test_names_of_inputs(names: list[str], positions: dict[str, int]) -> None:
 def test_names_of_outputs() -> None:
     names = ["a", "b", "k"]
     assert matched(names, ["OUT__1", "OUT__0"])[1] == {"OUT__1": 1, "OUT__0": 0}
-    assert matched(names, ["RESULT[0]", "RESULT[key]"], ["x", "key"])[1] == {"RESULT[0]": 0, "RESULT[key]": "key"}
+    assert matched(names, ["RESULT[0]", "RESULT[key]"], ["x", "key"])[1] == {
+        "RESULT[0]": 0,
+        "RESULT[key]": "key",
+    }
     assert matched(names, ["key", "x"], ["x", "key"])[1] == {"key": "key", "x": "x"}
     assert matched(names, ["first", "second"])[1] == {"first": 0, "second": 1}
 
@@ -431,8 +533,14 @@ def test_names_of_outputs() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (["INPUT__0", "INPUT__1", "INPUT__7"], "unexpected inference input 'INPUT__7', allowed inputs are: a, b, k"),
-        (["INPUT__0", "also__0", "INPUT__1"], "two inputs of model 'm' stand for the same argument"),
+        (
+            ["INPUT__0", "INPUT__1", "INPUT__7"],
+            "unexpected inference input 'INPUT__7', allowed inputs are: a, b, k",
+        ),
+        (
+            ["INPUT__0", "also__0", "INPUT__1"],
+            "two inputs of model 'm' stand for the same argument",
+        ),
         (["a", "b"], "configuration expects 2 inputs, model provides 3: no input for k"),
     ],
 )
@@ -443,5 +551,7 @@ def test_names_that_fit_nowhere(names: list[str], words: str) -> None:
 
 
 def test_an_output_that_the_model_does_not_have() -> None:
-    with pytest.raises(NaiadError, match="unexpected inference output 'OUT__5', allowed outputs are: x"):
+    with pytest.raises(
+        NaiadError, match="unexpected inference output 'OUT__5', allowed outputs are: x"
+    ):
         matched(["a", "b", "k"], ["OUT__5"], ["x"])

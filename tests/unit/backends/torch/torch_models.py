@@ -1,8 +1,9 @@
-"""Modules for the tests of the PyTorch backend; scripted or exported there. Imported only where torch is."""
+"""Modules for the tests of the PyTorch backend; scripted or exported there. Imported only where
+torch is."""
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple  # noqa: UP035 - TorchScript reads these
+from typing import Dict, List, Tuple  # noqa: UP035 - TorchScript reads these
 
 import torch
 
@@ -12,7 +13,9 @@ class Linear(torch.nn.Module):
         super().__init__()
         self.layer = torch.nn.Linear(4, 3)
 
-    def forward(self, x: torch.Tensor, bias: Optional[torch.Tensor] = None) -> Tuple[torch.Tensor, torch.Tensor]:  # noqa: UP006, UP045
+    def forward(
+        self, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> Tuple[torch.Tensor, torch.Tensor]:  # noqa: UP006
         y = self.layer(x)
         if bias is not None:
             y = y + bias

@@ -60,7 +60,11 @@ def test_names_are_decoded_after_matching() -> None:
     assert table.status(head("GET /a/b%2Fc%20d/7")) == 0
     assert table.status(head("GET /a/%ff")) == 0
     assert table.status(head("POST /a/x")) == 0
-    assert table.built == [("a", {"x": "b/c d", "y": "7"}), ("a", {"x": "\ufffd", "y": ""}), ("b", {"x": "x"})]
+    assert table.built == [
+        ("a", {"x": "b/c d", "y": "7"}),
+        ("a", {"x": "\ufffd", "y": ""}),
+        ("b", {"x": "x"}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,16 +99,23 @@ def test_restriction() -> None:
 def test_forwarding() -> None:
     forward = build_header_forwarder("^my_")
     assert forward is not None
-    assert forward(head("GET /", "My_One: 1", "X-My_Two: 2", "my_three: a, b")) == {"My_One": "1", "my_three": "a, b"}
+    assert forward(head("GET /", "My_One: 1", "X-My_Two: 2", "my_three: a, b")) == {
+        "My_One": "1",
+        "my_three": "a, b",
+    }
     exact = build_header_forwarder("(?-i)^my_")
     assert exact is not None
     assert exact(head("GET /", "My_One: 1", "my_two: 2")) == {"my_two": "2"}
     assert build_header_forwarder("") is None
 
 
-@pytest.mark.parametrize("name", ["triton_x", "sequence_id", "priority", "timeout", "headers", "binary_data_output"])
+@pytest.mark.parametrize(
+    "name", ["triton_x", "sequence_id", "priority", "timeout", "headers", "binary_data_output"]
+)
 def test_reserved_names_are_not_forwarded(name: str) -> None:
     forward = build_header_forwarder(".")
     assert forward is not None
-    with pytest.raises(NaiadError, match=f"^Header '{name}' is reserved for Triton usage and cannot be forwarded.$"):
+    with pytest.raises(
+        NaiadError, match=f"^Header '{name}' is reserved for Triton usage and cannot be forwarded.$"
+    ):
         forward(head("GET /", f"{name}: 1"))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import random
 
-from naiad.llm.grammar.rules import ROOT, Characters, Choice, Node, Repeat, Rule, Rules, Series, Text
+from naiad.llm.grammar.rules import (
+    ROOT,
+    Characters,
+    Choice,
+    Node,
+    Repeat,
+    Rule,
+    Rules,
+    Series,
+    Text,
+)
 
 MANY = 3
 """Turns of a repeat without an end, at most."""
@@ -29,7 +39,9 @@ def derive(rules: Rules, source: random.Random, limit: int = 3000) -> str | None
                 ahead.append(source.choice(options))
             case Repeat(inner, at_least, at_most):
                 most = at_least + MANY if at_most is None else at_most
-                ahead.extend([inner] * source.choice([at_least, most, source.randint(at_least, most)]))
+                ahead.extend(
+                    [inner] * source.choice([at_least, most, source.randint(at_least, most)])
+                )
             case Rule(name):
                 ahead.append(rules[name])
     return None
@@ -44,7 +56,11 @@ def _ends(rules: Rules, node: Node, text: str, at: int) -> set[int]:
         case Text(words):
             return {at + len(words)} if text.startswith(words, at) else set()
         case Characters(ranges):
-            return {at + 1} if at < len(text) and any(low <= ord(text[at]) <= high for low, high in ranges) else set()
+            return (
+                {at + 1}
+                if at < len(text) and any(low <= ord(text[at]) <= high for low, high in ranges)
+                else set()
+            )
         case Series(parts):
             places = {at}
             for part in parts:
@@ -58,7 +74,9 @@ def _ends(rules: Rules, node: Node, text: str, at: int) -> set[int]:
             return _ends(rules, rules[name], text, at)
 
 
-def _repeat_ends(rules: Rules, inner: Node, at_least: int, at_most: int | None, text: str, at: int) -> set[int]:
+def _repeat_ends(
+    rules: Rules, inner: Node, at_least: int, at_most: int | None, text: str, at: int
+) -> set[int]:
     places, found, turn = {at}, set[int](), 0
     while places:
         if turn >= at_least:

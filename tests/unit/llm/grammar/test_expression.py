@@ -1,4 +1,5 @@
-"""Regular expressions as grammars: every text drawn from one fits, texts that fit are recognised, the rest is refused by name."""
+"""Regular expressions as grammars: every text drawn from one fits, texts that fit are recognised,
+the rest is refused by name."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ EXPRESSIONS = [
 
 
 def python_form(expression: str) -> str:
-    return re.sub(r"\\u\{(\w+)\}", lambda code: chr(int(code[1], 16)), re.sub(r"\(\?<(?=\w)", "(?P<", expression))
+    return re.sub(
+        r"\\u\{(\w+)\}",
+        lambda code: chr(int(code[1], 16)),
+        re.sub(r"\(\?<(?=\w)", "(?P<", expression),
+    )
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -49,7 +54,9 @@ def test_inside_a_json_string_it_says_the_same(expression: str) -> None:
         assert re.fullmatch(python_form(expression), json.loads(f'"{text}"'), re.ASCII), text
 
 
-PIECES = st.sampled_from(["a", "b", "[ab]", "(a|b)", "(?:ab)", ".", "a*", "b+", "(ab)?", "[^a]", "a{2}", "(a|ab){1,2}"])
+PIECES = st.sampled_from(
+    ["a", "b", "[ab]", "(a|b)", "(?:ab)", ".", "a*", "b+", "(ab)?", "[^a]", "a{2}", "(a|ab){1,2}"]
+)
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,12 +8,21 @@ from naiad.errors import Code, NaiadError
 from naiad.llm.grammar.reference import find_reference
 
 NULL = {"type": "null"}
-ROOT: dict[str, Any] = {"$defs": {"a": NULL, "b/c~d e": {"type": "integer"}, "": True}, "anyOf": [NULL]}
+ROOT: dict[str, Any] = {
+    "$defs": {"a": NULL, "b/c~d e": {"type": "integer"}, "": True},
+    "anyOf": [NULL],
+}
 
 
 @pytest.mark.parametrize(
     ("pointer", "found"),
-    [("#", ROOT), ("#/$defs/a", NULL), ("#/$defs/b~1c~0d%20e", {"type": "integer"}), ("#/$defs/a/type", "null"), ("#/$defs/", True)],
+    [
+        ("#", ROOT),
+        ("#/$defs/a", NULL),
+        ("#/$defs/b~1c~0d%20e", {"type": "integer"}),
+        ("#/$defs/a/type", "null"),
+        ("#/$defs/", True),
+    ],
 )
 def test_places_inside_the_schema(pointer: str, found: Any) -> None:
     assert find_reference(ROOT, pointer, "#") == found
@@ -26,7 +35,10 @@ def test_places_inside_the_schema(pointer: str, found: Any) -> None:
         ("#/$defs/a/type/b", ".*no such place"),
         ("#/anyOf/0", ".*no such place"),
         ("#a", ".*expected a place inside it"),
-        ("https://example.org/a", r"is \"https://example.org/a\", expected a place inside it \('#/...'\)"),
+        (
+            "https://example.org/a",
+            r"is \"https://example.org/a\", expected a place inside it \('#/...'\)",
+        ),
         (3, "is 3, expected a place inside it"),
     ],
 )

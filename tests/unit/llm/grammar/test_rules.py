@@ -1,4 +1,5 @@
-"""Grammars as a whole: what could hurt a matcher is refused, users' own are read and written anew, lowered repeats mean the same."""
+"""Grammars as a whole: what could hurt a matcher is refused, users' own are read and written anew,
+lowered repeats mean the same."""
 
 from __future__ import annotations
 
@@ -12,7 +13,19 @@ from hypothesis import strategies as st
 from naiad.errors import NaiadError
 from naiad.llm.grammar.lower import lower
 from naiad.llm.grammar.reader import read_grammar
-from naiad.llm.grammar.rules import ROOT, Characters, Choice, Node, Repeat, Rule, Series, Text, check, render, utf8_blocks
+from naiad.llm.grammar.rules import (
+    ROOT,
+    Characters,
+    Choice,
+    Node,
+    Repeat,
+    Rule,
+    Series,
+    Text,
+    check,
+    render,
+    utf8_blocks,
+)
 from tests.unit.llm.grammar.derivation import accepts, derive
 
 USERS = r"""
@@ -69,12 +82,17 @@ def test_a_grammar_that_is_too_large_is_refused() -> None:
         render({ROOT: Text("x" * 300_000)})
     wide = Repeat(Characters(((0x20, 0xD7FF),)), 0, 600)
     render({ROOT: wide})
-    with pytest.raises(NaiadError, match="600 places for any character, counting repeats; this engine takes 512"):
+    with pytest.raises(
+        NaiadError, match="600 places for any character, counting repeats; this engine takes 512"
+    ):
         render({ROOT: wide}, 512)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.tuples(st.integers(0, 0xD7FF), st.integers(0, 0xD7FF)) | st.tuples(st.integers(0xE000, 0x10FFFF), st.integers(0xE000, 0x10FFFF)))
+@given(
+    st.tuples(st.integers(0, 0xD7FF), st.integers(0, 0xD7FF))
+    | st.tuples(st.integers(0xE000, 0x10FFFF), st.integers(0xE000, 0x10FFFF))
+)
 def test_ranges_are_written_in_parts_whose_bytes_are_independent(ends: tuple[int, int]) -> None:
     low, high = sorted(ends)
     at = low
@@ -88,14 +106,18 @@ def test_ranges_are_written_in_parts_whose_bytes_are_independent(ends: tuple[int
     assert at == high + 1
 
 
-LEAVES: st.SearchStrategy[Node] = st.sampled_from([Text("a"), Text("ab"), Text(""), Characters(((0x61, 0x63),)), Rule("other")])
+LEAVES: st.SearchStrategy[Node] = st.sampled_from(
+    [Text("a"), Text("ab"), Text(""), Characters(((0x61, 0x63),)), Rule("other")]
+)
 NODES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
         st.lists(inner, min_size=2, max_size=3).map(lambda parts: Series(tuple(parts))),
         st.lists(inner, min_size=2, max_size=3).map(lambda options: Choice(tuple(options))),
         st.tuples(inner, st.integers(0, 2), st.integers(1, 2) | st.none()).map(
-            lambda drawn: Repeat(drawn[0], drawn[1], None if drawn[2] is None else drawn[1] + drawn[2])
+            lambda drawn: Repeat(
+                drawn[0], drawn[1], None if drawn[2] is None else drawn[1] + drawn[2]
+            )
         ),
     ),
     max_leaves=6,

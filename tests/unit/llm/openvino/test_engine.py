@@ -1,4 +1,5 @@
-"""The OpenVINO engine on a tiny GGUF file: the tokens of the native engine, the same ends, and refusals by name."""
+"""The OpenVINO engine on a tiny GGUF file: the tokens of the native engine, the same ends, and
+refusals by name."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ from tests.unit.llm.engines import Gatherer
 PROMPT = "the tokens of a tiny model"
 SCHEMA = {
     "type": "object",
-    "properties": {"kind": {"enum": ["cat", "dog"]}, "size": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "properties": {
+        "kind": {"enum": ["cat", "dog"]},
+        "size": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
     "required": ["kind", "size"],
 }
 
@@ -39,7 +43,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(checkpoint: Path) -> OpenvinoEngine:
-    return open_openvino(checkpoint, EngineSettings(num_kv_blocks=32, max_num_seqs=4, max_waiting_requests=4), 1)
+    return open_openvino(
+        checkpoint, EngineSettings(num_kv_blocks=32, max_num_seqs=4, max_waiting_requests=4), 1
+    )
 
 
 @pytest.fixture
@@ -50,7 +56,11 @@ def engine(shared: OpenvinoEngine) -> Iterator[OpenvinoEngine]:
 
 
 def request(id: str = "a", prompt: str | list[int] = PROMPT, **values: Any) -> GenerationRequest:
-    return GenerationRequest(id=id, prompt=prompt, parameters=SamplingParameters(**{"temperature": 0.0, "ignore_eos": True, **values}))
+    return GenerationRequest(
+        id=id,
+        prompt=prompt,
+        parameters=SamplingParameters(**{"temperature": 0.0, "ignore_eos": True, **values}),
+    )
 
 
 def run(engine: OpenvinoEngine, *requests: GenerationRequest) -> Gatherer:
@@ -64,17 +74,31 @@ def run(engine: OpenvinoEngine, *requests: GenerationRequest) -> Gatherer:
 
 def test_several_at_once_give_what_each_gives_alone(engine: OpenvinoEngine) -> None:
     prompts = [PROMPT, "another", "a third one that is longer than the others"]
-    alone = [run(engine, request(prompt=prompt, max_tokens=10)).completions["a", 0] for prompt in prompts]
-    together = run(engine, *(request(str(index), prompt, max_tokens=10) for index, prompt in enumerate(prompts)))
+    alone = [
+        run(engine, request(prompt=prompt, max_tokens=10)).completions["a", 0] for prompt in prompts
+    ]
+    together = run(
+        engine,
+        *(request(str(index), prompt, max_tokens=10) for index, prompt in enumerate(prompts)),
+    )
     for index, one in enumerate(alone):
         found = together.completions[str(index), 0]
-        assert (found.tokens, found.text, found.finish_reason) == (one.tokens, one.text, FinishReason.LENGTH)
+        assert (found.tokens, found.text, found.finish_reason) == (
+            one.tokens,
+            one.text,
+            FinishReason.LENGTH,
+        )
         assert engine.tokenizer.decode(found.tokens) == found.text
 
 
 def test_seeds_fix_the_tokens_and_n_gives_several(engine: OpenvinoEngine) -> None:
-    first, second = (run(engine, request(temperature=1.0, seed=5, n=2, max_tokens=8)).completions for _ in range(2))
-    assert {key: one.tokens for key, one in first.items()} == {key: one.tokens for key, one in second.items()}
+    first, second = (
+        run(engine, request(temperature=1.0, seed=5, n=2, max_tokens=8)).completions
+        for _ in range(2)
+    )
+    assert {key: one.tokens for key, one in first.items()} == {
+        key: one.tokens for key, one in second.items()
+    }
     assert first["a", 0].tokens != first["a", 1].tokens
 
 
@@ -82,7 +106,11 @@ def test_stop_strings_and_stop_tokens(engine: OpenvinoEngine) -> None:
     whole = run(engine, request(max_tokens=12)).completions["a", 0]
     stop = whole.text[4:6]
     cut = run(engine, request(max_tokens=12, stop=[stop])).completions["a", 0]
-    assert (cut.text, cut.finish_reason, cut.stop_reason) == (whole.text[: whole.text.index(stop)], FinishReason.STOP, stop)
+    assert (cut.text, cut.finish_reason, cut.stop_reason) == (
+        whole.text[: whole.text.index(stop)],
+        FinishReason.STOP,
+        stop,
+    )
     token = whole.tokens[3]
     ended = run(engine, request(max_tokens=12, stop_token_ids=[token])).completions["a", 0]
     assert ended.tokens == whole.tokens[: whole.tokens.index(token) + 1]
@@ -109,7 +137,9 @@ def test_a_cancelled_request_ends_at_once(engine: OpenvinoEngine) -> None:
         ({"max_tokens": 0}, "max_tokens is 0"),
     ],
 )
-def test_what_it_lacks_is_refused_by_name(engine: OpenvinoEngine, values: dict[str, Any], words: str) -> None:
+def test_what_it_lacks_is_refused_by_name(
+    engine: OpenvinoEngine, values: dict[str, Any], words: str
+) -> None:
     with pytest.raises(NaiadError) as refused:
         engine.submit(request(**values))
     assert words in refused.value.message
@@ -118,7 +148,9 @@ def test_what_it_lacks_is_refused_by_name(engine: OpenvinoEngine, values: dict[s
 
 
 @pytest.mark.parametrize(("name", "value"), [("priority", 3), ("cache_salt", "mine")])
-def test_what_it_lacks_beside_sampling_is_refused_too(engine: OpenvinoEngine, name: str, value: Any) -> None:
+def test_what_it_lacks_beside_sampling_is_refused_too(
+    engine: OpenvinoEngine, name: str, value: Any
+) -> None:
     asked = request()
     setattr(asked, name, value)
     with pytest.raises(NaiadError, match=f"the openvino engine has no {name}"):
@@ -141,7 +173,11 @@ def test_requests_that_end_or_are_cancelled_give_their_blocks_back(engine: Openv
             while engine.has_work:
                 gatherer.take(engine.step())
         engine.submit(
-            request(str(number), [source.randrange(300) for _ in range(source.randint(1, 200))], max_tokens=source.randint(1, 20))
+            request(
+                str(number),
+                [source.randrange(300) for _ in range(source.randint(1, 200))],
+                max_tokens=source.randint(1, 20),
+            )
         )
         if source.random() < 0.3:
             gatherer.take(engine.step())
@@ -149,10 +185,15 @@ def test_requests_that_end_or_are_cancelled_give_their_blocks_back(engine: Openv
     while engine.has_work:
         gatherer.take(engine.step())
     assert len(gatherer.completions) == 200
-    assert {completion.finish_reason for completion in gatherer.completions.values()} == {FinishReason.LENGTH, FinishReason.CANCELLED}
+    assert {completion.finish_reason for completion in gatherer.completions.values()} == {
+        FinishReason.LENGTH,
+        FinishReason.CANCELLED,
+    }
     assert engine.load().kv_cache_usage == 0.0
     large = [source.randrange(300) for _ in range(engine.max_model_len - 10)]
-    assert len(run(engine, request("large", large, max_tokens=9)).completions["large", 0].tokens) == 9
+    assert (
+        len(run(engine, request("large", large, max_tokens=9)).completions["large", 0].tokens) == 9
+    )
 
 
 def test_long_prompts_and_full_queues(engine: OpenvinoEngine) -> None:
@@ -204,7 +245,9 @@ def test_answers_fit_their_grammars_beside_free_ones(engine: OpenvinoEngine) -> 
 def test_whatever_character_may_stand_somewhere_is_utf8(engine: OpenvinoEngine) -> None:
     grammar = grammar_text(GrammarCall("regex", "[^a-z]{8}"))
     for seed in range(0, 160, 8):
-        found = run(engine, *(constrained(str(at), grammar, seed=seed + at) for at in range(8))).completions
+        found = run(
+            engine, *(constrained(str(at), grammar, seed=seed + at) for at in range(8))
+        ).completions
         for completion in found.values():
             assert completion.finish_reason is FinishReason.STOP
             assert len(completion.text) == 8
@@ -228,7 +271,8 @@ def test_what_a_grammar_cannot_go_with_is_refused(engine: OpenvinoEngine) -> Non
 
 
 def test_a_grammar_that_breaks_a_step_fails_its_own_request_only(checkpoint: Path) -> None:
-    """naiad.llm.grammar writes none that does; should a version of OpenVINO read one otherwise, this is what happens."""
+    """naiad.llm.grammar writes none that does; should a version of OpenVINO read one otherwise,
+    this is what happens."""
     engine = open_openvino(checkpoint, EngineSettings(num_kv_blocks=32, max_num_seqs=8), 1)
     expected = run(engine, request(max_tokens=20)).completions["a", 0]
     gatherer = Gatherer()

@@ -38,7 +38,9 @@ def test_for_a_gpu_it_is_computed_while_the_block_runs(monkeypatch: pytest.Monke
     assert not threads[0].is_alive()
 
 
-def test_triton_is_imported_before_by_the_thread_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_is_imported_before_by_the_thread_that_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two threads that import it at once find it half done."""
     threads: list[threading.Thread] = []
 
@@ -67,7 +69,9 @@ def test_another_triton_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_a_load_that_fails_waits_for_the_thread_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_that_fails_waits_for_the_thread_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     install(monkeypatch, triton_key=lambda: "key")
     with pytest.raises(ValueError, match="no weights"), computed_meanwhile(torch.device("cuda")):
         raise ValueError("no weights")

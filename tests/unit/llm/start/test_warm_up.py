@@ -14,7 +14,9 @@ from tests.unit.llm.checkpoints import save_checkpoint
 from tests.unit.llm.engines import request, run, small_engine
 
 
-@pytest.mark.parametrize("values", [{}, {"max_num_seqs": 1, "max_waiting_requests": 1}, {"num_kv_blocks": 60}])
+@pytest.mark.parametrize(
+    "values", [{}, {"max_num_seqs": 1, "max_waiting_requests": 1}, {"num_kv_blocks": 60}]
+)
 def test_nothing_is_left_of_it(tmp_path: Path, values: dict[str, int]) -> None:
     save_checkpoint("llama3", tmp_path)
     fresh, warm = (small_engine(tmp_path, seed=3, **values) for _ in range(2))
@@ -41,5 +43,7 @@ def test_long_prompts_are_left_out_where_they_do_not_fit(tmp_path: Path) -> None
 
     engine.submit = note  # type: ignore[assignment,method-assign]
     warm_up(engine)
-    assert seen == [count for count in PROMPT_TOKENS if count + NUM_OUT < engine.builder.max_model_len]
+    assert seen == [
+        count for count in PROMPT_TOKENS if count + NUM_OUT < engine.builder.max_model_len
+    ]
     assert 0 < len(seen) < len(PROMPT_TOKENS)

@@ -6,11 +6,25 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.llm.step.chunk_plan import BEGIN, END, FIRST_CHUNK, LENGTH, NUM_CHUNKS, RECORD_WIDTH, ROW, SLOT, ChunkPlanner
+from naiad.llm.step.chunk_plan import (
+    BEGIN,
+    END,
+    FIRST_CHUNK,
+    LENGTH,
+    NUM_CHUNKS,
+    RECORD_WIDTH,
+    ROW,
+    SLOT,
+    ChunkPlanner,
+)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(1, 200_000), min_size=1, max_size=40), st.sampled_from([1, 2, 8, 71]), st.sampled_from([1, 132]))
+@given(
+    st.lists(st.integers(1, 200_000), min_size=1, max_size=40),
+    st.sampled_from([1, 2, 8, 71]),
+    st.sampled_from([1, 132]),
+)
 def test_every_token_is_in_one_chunk(lengths: list[int], num_kv_heads: int, num_sms: int) -> None:
     planner = ChunkPlanner(num_sms, num_kv_heads)
     records = np.full(planner.max_chunks(len(lengths)) * RECORD_WIDTH, 77, np.int32)

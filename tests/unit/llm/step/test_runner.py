@@ -23,7 +23,8 @@ class FakeEvent:
 
 
 def test_a_step_without_a_sampled_row_is_waited_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the host would run ahead of a prompt in many pieces, and overwrite staging buffers that the device has yet to read."""
+    """Else the host would run ahead of a prompt in many pieces, and overwrite staging buffers that
+    the device has yet to read."""
     FakeEvent.did = []
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     runner: Any = Runner.__new__(Runner)

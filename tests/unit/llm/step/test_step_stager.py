@@ -22,7 +22,9 @@ class FakeSequence:
 
 def plan_of(num_single: int, prompts: list[int]) -> StepPlan:
     counts = [1] * num_single + prompts
-    sequences: list[Any] = [FakeSequence(slot, max(count, 300)) for slot, count in enumerate(counts)]
+    sequences: list[Any] = [
+        FakeSequence(slot, max(count, 300)) for slot, count in enumerate(counts)
+    ]
     rows = [
         ScheduledRow(sequence, 299 if at < num_single else 0, count, True)
         for at, (sequence, count) in enumerate(zip(sequences, counts, strict=True))
@@ -32,14 +34,27 @@ def plan_of(num_single: int, prompts: list[int]) -> StepPlan:
 
 @pytest.mark.parametrize(
     ("num_single", "prompts", "size"),
-    [(0, [64], 65), (0, [63], 64), (1, [63], 64), (0, [2] * 10, 10 * TOKENS_PER_TILE), (5, [], 5), (3, [200], 203)],
+    [
+        (0, [64], 65),
+        (0, [63], 64),
+        (1, [63], 64),
+        (0, [2] * 10, 10 * TOKENS_PER_TILE),
+        (5, [], 5),
+        (3, [200], 203),
+    ],
 )
-def test_prompts_alone_leave_room_for_a_row_of_padding(num_single: int, prompts: list[int], size: int) -> None:
+def test_prompts_alone_leave_room_for_a_row_of_padding(
+    num_single: int, prompts: list[int], size: int
+) -> None:
     assert padded_size(plan_of(num_single, prompts)) == size
 
 
-@pytest.mark.parametrize(("num_single", "prompts"), [(0, [64]), (0, [16, 15]), (3, [61]), (12, []), (0, [2, 3])])
-def test_some_program_of_either_attention_has_work_or_padding(num_single: int, prompts: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("num_single", "prompts"), [(0, [64]), (0, [16, 15]), (3, [61]), (12, []), (0, [2, 3])]
+)
+def test_some_program_of_either_attention_has_work_or_padding(
+    num_single: int, prompts: list[int]
+) -> None:
     stager = StepStager(512, 12, ChunkPlanner(4, 2), torch.device("cpu"), max_padded_tokens=512)
     plan = plan_of(num_single, prompts)
     step = stager.stage_padded(plan, padded_size(plan), {})

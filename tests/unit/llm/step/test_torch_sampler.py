@@ -1,4 +1,5 @@
-"""Sampling on the CPU: penalties and masks by hand, distributions by counting, seeds by repeating."""
+"""Sampling on the CPU: penalties and masks by hand, distributions by counting, seeds by
+repeating."""
 
 from __future__ import annotations
 
@@ -21,9 +22,16 @@ CPU = torch.device("cpu")
 
 
 def fill(
-    table: SlotTable, slot: int = 0, seed: int = 0, prompt: list[int] | None = None, output: list[int] | None = None, **values: Any
+    table: SlotTable,
+    slot: int = 0,
+    seed: int = 0,
+    prompt: list[int] | None = None,
+    output: list[int] | None = None,
+    **values: Any,
 ) -> None:
-    request = GenerationRequest(id="", prompt=[], parameters=SamplingParameters(**{"temperature": 0.0, **values}))
+    request = GenerationRequest(
+        id="", prompt=[], parameters=SamplingParameters(**{"temperature": 0.0, **values})
+    )
     sequence = Sequence(request, 0, prompt or [0], 1000, seed, 0)
     sequence.tokens += output or []
     sequence.slot = slot
@@ -33,7 +41,11 @@ def fill(
 
 def pick(table: SlotTable, logits: list[float], position: int = 5) -> int:
     one = torch.tensor([0], dtype=torch.int32)
-    return int(TorchSampler(table).sample(torch.tensor([logits]), one, torch.tensor([position], dtype=torch.int32), one - 1)[0])
+    return int(
+        TorchSampler(table).sample(
+            torch.tensor([logits]), one, torch.tensor([position], dtype=torch.int32), one - 1
+        )[0]
+    )
 
 
 def ramp(**raised: float) -> list[float]:
@@ -50,7 +62,11 @@ def ramp(**raised: float) -> list[float]:
         ({"repetition_penalty": 2.0, "prompt": [3]}, ramp(t3=2.0, t7=1.5), 7),
         ({"repetition_penalty": 2.0, "output": [3]}, ramp(t3=2.0, t7=1.5), 7),
         ({"repetition_penalty": 1.1, "prompt": [3]}, ramp(t3=2.0, t7=1.5), 3),
-        ({"repetition_penalty": 2.0, "prompt": list(range(VOCAB))}, [-1.0] * 4 + [-0.4] + [-1.0] * 7, 4),
+        (
+            {"repetition_penalty": 2.0, "prompt": list(range(VOCAB))},
+            [-1.0] * 4 + [-0.4] + [-1.0] * 7,
+            4,
+        ),
         ({"presence_penalty": 1.0, "prompt": [3]}, ramp(t3=2.0, t7=1.5), 3),
         ({"presence_penalty": 1.0, "output": [3, 3]}, ramp(t3=2.0, t7=1.5), 7),
         ({"frequency_penalty": 0.2, "output": [3, 3]}, ramp(t3=2.0, t7=1.5), 3),
@@ -69,7 +85,12 @@ def test_adjusted_argmax(values: dict[str, Any], logits: list[float], expected: 
 def test_stop_tokens_are_possible_again_at_min_tokens() -> None:
     table = SlotTable(1, VOCAB, CPU)
     fill(table, prompt=[0, 1], min_tokens=3, stop_token_ids=[3])
-    assert [pick(table, ramp(t3=2.0, t7=1.0), position) for position in (2, 3, 4, 5)] == [7, 7, 7, 3]
+    assert [pick(table, ramp(t3=2.0, t7=1.0), position) for position in (2, 3, 4, 5)] == [
+        7,
+        7,
+        7,
+        3,
+    ]
 
 
 def test_counts_follow_what_is_chosen() -> None:
@@ -87,7 +108,11 @@ def draws(count: int, logits: torch.Tensor, seed: int = 5, **values: Any) -> np.
 
 
 def expected_weights(
-    logits: torch.Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+    logits: torch.Tensor,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
 ) -> np.ndarray[Any, Any]:
     """Written over again, one token at a time."""
     weights = torch.softmax(logits.double() / temperature, dim=-1).numpy()
@@ -121,7 +146,9 @@ def test_draws_follow_the_distribution(values: dict[str, Any]) -> None:
     assert (found[expected == 0] == 0).all()
     possible = expected > 0
     chi_square = float(((found - expected)[possible] ** 2 / expected[possible]).sum())
-    assert chi_square < 60.0, "19 degrees of freedom: chance gives less than 44 in 999 of 1000 cases"
+    assert chi_square < 60.0, (
+        "19 degrees of freedom: chance gives less than 44 in 999 of 1000 cases"
+    )
 
 
 def test_the_stream_depends_on_seed_and_position_alone() -> None:

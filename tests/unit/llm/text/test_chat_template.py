@@ -24,21 +24,28 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 def test_rendering() -> None:
     template = ChatTemplate(CHATML, {"bos_token": "<s>"})
     assert (
-        template.render(CHAT) == "<s><|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHé <b>?<|im_end|>\n<|im_start|>assistant\n"
+        template.render(CHAT)
+        == "<s><|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHé <b>?<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert template.render(CHAT, tools=[{"name": "é<"}], add_generation_prompt=False).endswith('[{"name": "é<"}]')
+    assert template.render(CHAT, tools=[{"name": "é<"}], add_generation_prompt=False).endswith(
+        '[{"name": "é<"}]'
+    )
 
 
 def test_rendering_equals_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
     from tests.unit.llm import tokenizers_made
 
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers_made.byte_level(), bos_token="<s>")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers_made.byte_level(), bos_token="<s>"
+    )
     tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(tmp_path)
     template = read_chat_template(tmp_path)
     assert template is not None
-    expected = tokenizer.apply_chat_template(CHAT, tools=[{"name": "é<"}], tokenize=False, add_generation_prompt=True)
+    expected = tokenizer.apply_chat_template(
+        CHAT, tools=[{"name": "é<"}], tokenize=False, add_generation_prompt=True
+    )
     assert template.render(CHAT, tools=[{"name": "é<"}]) == expected
 
 
@@ -53,7 +60,10 @@ def test_what_does_not_fit_is_the_requests_error(messages: Any) -> None:
     assert caught.value.code is Code.INVALID_ARG
 
 
-@pytest.mark.parametrize("source", ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ range(10**9) | list }}"])
+@pytest.mark.parametrize(
+    "source",
+    ["{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ range(10**9) | list }}"],
+)
 def test_templates_are_sandboxed(source: str) -> None:
     try:
         text = ChatTemplate(source).render(CHAT)
@@ -69,8 +79,15 @@ def test_a_broken_template_is_named() -> None:
 
 def test_where_templates_are_found(tmp_path: Path) -> None:
     assert read_chat_template(tmp_path) is None
-    config = {"chat_template": [{"name": "tool", "template": "a"}, {"name": "default", "template": "b{{ eos_token }}"}]}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": {"content": "</s>"}}))
+    config = {
+        "chat_template": [
+            {"name": "tool", "template": "a"},
+            {"name": "default", "template": "b{{ eos_token }}"},
+        ]
+    }
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(config | {"eos_token": {"content": "</s>"}})
+    )
     template = read_chat_template(tmp_path)
     assert template is not None
     assert template.render([]) == "b</s>"

@@ -17,7 +17,9 @@ BYTE_LEVEL = Tokenizer(tokenizers_made.byte_level(), [400])
 SENTENCE_PIECE = Tokenizer(tokenizers_made.sentence_piece(), [2])
 
 
-def pieces(tokenizer: Tokenizer, prompt: list[int], tokens: list[int], skip_special_tokens: bool = True) -> list[str]:
+def pieces(
+    tokenizer: Tokenizer, prompt: list[int], tokens: list[int], skip_special_tokens: bool = True
+) -> list[str]:
     detokenizer = build_detokenizer(tokenizer, prompt, skip_special_tokens)
     return [*(detokenizer.append(token) for token in tokens), detokenizer.finish()]
 
@@ -31,13 +33,18 @@ def test_the_kind_is_chosen_by_the_decoder() -> None:
 @given(st.lists(st.integers(0, BYTE_LEVEL.vocab_size - 1), max_size=30), st.booleans())
 def test_byte_level_pieces_add_up(tokens: list[int], skip_special_tokens: bool) -> None:
     """Random tokens: broken UTF-8 of every kind, special tokens in between."""
-    assert "".join(pieces(BYTE_LEVEL, [], tokens, skip_special_tokens)) == BYTE_LEVEL.decode(tokens, skip_special_tokens)
+    assert "".join(pieces(BYTE_LEVEL, [], tokens, skip_special_tokens)) == BYTE_LEVEL.decode(
+        tokens, skip_special_tokens
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=40))
 def test_byte_level_text_comes_out_whole(text: str) -> None:
-    assert "".join(pieces(BYTE_LEVEL, [], BYTE_LEVEL.encode(text))) == text.encode("utf-8", "replace").decode()
+    assert (
+        "".join(pieces(BYTE_LEVEL, [], BYTE_LEVEL.encode(text)))
+        == text.encode("utf-8", "replace").decode()
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -53,7 +60,9 @@ def test_sentence_piece_text_comes_out_whole(text: str, cut: int) -> None:
         assert known + "".join(pieces(SENTENCE_PIECE, prompt, completion)) == whole
 
 
-@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE], ids=["byte-level", "sentence-piece"])
+@pytest.mark.parametrize(
+    "tokenizer", [BYTE_LEVEL, SENTENCE_PIECE], ids=["byte-level", "sentence-piece"]
+)
 def test_no_piece_ends_in_half_a_character(tokenizer: Tokenizer) -> None:
     text = "the 東京 😀 Größe q"
     given_out = pieces(tokenizer, tokenizer.encode("the"), tokenizer.encode(text))

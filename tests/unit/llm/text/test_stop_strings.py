@@ -1,4 +1,5 @@
-"""Stop strings in text that arrives in pieces: found wherever they are cut, and never shown in part."""
+"""Stop strings in text that arrives in pieces: found wherever they are cut, and never shown in
+part."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
 
 @settings(max_examples=500, deadline=None)
 @given(TEXTS, STOPS, st.lists(st.integers(0, 30), max_size=6), st.booleans())
-def test_what_is_shown_ends_at_a_stop(text: str, stops: list[str], cuts: list[int], include_stop: bool) -> None:
+def test_what_is_shown_ends_at_a_stop(
+    text: str, stops: list[str], cuts: list[int], include_stop: bool
+) -> None:
     matcher = StopStrings(stops, include_stop)
     shown = feed(matcher, text, [min(cut, len(text)) for cut in cuts])
     if first_stop(text, stops) is None:
@@ -43,7 +46,9 @@ def test_what_is_shown_ends_at_a_stop(text: str, stops: list[str], cuts: list[in
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, STOPS)
-def test_letter_by_letter_the_first_stop_to_be_complete_ends_it(text: str, stops: list[str]) -> None:
+def test_letter_by_letter_the_first_stop_to_be_complete_ends_it(
+    text: str, stops: list[str]
+) -> None:
     matcher = StopStrings(stops, False)
     shown = feed(matcher, text, list(range(len(text))))
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
@@ -55,7 +60,10 @@ def test_letter_by_letter_the_first_stop_to_be_complete_ends_it(text: str, stops
         assert shown == text
 
 
-@pytest.mark.parametrize(("pieces", "shown"), [(["Hel", "lo <|e", "nd|> x"], "Hello "), (["a<|", "b"], "a<|b"), (["<|end|>"], "")])
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [(["Hel", "lo <|e", "nd|> x"], "Hello "), (["a<|", "b"], "a<|b"), (["<|end|>"], "")],
+)
 def test_held_text_is_let_go_when_it_becomes_something_else(pieces: list[str], shown: str) -> None:
     matcher = StopStrings(["<|end|>"], False)
     got = "".join(matcher.append(piece) for piece in pieces)

@@ -12,11 +12,17 @@ from naiad.transport.http2.hpack import HpackDecoder
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.data())
-def test_messages_are_put_together_however_they_are_cut(messages: list[bytes], data: st.DataObject) -> None:
+def test_messages_are_put_together_however_they_are_cut(
+    messages: list[bytes], data: st.DataObject
+) -> None:
     stream = b"".join(frame(message) for message in messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     assembler = MessageAssembler()
-    found = [message for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True) for message in assembler.feed(stream[start:end])]
+    found = [
+        message
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+        for message in assembler.feed(stream[start:end])
+    ]
     assert found == messages
 
 
@@ -36,7 +42,12 @@ def test_status_of_an_answer() -> None:
 
 
 def test_request_headers() -> None:
-    block = request_block(Address("host", 9), "ModelInfer", encoding="gzip", metadata=[("X-Key", "v"), ("raw-bin", "v")])
+    block = request_block(
+        Address("host", 9),
+        "ModelInfer",
+        encoding="gzip",
+        metadata=[("X-Key", "v"), ("raw-bin", "v")],
+    )
     headers = dict(HpackDecoder(1 << 16).decode(block))
     assert headers[b":path"] == b"/inference.GRPCInferenceService/ModelInfer"
     assert headers[b":authority"] == b"host:9"

@@ -30,17 +30,25 @@ def read(pieces: list[bytes]) -> list[tuple[int, bytes]]:
     return found
 
 
-@given(st.lists(st.sampled_from([WITH_LENGTH, CHUNKED, EMPTY, CONTINUE]), min_size=1, max_size=5), st.data())
+@given(
+    st.lists(st.sampled_from([WITH_LENGTH, CHUNKED, EMPTY, CONTINUE]), min_size=1, max_size=5),
+    st.data(),
+)
 def test_any_cut_gives_the_same(responses: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(responses)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
-    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    pieces = [
+        stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+    ]
     expected = {WITH_LENGTH: (200, b"hello"), CHUNKED: (200, b"hello"), EMPTY: (204, b"")}
     assert read(pieces) == [expected[response] for response in responses if response != CONTINUE]
 
 
 def test_byte_by_byte() -> None:
-    assert read([bytes([byte]) for byte in CHUNKED + WITH_LENGTH]) == [(200, b"hello"), (200, b"hello")]
+    assert read([bytes([byte]) for byte in CHUNKED + WITH_LENGTH]) == [
+        (200, b"hello"),
+        (200, b"hello"),
+    ]
 
 
 def test_body_until_the_connection_ends() -> None:
@@ -58,7 +66,14 @@ def test_cut_off_body_is_not_an_end() -> None:
     assert reader.end_of_stream() is None
 
 
-@pytest.mark.parametrize("data", [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\n"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\n",
+    ],
+)
 def test_bytes_that_are_no_response(data: bytes) -> None:
     with pytest.raises(BadResponseError):
         read([data])
@@ -70,14 +85,18 @@ def test_bad_chunk_size() -> None:
 
 
 def test_head_of_a_tensor_answer() -> None:
-    head = parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nInference-Header-Content-Length: 4\r\nConnection: close")
+    head = parse_head(
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nInference-Header-Content-Length: 4\r\nConnection: close"
+    )
     assert (head.content_length, head.tensor_header_bytes, head.is_closing) == (9, 4, True)
 
 
 def test_events_in_pieces() -> None:
     stream = b": comment\n\ndata: one\n\ndata: two\r\n\r\nevent: x\ndata: three\ndata: four\n\ndata: last"
     reader = SseReader()
-    found = [event for byte in stream.replace(b"\r\n", b"\n") for event in reader.feed(bytes([byte]))]
+    found = [
+        event for byte in stream.replace(b"\r\n", b"\n") for event in reader.feed(bytes([byte]))
+    ]
     assert found == [b"one", b"two", b"three\nfour"]
     assert reader.finish() == [b"last"]
     assert SseReader().feed(b"data: two\r\n\r\n") == [b"two"]

@@ -28,4 +28,7 @@ def test_the_field_is_named(words: str, param: str | None) -> None:
 
 def test_full_queues_are_429_and_a_model_that_is_away_is_503() -> None:
     assert from_core(unavailable("full", 3), NAMES).retry_after_s == 3
-    assert [from_core(unavailable("full", 3), NAMES, is_leaving=leaves).status for leaves in (False, True)] == [429, 503]
+    assert [
+        from_core(unavailable("full", 3), NAMES, is_leaving=leaves).status
+        for leaves in (False, True)
+    ] == [429, 503]

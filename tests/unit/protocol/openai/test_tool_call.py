@@ -1,4 +1,5 @@
-"""Tool calls in the formats of Hermes, Qwen, Llama 3 and Mistral: the same however the text is cut into pieces."""
+"""Tool calls in the formats of Hermes, Qwen, Llama 3 and Mistral: the same however the text is cut
+into pieces."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ def read(pieces: list[str], reader: Any = None) -> tuple[str, list[tuple[str, An
     reader = reader or ToolCallReader(NAMES)
     content, calls = collect_calls([*(reader.feed(piece) for piece in pieces), reader.finish()])
     assert len({call.id for call in calls}) == len(calls) == reader.num_calls
-    return content, [(call.function.name, json.loads(call.function.arguments or "{}")) for call in calls]
+    return content, [
+        (call.function.name, json.loads(call.function.arguments or "{}")) for call in calls
+    ]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -89,13 +92,18 @@ def test_any_pieces(case: str, data: st.DataObject) -> None:
 @given(st.text(alphabet='<tool_ca>/[TOOL_CALLS]{}":, namergut\\', max_size=80), st.integers(1, 5))
 def test_no_text_breaks_it(text: str, size: int) -> None:
     reader = ToolCallReader(NAMES)
-    collect_calls([*(reader.feed(text[at : at + size]) for at in range(0, len(text), size)), reader.finish()])
+    collect_calls(
+        [*(reader.feed(text[at : at + size]) for at in range(0, len(text), size)), reader.finish()]
+    )
 
 
 def test_arguments_go_out_as_they_come() -> None:
     reader = ToolCallReader(NAMES)
     first = reader.feed('<tool_call>{"name": "get_weather", "arguments": {"ci')
-    assert [(delta.name, delta.arguments) for delta in first.deltas] == [("get_weather", ""), (None, '{"ci')]
+    assert [(delta.name, delta.arguments) for delta in first.deltas] == [
+        ("get_weather", ""),
+        (None, '{"ci'),
+    ]
     assert [delta.arguments for delta in reader.feed('ty": "Par').deltas] == ['ty": "Par']
     assert [delta.arguments for delta in reader.feed('is"}}</tool').deltas] == ['is"}']
     assert reader.finish().content == ""
@@ -103,14 +111,19 @@ def test_arguments_go_out_as_they_come() -> None:
 
 def test_a_call_that_is_cut_by_its_length_keeps_what_there_is() -> None:
     reader = ToolCallReader(NAMES)
-    content, calls = collect_calls([reader.feed('{"name": "add", "parameters": {"a": 1'), reader.finish()])
+    content, calls = collect_calls(
+        [reader.feed('{"name": "add", "parameters": {"a": 1'), reader.finish()]
+    )
     assert (content, calls[0].function.arguments) == ("", '{"a": 1')
 
 
 def test_forced_calls() -> None:
     text = '[{"name": "add", "parameters": {"a": 1}},\n{"name": "get_weather", "parameters": {}}]'
     for pieces in ([text], list(text)):
-        assert read(pieces, ToolCallReader(NAMES, is_forced=True)) == ("", [ADD, ("get_weather", {})])
+        assert read(pieces, ToolCallReader(NAMES, is_forced=True)) == (
+            "",
+            [ADD, ("get_weather", {})],
+        )
 
 
 def test_the_named_function() -> None:

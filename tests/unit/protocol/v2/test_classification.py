@@ -16,11 +16,23 @@ LABELS = ["cat", "dog", "bird", "fish"]
 
 
 def spec(max_batch_size: int, labels: list[str]) -> ModelSpec:
-    return ModelSpec("m", 1, [1], "", max_batch_size, {}, {"OUT": TensorSpec("OUT", "FP32", [4], [-1, 4], labels=labels)})
+    return ModelSpec(
+        "m",
+        1,
+        [1],
+        "",
+        max_batch_size,
+        {},
+        {"OUT": TensorSpec("OUT", "FP32", [4], [-1, 4], labels=labels)},
+    )
 
 
-def run(values: Any, kind: Any, count: int, max_batch_size: int = 0, labels: list[str] | None = None) -> tuple[list[int], list[str]]:
-    tensor = classify(tensor_from_numpy("OUT", np.array(values, kind)), count, spec(max_batch_size, labels or []))
+def run(
+    values: Any, kind: Any, count: int, max_batch_size: int = 0, labels: list[str] | None = None
+) -> tuple[list[int], list[str]]:
+    tensor = classify(
+        tensor_from_numpy("OUT", np.array(values, kind)), count, spec(max_batch_size, labels or [])
+    )
     assert (tensor.name, tensor.datatype) == ("OUT", "BYTES")
     return tensor.shape, [text.decode() for text in tensor.as_numpy().ravel().tolist()]
 
@@ -39,9 +51,22 @@ def test_equal_values_keep_their_order() -> None:
 
 
 def test_odd_floats() -> None:
-    assert run([[1e10, 1e-10, -0.0, 0]], np.float32, 4, 8)[1] == ["10000000000.000000:0", "0.000000:1", "-0.000000:2", "0.000000:3"]
-    assert run([[np.nan, 1, np.inf, -np.inf]], np.float32, 4, 8)[1] == ["nan:0", "inf:2", "1.000000:1", "-inf:3"]
-    assert run([0.1, 0.25, 1e20], np.float64, 2)[1] == ["100000000000000000000.000000:2", "0.250000:1"]
+    assert run([[1e10, 1e-10, -0.0, 0]], np.float32, 4, 8)[1] == [
+        "10000000000.000000:0",
+        "0.000000:1",
+        "-0.000000:2",
+        "0.000000:3",
+    ]
+    assert run([[np.nan, 1, np.inf, -np.inf]], np.float32, 4, 8)[1] == [
+        "nan:0",
+        "inf:2",
+        "1.000000:1",
+        "-inf:3",
+    ]
+    assert run([0.1, 0.25, 1e20], np.float64, 2)[1] == [
+        "100000000000000000000.000000:2",
+        "0.250000:1",
+    ]
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
@@ -51,7 +76,10 @@ def test_integers(kind: Any) -> None:
 
 def test_all_dimensions_but_the_batch_are_classes() -> None:
     assert run([[1, 2], [3, 4]], np.float32, 2) == ([2], ["4.000000:3", "3.000000:2"])
-    assert run([[[1, 2], [3, 4]], [[5, 6], [7, 8]]], np.int32, 3, 4) == ([2, 3], ["4:3", "3:2", "2:1", "8:3", "7:2", "6:1"])
+    assert run([[[1, 2], [3, 4]], [[5, 6], [7, 8]]], np.int32, 3, 4) == (
+        [2, 3],
+        ["4:3", "3:2", "2:1", "8:3", "7:2", "6:1"],
+    )
 
 
 def test_fewer_labels_than_classes() -> None:
@@ -64,7 +92,10 @@ def test_no_elements() -> None:
 
 @pytest.mark.parametrize("datatype", ["BOOL", "BYTES", "FP16", "BF16"])
 def test_types_without_classes(datatype: str) -> None:
-    with pytest.raises(NaiadError, match=f"^class result not available for output due to unsupported type '{datatype}'$"):
+    with pytest.raises(
+        NaiadError,
+        match=f"^class result not available for output due to unsupported type '{datatype}'$",
+    ):
         classify(Tensor("OUT", datatype, [1], b"\0\0"), 1, spec(0, []))
 
 

@@ -17,15 +17,25 @@ from naiad.protocol.v2.generate import decode_request, encode_event, encode_resp
 
 
 def spec(max_batch_size: int = 0, **inputs: tuple[str, list[int]]) -> ModelSpec:
-    tensors = {name: TensorSpec(name, datatype, dims, dims) for name, (datatype, dims) in inputs.items()}
+    tensors = {
+        name: TensorSpec(name, datatype, dims, dims) for name, (datatype, dims) in inputs.items()
+    }
     return ModelSpec("m", 1, [1], "", max_batch_size, tensors, {})
 
 
-TEXT = spec(4, text_input=("BYTES", [1]), max_tokens=("INT32", [1]), words=("BYTES", [-1]), stream=("BOOL", [1]))
+TEXT = spec(
+    4,
+    text_input=("BYTES", [1]),
+    max_tokens=("INT32", [1]),
+    words=("BYTES", [-1]),
+    stream=("BOOL", [1]),
+)
 
 
 def decode(body: Any, model: ModelSpec = TEXT, max_bytes: int = 10_000) -> InferRequest:
-    return decode_request(body if isinstance(body, bytes) else json.dumps(body).encode(), model, "2", max_bytes)
+    return decode_request(
+        body if isinstance(body, bytes) else json.dumps(body).encode(), model, "2", max_bytes
+    )
 
 
 def tensors(request: InferRequest) -> dict[str, tuple[list[int], Any]]:
@@ -33,8 +43,23 @@ def tensors(request: InferRequest) -> dict[str, tuple[list[int], Any]]:
 
 
 def test_inputs_parameters_and_id() -> None:
-    request = decode({"text_input": "hi", "max_tokens": 5, "stream": True, "temperature": 0.5, "a": 1, "b": "x", "c": False, "id": "7"})
-    assert tensors(request) == {"text_input": ([1, 1], [[b"hi"]]), "max_tokens": ([1, 1], [[5]]), "stream": ([1, 1], [[True]])}
+    request = decode(
+        {
+            "text_input": "hi",
+            "max_tokens": 5,
+            "stream": True,
+            "temperature": 0.5,
+            "a": 1,
+            "b": "x",
+            "c": False,
+            "id": "7",
+        }
+    )
+    assert tensors(request) == {
+        "text_input": ([1, 1], [[b"hi"]]),
+        "max_tokens": ([1, 1], [[5]]),
+        "stream": ([1, 1], [[True]]),
+    }
     assert request.parameters == {"temperature": 0.5, "a": 1, "b": "x", "c": False}
     assert (request.id, request.model_name, request.model_version) == ("7", "m", "2")
 
@@ -48,7 +73,12 @@ def test_nested_parameters() -> None:
 
 @pytest.mark.parametrize(
     ("value", "shape", "elements"),
-    [("z", [1, 1], [[b"z"]]), (["a", "b"], [1, 2], [[b"a", b"b"]]), ([], [1, 0], [[]]), ([["a"], ["b"]], [1, 2], [[b"a", b"b"]])],
+    [
+        ("z", [1, 1], [[b"z"]]),
+        (["a", "b"], [1, 2], [[b"a", b"b"]]),
+        ([], [1, 0], [[]]),
+        ([["a"], ["b"]], [1, 2], [[b"a", b"b"]]),
+    ],
 )
 def test_variable_dimension(value: Any, shape: list[int], elements: Any) -> None:
     assert tensors(decode({"words": value}))["words"] == (shape, elements)
@@ -74,7 +104,15 @@ def test_shapes(dims: list[int], max_batch_size: int, count: int, shape: list[in
 
 
 @pytest.mark.parametrize(
-    ("dims", "value"), [([2, -1], [1, 2, 3]), ([2, -1], 1), ([-1, 2], [1, 2, 3]), ([4], [1, 2]), ([4], [1] * 8), ([1], [1, 2])]
+    ("dims", "value"),
+    [
+        ([2, -1], [1, 2, 3]),
+        ([2, -1], 1),
+        ([-1, 2], [1, 2, 3]),
+        ([4], [1, 2]),
+        ([4], [1] * 8),
+        ([1], [1, 2]),
+    ],
 )
 def test_counts_without_a_shape(dims: list[int], value: Any) -> None:
     with pytest.raises(NaiadError) as caught:
@@ -93,17 +131,53 @@ WRONG_TYPE = "parameter '{}' has invalid type. It should be either 'int', 'bool'
     [
         ([], Code.INTERNAL, "attempt to get members for non-object"),
         (5, Code.INTERNAL, "attempt to get members for non-object"),
-        (b"{bad", Code.INTERNAL, "failed to parse the request JSON buffer: Missing a name for object member. at 1"),
-        (b"", Code.INTERNAL, "failed to parse the request JSON buffer: The document is empty. at 0"),
-        ({"text_input": 5}, Code.INTERNAL, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
-        ({"text_input": {}}, Code.INTERNAL, "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
-        ({"max_tokens": "5"}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
-        ({"max_tokens": [[1, 2]]}, Code.INTERNAL, "Unable to parse 'data': Shape does not match true shape of 'data' field"),
-        ({"stream": 1}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
-        ({"id": 7}, Code.INTERNAL, "Unable to parse 'id': attempt to access JSON non-string as string"),
+        (
+            b"{bad",
+            Code.INTERNAL,
+            "failed to parse the request JSON buffer: Missing a name for object member. at 1",
+        ),
+        (
+            b"",
+            Code.INTERNAL,
+            "failed to parse the request JSON buffer: The document is empty. at 0",
+        ),
+        (
+            {"text_input": 5},
+            Code.INTERNAL,
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+        ),
+        (
+            {"text_input": {}},
+            Code.INTERNAL,
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+        ),
+        (
+            {"max_tokens": "5"},
+            Code.INTERNAL,
+            "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer",
+        ),
+        (
+            {"max_tokens": [[1, 2]]},
+            Code.INTERNAL,
+            "Unable to parse 'data': Shape does not match true shape of 'data' field",
+        ),
+        (
+            {"stream": 1},
+            Code.INTERNAL,
+            "Unable to parse 'data': attempt to access JSON non-boolean as boolean",
+        ),
+        (
+            {"id": 7},
+            Code.INTERNAL,
+            "Unable to parse 'id': attempt to access JSON non-string as string",
+        ),
         ({"foo": None}, Code.INVALID_ARG, WRONG_TYPE.format("foo")),
         ({"foo": [1]}, Code.INVALID_ARG, WRONG_TYPE.format("foo")),
-        ({"parameters": 5}, Code.INTERNAL, "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"),
+        (
+            {"parameters": 5},
+            Code.INTERNAL,
+            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
+        ),
         (
             {"parameters": {"parameters": {}}},
             Code.INVALID_ARG,
@@ -139,7 +213,10 @@ def test_an_input_may_be_called_id() -> None:
 
 
 def test_an_input_may_not_be_called_parameters() -> None:
-    with pytest.raises(NaiadError, match=r"^Keyword 'parameters' for nested schema also given as input tensor name$"):
+    with pytest.raises(
+        NaiadError,
+        match=r"^Keyword 'parameters' for nested schema also given as input tensor name$",
+    ):
         decode({"parameters": "x"}, spec(parameters=("BYTES", [1])))
 
 
@@ -147,7 +224,11 @@ def test_size_limit() -> None:
     with pytest.raises(NaiadError, match=r"exceeds the maximum allowed value of 100 bytes"):
         decode({"IN": list(range(26))}, spec(IN=("INT32", [-1])), max_bytes=100)
     with pytest.raises(NaiadError) as caught:
-        decode({"A": list(range(20)), "B": list(range(20))}, spec(A=("INT32", [-1]), B=("INT32", [-1])), max_bytes=100)
+        decode(
+            {"A": list(range(20)), "B": list(range(20))},
+            spec(A=("INT32", [-1]), B=("INT32", [-1])),
+            max_bytes=100,
+        )
     assert caught.value.message == (
         "request size of 80 bytes with input 'B' of size 80 bytes exceeds the maximum allowed input size of 100. "
         "Use --http-max-input-size to increase the limit."
@@ -165,16 +246,23 @@ def test_response() -> None:
         tensor_from_numpy("half", np.array([0.5], np.float64)),
     ]
     body = encode_response(InferResponse("m", "1", "7", outputs, {"p": 1}))
-    assert body == b'{"id":"7","model_name":"m","model_version":"1","p":1,"one":"x","two":[1,2],"none":[],"half":0.5}'
+    assert (
+        body
+        == b'{"id":"7","model_name":"m","model_version":"1","p":1,"one":"x","two":[1,2],"none":[],"half":0.5}'
+    )
 
 
 def test_nan_in_a_response() -> None:
-    body = encode_response(InferResponse("m", "1", "", [tensor_from_numpy("x", np.array([0.1, np.nan], np.float32))]))
+    body = encode_response(
+        InferResponse("m", "1", "", [tensor_from_numpy("x", np.array([0.1, np.nan], np.float32))])
+    )
     assert body.endswith(b'"x":[0.10000000149011612,NaN]}')
 
 
 def test_bytes_that_are_no_text() -> None:
-    body = encode_response(InferResponse("m", "1", "", [Tensor("x", "BYTES", [1], b"\1\0\0\0\xff")]))
+    body = encode_response(
+        InferResponse("m", "1", "", [Tensor("x", "BYTES", [1], b"\1\0\0\0\xff")])
+    )
     assert body.endswith(b'"x":"\xff"}')
 
 

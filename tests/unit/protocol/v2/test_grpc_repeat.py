@@ -18,7 +18,9 @@ SPEC = ModelSpec("m", 1, [1], "python", 0, {}, {})
 
 
 def request(raw: list[bytes], request_id: str = "", version: str = "") -> ModelInferRequest:
-    message = ModelInferRequest(model_name="m:m", model_version=version, id=request_id, raw_input_contents=raw)
+    message = ModelInferRequest(
+        model_name="m:m", model_version=version, id=request_id, raw_input_contents=raw
+    )
     for at, data in enumerate(raw):
         message.inputs.add(name=f"IN:{at}", datatype="UINT8", shape=[len(data)])
     message.outputs.add(name="OUT")
@@ -55,13 +57,26 @@ def fields(request: InferRequest) -> tuple[object, ...]:
     )
 
 
-@given(st.lists(st.binary(max_size=200), min_size=1, max_size=3), st.text(max_size=20), st.sampled_from(["", "1"]), st.data())
-def test_the_next_request(raw: list[bytes], request_id: str, version: str, data: st.DataObject) -> None:
+@given(
+    st.lists(st.binary(max_size=200), min_size=1, max_size=3),
+    st.text(max_size=20),
+    st.sampled_from(["", "1"]),
+    st.data(),
+)
+def test_the_next_request(
+    raw: list[bytes], request_id: str, version: str, data: st.DataObject
+) -> None:
     layout = learn(request(raw, request_id, version).SerializeToString())
     assert layout is not None
     size = len(request_id.encode())
-    next_id = data.draw(st.text(max_size=20).filter(lambda text: len(text.encode()) == size) | st.just(request_id))
-    message = request([data.draw(st.binary(min_size=len(one), max_size=len(one))) for one in raw], next_id, version).SerializeToString()
+    next_id = data.draw(
+        st.text(max_size=20).filter(lambda text: len(text.encode()) == size) | st.just(request_id)
+    )
+    message = request(
+        [data.draw(st.binary(min_size=len(one), max_size=len(one))) for one in raw],
+        next_id,
+        version,
+    ).SerializeToString()
     parts = split(layout, message)
     assert parts is not None
     assert fields(layout.request(parts)) == fields(decode_request(message)[0])
@@ -80,9 +95,14 @@ def test_sizes_that_are_written_at_length() -> None:
     assert layout.request(parts).inputs == [Tensor("IN", "UINT8", [3], b"xyz")]
 
 
-@given(st.lists(st.integers(0, 300), min_size=1, max_size=3), st.sampled_from(["", "7"]), st.integers(0, 2000))
+@given(
+    st.lists(st.integers(0, 300), min_size=1, max_size=3),
+    st.sampled_from(["", "7"]),
+    st.integers(0, 2000),
+)
 def test_the_beginning_of_a_message(sizes: list[int], request_id: str, num_bytes: int) -> None:
-    """It will do as soon as the last tensor's data begins; a shorter one is not taken for another message."""
+    """It will do as soon as the last tensor's data begins; a shorter one is not taken for another
+    message."""
     message = request([bytes(size) for size in sizes], request_id).SerializeToString()
     beginning = message[:num_bytes]
     layout = learn_request(beginning, len(message))
@@ -156,10 +176,19 @@ def test_no_message(message: bytes) -> None:
     assert learn(message) is None
 
 
-@given(st.lists(st.binary(min_size=3, max_size=200), min_size=1, max_size=3), st.sampled_from(["", "7", "ö"]), st.data())
+@given(
+    st.lists(st.binary(min_size=3, max_size=200), min_size=1, max_size=3),
+    st.sampled_from(["", "7", "ö"]),
+    st.data(),
+)
 def test_the_next_answer(outputs: list[bytes], request_id: str, data: st.DataObject) -> None:
     def answer(datas: list[bytes]) -> InferResponse:
-        return InferResponse("m", "1", request_id, [Tensor(f"OUT{at}", "UINT8", [len(d)], d) for at, d in enumerate(datas)])
+        return InferResponse(
+            "m",
+            "1",
+            request_id,
+            [Tensor(f"OUT{at}", "UINT8", [len(d)], d) for at, d in enumerate(datas)],
+        )
 
     asked, options = decode_request(request([b"abc"], request_id).SerializeToString())
     asked.requested_outputs = []
@@ -167,12 +196,19 @@ def test_the_next_answer(outputs: list[bytes], request_id: str, data: st.DataObj
     asked.form.answer = None
     encode_response(answer(outputs), asked, options, SPEC)
     layout = learn_answer(asked.form.answer, request_id)
-    following = answer([data.draw(st.binary(min_size=len(one), max_size=len(one))) for one in outputs])
+    following = answer(
+        [data.draw(st.binary(min_size=len(one), max_size=len(one))) for one in outputs]
+    )
     parts = layout.parts(following)
     assert parts is not None
     expected = b"".join(encode_response(following, asked, options, SPEC)[0])
     filled = iter(parts)
-    assert b"".join(next(filled) if isinstance(piece, int) else piece for piece in layout.layout) == expected
-    assert [len(part) for part in parts] == [piece for piece in layout.layout if isinstance(piece, int)]
+    assert (
+        b"".join(next(filled) if isinstance(piece, int) else piece for piece in layout.layout)
+        == expected
+    )
+    assert [len(part) for part in parts] == [
+        piece for piece in layout.layout if isinstance(piece, int)
+    ]
     following.id = request_id + "x"
     assert layout.parts(following) is None

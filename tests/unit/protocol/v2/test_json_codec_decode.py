@@ -1,4 +1,5 @@
-"""Inference requests over HTTP: what they become, and Triton's words for those that cannot be read."""
+"""Inference requests over HTTP: what they become, and Triton's words for those that cannot be
+read."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from naiad.protocol.v2.output_format import BINARY_FORM, JSON_FORM, OutputForm, 
 MAX_BYTES = 1 << 20
 
 
-def decode(body: Any, length: int | None = None, max_bytes: int = MAX_BYTES) -> tuple[InferRequest, OutputForms]:
+def decode(
+    body: Any, length: int | None = None, max_bytes: int = MAX_BYTES
+) -> tuple[InferRequest, OutputForms]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return json_codec.decode_request(data, length, "m", "", max_bytes)
 
@@ -44,10 +47,20 @@ def sized(size: Any, **fields: Any) -> dict[str, Any]:
 
 
 def test_json_tensors() -> None:
-    request, forms = decode({"id": "7", "inputs": [tensor(), tensor(name="B", datatype="INT8", shape=[1, 3], data=[1, -2, 3])]})
+    request, forms = decode(
+        {
+            "id": "7",
+            "inputs": [tensor(), tensor(name="B", datatype="INT8", shape=[1, 3], data=[1, -2, 3])],
+        }
+    )
     assert (request.model_name, request.model_version, request.id) == ("m", "", "7")
     a, b = request.inputs
-    assert (a.name, a.datatype, a.shape, bytes(a.data)) == ("IN", "FP32", [2], struct.pack("<2f", 1, 2))
+    assert (a.name, a.datatype, a.shape, bytes(a.data)) == (
+        "IN",
+        "FP32",
+        [2],
+        struct.pack("<2f", 1, 2),
+    )
     assert (b.name, b.datatype, b.shape, bytes(b.data)) == ("B", "INT8", [1, 3], b"\x01\xfe\x03")
     assert (forms.default, forms.by_name) == (JSON_FORM, None)
 
@@ -73,13 +86,17 @@ def test_nested_data(data: Any) -> None:
 
 
 def test_nan_and_infinity() -> None:
-    request, _ = decode(b'{"inputs":[{"name":"IN","shape":[3],"datatype":"FP32","data":[NaN,Infinity,-Inf]}]}')
+    request, _ = decode(
+        b'{"inputs":[{"name":"IN","shape":[3],"datatype":"FP32","data":[NaN,Infinity,-Inf]}]}'
+    )
     values = request.inputs[0].as_numpy()
     assert np.isnan(values[0])
     assert values[1:].tolist() == [np.inf, -np.inf]
 
 
-@pytest.mark.parametrize("fields", [{"foo": 1}, {"parameters": {}}, {"parameters": {"foo": 8}}, {"parameters": 5}])
+@pytest.mark.parametrize(
+    "fields", [{"foo": 1}, {"parameters": {}}, {"parameters": {"foo": 8}}, {"parameters": 5}]
+)
 def test_unknown_fields_are_ignored(fields: dict[str, Any]) -> None:
     request, _ = decode({"inputs": [tensor(**fields)], "more": [1]})
     assert request.inputs[0].shape == [2]
@@ -117,7 +134,9 @@ def test_strings() -> None:
 
 
 def test_strings_that_are_no_utf8_keep_their_bytes() -> None:
-    request, _ = decode(b'{"inputs":[{"name":"IN","shape":[1],"datatype":"BYTES","data":["\xff\xfe"]}]}')
+    request, _ = decode(
+        b'{"inputs":[{"name":"IN","shape":[1],"datatype":"BYTES","data":["\xff\xfe"]}]}'
+    )
     assert request.inputs[0].as_numpy().tolist() == [b"\xff\xfe"]
 
 
@@ -139,13 +158,26 @@ def test_outputs() -> None:
 def test_binary_data_output_is_for_outputs_that_are_not_named(extra: dict[str, Any]) -> None:
     _, forms = decode({"inputs": [tensor()], "parameters": {"binary_data_output": True}, **extra})
     assert (forms.default, forms.by_name) == (BINARY_FORM, None)
-    _, forms = decode({"inputs": [tensor()], "parameters": {"binary_data_output": True}, "outputs": [{"name": "OUT"}], **extra})
+    _, forms = decode(
+        {
+            "inputs": [tensor()],
+            "parameters": {"binary_data_output": True},
+            "outputs": [{"name": "OUT"}],
+            **extra,
+        }
+    )
     assert forms.by_name == {"OUT": JSON_FORM}
 
 
 @pytest.mark.parametrize("extra", [{}, {"unknown": 1}])
 def test_parameters(extra: dict[str, Any]) -> None:
-    reserved = {"sequence_id": 5, "sequence_start": True, "sequence_end": True, "priority": 3, "timeout": 2**63}
+    reserved = {
+        "sequence_id": 5,
+        "sequence_start": True,
+        "sequence_end": True,
+        "priority": 3,
+        "timeout": 2**63,
+    }
     own = {"a": 1, "b": "s", "c": True, "d": 1.5, "e": -5, "": 0, "f": 2**63, "headers": "x"}
     request, _ = decode({"inputs": [tensor()], "parameters": reserved | own, **extra})
     assert (request.sequence_id, request.sequence_start, request.sequence_end) == (5, True, True)
@@ -182,45 +214,141 @@ BODIES: list[tuple[Any, Code, str]] = [
     (b"1", Code.INTERNAL, NO_INPUTS),
     (b"null", Code.INTERNAL, NO_INPUTS),
     (b"{}", Code.INTERNAL, NO_INPUTS),
-    ({"inputs": 1}, Code.INTERNAL, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
-    ({"inputs": None}, Code.INTERNAL, "Unable to parse 'inputs': attempt to access JSON non-array as array"),
+    (
+        {"inputs": 1},
+        Code.INTERNAL,
+        "Unable to parse 'inputs': attempt to access JSON non-array as array",
+    ),
+    (
+        {"inputs": None},
+        Code.INTERNAL,
+        "Unable to parse 'inputs': attempt to access JSON non-array as array",
+    ),
     ({"inputs": [1]}, Code.INVALID_ARG, SOURCES + "no field is set"),
     ({"inputs": [{}]}, Code.INVALID_ARG, SOURCES + "no field is set"),
-    ({"id": 5, "inputs": [tensor()]}, Code.INTERNAL, "Unable to parse 'id': attempt to access JSON non-string as string"),
-    ({"id": None, "inputs": [tensor()]}, Code.INTERNAL, "Unable to parse 'id': attempt to access JSON non-string as string"),
-    ({"inputs": [tensor()], "outputs": 5}, Code.INTERNAL, "Unable to parse 'outputs': attempt to access JSON non-array as array"),
-    ({"inputs": [tensor()], "outputs": [5]}, Code.INTERNAL, "Unable to parse 'name': attempt to access non-existing object member 'name'"),
-    ({"inputs": [tensor()], "parameters": 5}, Code.INTERNAL, "failed to get request params.: attempt to get members for non-object"),
-    ({"inputs": [tensor()], "parameters": None}, Code.INTERNAL, "failed to get request params.: attempt to get members for non-object"),
+    (
+        {"id": 5, "inputs": [tensor()]},
+        Code.INTERNAL,
+        "Unable to parse 'id': attempt to access JSON non-string as string",
+    ),
+    (
+        {"id": None, "inputs": [tensor()]},
+        Code.INTERNAL,
+        "Unable to parse 'id': attempt to access JSON non-string as string",
+    ),
+    (
+        {"inputs": [tensor()], "outputs": 5},
+        Code.INTERNAL,
+        "Unable to parse 'outputs': attempt to access JSON non-array as array",
+    ),
+    (
+        {"inputs": [tensor()], "outputs": [5]},
+        Code.INTERNAL,
+        "Unable to parse 'name': attempt to access non-existing object member 'name'",
+    ),
+    (
+        {"inputs": [tensor()], "parameters": 5},
+        Code.INTERNAL,
+        "failed to get request params.: attempt to get members for non-object",
+    ),
+    (
+        {"inputs": [tensor()], "parameters": None},
+        Code.INTERNAL,
+        "failed to get request params.: attempt to get members for non-object",
+    ),
     (b'{"inputs":', Code.INTERNAL, "failed to parse the request JSON buffer: Invalid value. at 10"),
-    (b"{" + b'"a":[' * 1, Code.INTERNAL, "failed to parse the request JSON buffer: Invalid value. at 6"),
+    (
+        b"{" + b'"a":[' * 1,
+        Code.INTERNAL,
+        "failed to parse the request JSON buffer: Invalid value. at 6",
+    ),
 ]
 
 TENSORS: list[tuple[dict[str, Any], Code, str]] = [
-    ({"name": ...}, Code.INTERNAL, "Unable to parse 'name': attempt to access non-existing object member 'name'"),
-    ({"name": 5}, Code.INTERNAL, "Unable to parse 'name': attempt to access JSON non-string as string"),
-    ({"datatype": ...}, Code.INTERNAL, "Unable to parse 'datatype': attempt to access non-existing object member 'datatype'"),
-    ({"datatype": 5}, Code.INTERNAL, "Unable to parse 'datatype': attempt to access JSON non-string as string"),
+    (
+        {"name": ...},
+        Code.INTERNAL,
+        "Unable to parse 'name': attempt to access non-existing object member 'name'",
+    ),
+    (
+        {"name": 5},
+        Code.INTERNAL,
+        "Unable to parse 'name': attempt to access JSON non-string as string",
+    ),
+    (
+        {"datatype": ...},
+        Code.INTERNAL,
+        "Unable to parse 'datatype': attempt to access non-existing object member 'datatype'",
+    ),
+    (
+        {"datatype": 5},
+        Code.INTERNAL,
+        "Unable to parse 'datatype': attempt to access JSON non-string as string",
+    ),
     ({"datatype": "FOO"}, Code.INVALID_ARG, "invalid datatype for input IN"),
     ({"datatype": "fp32"}, Code.INVALID_ARG, "invalid datatype for input IN"),
-    ({"shape": ...}, Code.INTERNAL, "Unable to parse 'shape': attempt to access non-existing object member 'shape'"),
-    ({"shape": 2}, Code.INTERNAL, "Unable to parse 'shape': attempt to access JSON non-array as array"),
+    (
+        {"shape": ...},
+        Code.INTERNAL,
+        "Unable to parse 'shape': attempt to access non-existing object member 'shape'",
+    ),
+    (
+        {"shape": 2},
+        Code.INTERNAL,
+        "Unable to parse 'shape': attempt to access JSON non-array as array",
+    ),
     ({"shape": ["a"]}, Code.INTERNAL, f"Unable to parse 'shape': {NOT_UNSIGNED}"),
     ({"shape": [2.0]}, Code.INTERNAL, f"Unable to parse 'shape': {NOT_UNSIGNED}"),
     ({"shape": [-2]}, Code.INTERNAL, f"Unable to parse 'shape': {NOT_UNSIGNED}"),
     ({"shape": [2**63]}, Code.INTERNAL, f"Unable to parse 'shape': {NOT_UNSIGNED}"),
     ({"shape": [2**64]}, Code.INTERNAL, f"Unable to parse 'shape': {NOT_UNSIGNED}"),
-    ({"shape": [1]}, Code.INTERNAL, "Unable to parse 'data': Shape does not match true shape of 'data' field"),
+    (
+        {"shape": [1]},
+        Code.INTERNAL,
+        "Unable to parse 'data': Shape does not match true shape of 'data' field",
+    ),
     # Triton 2.51 has the same words for too few as for too many.
-    ({"shape": [3]}, Code.INTERNAL, "Failed to parse 'data' field: shape does not match true shape"),
+    (
+        {"shape": [3]},
+        Code.INTERNAL,
+        "Failed to parse 'data' field: shape does not match true shape",
+    ),
     ({"data": ...}, Code.INVALID_ARG, SOURCES + "no field is set"),
-    ({"data": 5}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-array as array"),
-    ({"data": None}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-array as array"),
-    ({"data": {}}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-array as array"),
-    ({"data": ["1", "2"]}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-number as double"),
-    ({"data": [True, False]}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-number as double"),
-    ({"data": [None, 1]}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-number as double"),
-    ({"data": [[1], [{}]]}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-number as double"),
+    (
+        {"data": 5},
+        Code.INTERNAL,
+        "Unable to parse 'data': attempt to access JSON non-array as array",
+    ),
+    (
+        {"data": None},
+        Code.INTERNAL,
+        "Unable to parse 'data': attempt to access JSON non-array as array",
+    ),
+    (
+        {"data": {}},
+        Code.INTERNAL,
+        "Unable to parse 'data': attempt to access JSON non-array as array",
+    ),
+    (
+        {"data": ["1", "2"]},
+        Code.INTERNAL,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
+    (
+        {"data": [True, False]},
+        Code.INTERNAL,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
+    (
+        {"data": [None, 1]},
+        Code.INTERNAL,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
+    (
+        {"data": [[1], [{}]]},
+        Code.INTERNAL,
+        "Unable to parse 'data': attempt to access JSON non-number as double",
+    ),
     (
         {"datatype": "INT32", "data": [1.0, 1]},
         Code.INTERNAL,
@@ -236,9 +364,21 @@ TENSORS: list[tuple[dict[str, Any], Code, str]] = [
         Code.INTERNAL,
         "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer",
     ),
-    ({"datatype": "UINT8", "data": [-1, 1]}, Code.INTERNAL, f"Unable to parse 'data': {NOT_UNSIGNED}"),
-    ({"datatype": "UINT64", "data": [2**64, 1]}, Code.INTERNAL, f"Unable to parse 'data': {NOT_UNSIGNED}"),
-    ({"datatype": "BOOL", "data": [1, 0]}, Code.INTERNAL, "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
+    (
+        {"datatype": "UINT8", "data": [-1, 1]},
+        Code.INTERNAL,
+        f"Unable to parse 'data': {NOT_UNSIGNED}",
+    ),
+    (
+        {"datatype": "UINT64", "data": [2**64, 1]},
+        Code.INTERNAL,
+        f"Unable to parse 'data': {NOT_UNSIGNED}",
+    ),
+    (
+        {"datatype": "BOOL", "data": [1, 0]},
+        Code.INTERNAL,
+        "Unable to parse 'data': attempt to access JSON non-boolean as boolean",
+    ),
     (
         {"datatype": "BYTES", "data": [1, "a"]},
         Code.INTERNAL,
@@ -254,8 +394,16 @@ TENSORS: list[tuple[dict[str, Any], Code, str]] = [
         Code.INVALID_ARG,
         "receiving BF16 data via JSON is not supported. Please use the binary data format for input IN",
     ),
-    ({"parameters": {"binary_data_size": 8}}, Code.INVALID_ARG, SOURCES + "set 'data' 'binary_data_size'"),
-    ({"parameters": {"shared_memory_region": "x"}}, Code.INVALID_ARG, SOURCES + "set 'data' 'shared_memory_region'"),
+    (
+        {"parameters": {"binary_data_size": 8}},
+        Code.INVALID_ARG,
+        SOURCES + "set 'data' 'binary_data_size'",
+    ),
+    (
+        {"parameters": {"shared_memory_region": "x"}},
+        Code.INVALID_ARG,
+        SOURCES + "set 'data' 'shared_memory_region'",
+    ),
     (
         {"data": ..., "parameters": {"binary_data_size": 8, "shared_memory_region": "x"}},
         Code.INVALID_ARG,
@@ -266,8 +414,16 @@ TENSORS: list[tuple[dict[str, Any], Code, str]] = [
         Code.INTERNAL,
         "Unable to parse 'shared_memory_region': attempt to access JSON non-string as string",
     ),
-    ({"data": ..., "parameters": {"binary_data_size": "8"}}, Code.INTERNAL, f"Unable to parse 'binary_data_size': {NOT_UNSIGNED}"),
-    ({"data": ..., "parameters": {"binary_data_size": -8}}, Code.INTERNAL, f"Unable to parse 'binary_data_size': {NOT_UNSIGNED}"),
+    (
+        {"data": ..., "parameters": {"binary_data_size": "8"}},
+        Code.INTERNAL,
+        f"Unable to parse 'binary_data_size': {NOT_UNSIGNED}",
+    ),
+    (
+        {"data": ..., "parameters": {"binary_data_size": -8}},
+        Code.INTERNAL,
+        f"Unable to parse 'binary_data_size': {NOT_UNSIGNED}",
+    ),
     (
         {"data": ..., "parameters": {"binary_data_size": 8}},
         Code.INVALID_ARG,
@@ -276,17 +432,41 @@ TENSORS: list[tuple[dict[str, Any], Code, str]] = [
 ]
 
 OUTPUTS: list[tuple[list[Any], Code, str]] = [
-    ([{}], Code.INTERNAL, "Unable to parse 'name': attempt to access non-existing object member 'name'"),
-    ([{"name": 5}], Code.INTERNAL, "Unable to parse 'name': attempt to access JSON non-string as string"),
-    ([{"name": "A"}, {"name": "A"}], Code.INVALID_ARG, "[request id: <id_unknown>] output 'A' already exists in request"),
-    ([{"name": "A"}, {"name": "A", "x": 1}], Code.INVALID_ARG, "[request id: <id_unknown>] output 'A' already exists in request"),
+    (
+        [{}],
+        Code.INTERNAL,
+        "Unable to parse 'name': attempt to access non-existing object member 'name'",
+    ),
+    (
+        [{"name": 5}],
+        Code.INTERNAL,
+        "Unable to parse 'name': attempt to access JSON non-string as string",
+    ),
+    (
+        [{"name": "A"}, {"name": "A"}],
+        Code.INVALID_ARG,
+        "[request id: <id_unknown>] output 'A' already exists in request",
+    ),
+    (
+        [{"name": "A"}, {"name": "A", "x": 1}],
+        Code.INVALID_ARG,
+        "[request id: <id_unknown>] output 'A' already exists in request",
+    ),
     (
         [{"name": "A", "parameters": {"binary_data": 1}}],
         Code.INTERNAL,
         "Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean",
     ),
-    ([{"name": "A", "parameters": {"classification": -1}}], Code.INTERNAL, f"Unable to set 'classification': {NOT_UNSIGNED}"),
-    ([{"name": "A", "parameters": {"classification": "1"}}], Code.INTERNAL, f"Unable to set 'classification': {NOT_UNSIGNED}"),
+    (
+        [{"name": "A", "parameters": {"classification": -1}}],
+        Code.INTERNAL,
+        f"Unable to set 'classification': {NOT_UNSIGNED}",
+    ),
+    (
+        [{"name": "A", "parameters": {"classification": "1"}}],
+        Code.INTERNAL,
+        f"Unable to set 'classification': {NOT_UNSIGNED}",
+    ),
     (
         [{"name": "A", "parameters": {"shared_memory_region": "x", "classification": 1}}],
         Code.INVALID_ARG,
@@ -307,15 +487,43 @@ PARAMETERS: list[tuple[dict[str, Any], Code, str]] = [
     ({"a": {}}, Code.INVALID_ARG, WRONG_TYPE),
     ({"a": 10**400}, Code.INVALID_ARG, WRONG_TYPE),
     ({"triton_x": 1}, Code.INVALID_ARG, RESERVED),
-    ({"sequence_id": -1}, Code.INTERNAL, "Unable to parse 'sequence_id': attempt to access JSON non-string as string"),
-    ({"sequence_id": 1.5}, Code.INTERNAL, "Unable to parse 'sequence_id': attempt to access JSON non-string as string"),
-    ({"sequence_id": True}, Code.INTERNAL, "Unable to parse 'sequence_id': attempt to access JSON non-string as string"),
-    ({"sequence_id": "x" * 129}, Code.UNSUPPORTED, "string correlation ID cannot be longer than 128 characters"),
-    ({"sequence_start": 1}, Code.INTERNAL, "Unable to parse 'sequence_start': attempt to access JSON non-boolean as boolean"),
-    ({"sequence_end": "x"}, Code.INTERNAL, "Unable to parse 'sequence_end': attempt to access JSON non-boolean as boolean"),
+    (
+        {"sequence_id": -1},
+        Code.INTERNAL,
+        "Unable to parse 'sequence_id': attempt to access JSON non-string as string",
+    ),
+    (
+        {"sequence_id": 1.5},
+        Code.INTERNAL,
+        "Unable to parse 'sequence_id': attempt to access JSON non-string as string",
+    ),
+    (
+        {"sequence_id": True},
+        Code.INTERNAL,
+        "Unable to parse 'sequence_id': attempt to access JSON non-string as string",
+    ),
+    (
+        {"sequence_id": "x" * 129},
+        Code.UNSUPPORTED,
+        "string correlation ID cannot be longer than 128 characters",
+    ),
+    (
+        {"sequence_start": 1},
+        Code.INTERNAL,
+        "Unable to parse 'sequence_start': attempt to access JSON non-boolean as boolean",
+    ),
+    (
+        {"sequence_end": "x"},
+        Code.INTERNAL,
+        "Unable to parse 'sequence_end': attempt to access JSON non-boolean as boolean",
+    ),
     ({"priority": -1}, Code.INTERNAL, f"Unable to parse 'priority': {NOT_UNSIGNED}"),
     ({"timeout": "5"}, Code.INTERNAL, f"Unable to parse 'timeout': {NOT_UNSIGNED}"),
-    ({"binary_data_output": 1}, Code.INTERNAL, "Unable to parse 'binary_data_output': attempt to access JSON non-boolean as boolean"),
+    (
+        {"binary_data_output": 1},
+        Code.INTERNAL,
+        "Unable to parse 'binary_data_output': attempt to access JSON non-boolean as boolean",
+    ),
 ]
 
 
@@ -342,7 +550,9 @@ def test_outputs_that_are_refused(outputs: list[Any], code: Code, words: str) ->
 
 @pytest.mark.parametrize("extra", [{}, {"unknown": 1}], ids=["typed", "checked"])
 @pytest.mark.parametrize(("parameters", "code", "words"), PARAMETERS)
-def test_parameters_that_are_refused(parameters: dict[str, Any], code: Code, words: str, extra: dict[str, Any]) -> None:
+def test_parameters_that_are_refused(
+    parameters: dict[str, Any], code: Code, words: str, extra: dict[str, Any]
+) -> None:
     check_refused({"inputs": [tensor()], "parameters": parameters, **extra}, code, words)
 
 
@@ -351,7 +561,11 @@ def test_parameters_that_are_refused(parameters: dict[str, Any], code: Code, wor
     ("tail", "size", "words"),
     [
         (b"1234", 8, "unexpected size for input 'IN', expecting 4 additional bytes for model 'm'"),
-        (b"", 2**62, f"unexpected size for input 'IN', expecting {2**62} additional bytes for model 'm'"),
+        (
+            b"",
+            2**62,
+            f"unexpected size for input 'IN', expecting {2**62} additional bytes for model 'm'",
+        ),
         (b"123456789", 8, "unexpected additional input data for model 'm'"),
         (b"x", 0, "unexpected additional input data for model 'm'"),
     ],
@@ -371,7 +585,9 @@ def test_size_limits() -> None:
         f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of {len(body) - 1} bytes. "
         "Use --http-max-input-size to increase the limit."
     )
-    dense = b'{"inputs":[{"name":"IN","datatype":"FP64","shape":[60],"data":[' + b"1," * 59 + b"1]}]}"
+    dense = (
+        b'{"inputs":[{"name":"IN","datatype":"FP64","shape":[60],"data":[' + b"1," * 59 + b"1]}]}"
+    )
     with pytest.raises(NaiadError) as caught:
         decode(dense, max_bytes=300)
     assert caught.value.message == (
@@ -381,27 +597,41 @@ def test_size_limits() -> None:
 
 
 def test_a_claimed_shape_costs_nothing() -> None:
-    with pytest.raises(NaiadError, match=r"JSON input 'IN' has a byte_size \(\d+ bytes\) that exceeds"):
+    with pytest.raises(
+        NaiadError, match=r"JSON input 'IN' has a byte_size \(\d+ bytes\) that exceeds"
+    ):
         decode({"inputs": [tensor(shape=[2**62, 2**62])]})
 
 
 # Both decoders agree.
 
-NUMBERS = {name: kind.numpy for name, kind in DATATYPES.items() if kind.numpy is not None and name not in ("BYTES", "FP16")}
+NUMBERS = {
+    name: kind.numpy
+    for name, kind in DATATYPES.items()
+    if kind.numpy is not None and name not in ("BYTES", "FP16")
+}
 
 
 @given(st.sampled_from(sorted(NUMBERS)), st.binary(max_size=96))
 def test_any_values_survive_json(datatype: str, data: bytes) -> None:
     kind = NUMBERS[datatype]
     octets = data[: len(data) // kind.itemsize * kind.itemsize]
-    array = np.frombuffer(octets, kind) if datatype != "BOOL" else np.frombuffer(octets, np.uint8) % 2 == 1
+    array = (
+        np.frombuffer(octets, kind)
+        if datatype != "BOOL"
+        else np.frombuffer(octets, np.uint8) % 2 == 1
+    )
     finite = array[np.isfinite(array)] if datatype.startswith("FP") else array
     if not len(finite):
         return
     sent = {"inputs": [tensor(datatype=datatype, shape=[len(finite)], data=finite.tolist())]}
     plain, _ = decode(sent)
     checked, _ = decode({**sent, "unknown": 1})
-    assert bytes(plain.inputs[0].data) == bytes(checked.inputs[0].data) == tensor_from_numpy("IN", finite).data
+    assert (
+        bytes(plain.inputs[0].data)
+        == bytes(checked.inputs[0].data)
+        == tensor_from_numpy("IN", finite).data
+    )
 
 
 @given(st.lists(st.text(), min_size=1, max_size=5))
@@ -417,7 +647,19 @@ def test_any_text_survives_json(texts: list[str]) -> None:
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(
-                st.sampled_from(["name", "datatype", "shape", "data", "inputs", "outputs", "parameters", "id", "binary_data_size"]),
+                st.sampled_from(
+                    [
+                        "name",
+                        "datatype",
+                        "shape",
+                        "data",
+                        "inputs",
+                        "outputs",
+                        "parameters",
+                        "id",
+                        "binary_data_size",
+                    ]
+                ),
                 inner,
                 max_size=4,
             )

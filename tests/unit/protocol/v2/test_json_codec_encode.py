@@ -16,7 +16,13 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor, tensor_from_numpy
 from naiad.errors import NaiadError
 from naiad.protocol.v2 import json_codec
-from naiad.protocol.v2.output_format import ALL_BINARY, ALL_JSON, BINARY_FORM, JSON_FORM, OutputForms
+from naiad.protocol.v2.output_format import (
+    ALL_BINARY,
+    ALL_JSON,
+    BINARY_FORM,
+    JSON_FORM,
+    OutputForms,
+)
 
 SPEC = ModelSpec("m", 1, [1], "", 0, {}, {})
 
@@ -39,12 +45,17 @@ def fp32(*values: float, name: str = "OUT") -> Tensor:
 def test_json() -> None:
     headers, body = encode(fp32(1, 2.5))
     assert headers == b"Content-Type: application/json\r\n"
-    assert body == b'{"model_name":"m","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[2],"data":[1.0,2.5]}]}'
+    assert (
+        body
+        == b'{"model_name":"m","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[2],"data":[1.0,2.5]}]}'
+    )
 
 
 def test_key_order_and_what_is_left_out() -> None:
     _, body = encode(id='a"b', parameters={"x": 1, "y": True, "z": "s", "w": 0.5})
-    assert body == (b'{"id":"a\\"b","model_name":"m","model_version":"1","parameters":{"x":1,"y":true,"z":"s","w":0.5},"outputs":[]}')
+    assert body == (
+        b'{"id":"a\\"b","model_name":"m","model_version":"1","parameters":{"x":1,"y":true,"z":"s","w":0.5},"outputs":[]}'
+    )
 
 
 def test_floats_are_written_as_the_doubles_they_are() -> None:
@@ -53,17 +64,28 @@ def test_floats_are_written_as_the_doubles_they_are() -> None:
 
 
 def test_nan_and_infinity() -> None:
-    _, body = encode(fp32(float("nan"), float("inf"), float("-inf")), Tensor("S", "BYTES", [1], b"\4\0\0\0null"))
+    _, body = encode(
+        fp32(float("nan"), float("inf"), float("-inf")), Tensor("S", "BYTES", [1], b"\4\0\0\0null")
+    )
     assert b'"data":[NaN,Infinity,-Infinity]' in body
     assert b'"data":["null"]' in body
 
 
 def test_binary() -> None:
-    headers, body = encode(fp32(1, name="A"), Tensor("B", "BYTES", [1], bytearray(b"\1\0\0\0x")), forms=ALL_BINARY)
+    headers, body = encode(
+        fp32(1, name="A"), Tensor("B", "BYTES", [1], bytearray(b"\1\0\0\0x")), forms=ALL_BINARY
+    )
     text, tail = body[:-9], body[-9:]
     assert tail == struct.pack("<f", 1) + b"\1\0\0\0x"
-    assert headers == b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % len(text)
-    assert [output["parameters"] for output in json.loads(text)["outputs"]] == [{"binary_data_size": 4}, {"binary_data_size": 5}]
+    assert (
+        headers
+        == b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+        % len(text)
+    )
+    assert [output["parameters"] for output in json.loads(text)["outputs"]] == [
+        {"binary_data_size": 4},
+        {"binary_data_size": 5},
+    ]
 
 
 def test_mixed_forms_and_outputs_that_were_not_asked_for() -> None:
@@ -80,7 +102,9 @@ def test_mixed_forms_and_outputs_that_were_not_asked_for() -> None:
 def test_binary_output_without_a_byte_is_plain_json() -> None:
     headers, body = encode(Tensor("OUT", "FP32", [0], b""), forms=ALL_BINARY)
     assert headers == b"Content-Type: application/json\r\n"
-    assert json.loads(body)["outputs"] == [{"name": "OUT", "datatype": "FP32", "shape": [0], "parameters": {"binary_data_size": 0}}]
+    assert json.loads(body)["outputs"] == [
+        {"name": "OUT", "datatype": "FP32", "shape": [0], "parameters": {"binary_data_size": 0}}
+    ]
 
 
 def test_strings() -> None:
@@ -94,11 +118,18 @@ def test_types_without_a_json_form(datatype: str) -> None:
     tensor = Tensor("OUT", datatype, [1], b"\0\0")
     with pytest.raises(NaiadError) as caught:
         encode(tensor)
-    assert caught.value.message == f"sending {datatype} data via JSON is not supported. Please use the binary data format for output OUT"
+    assert (
+        caught.value.message
+        == f"sending {datatype} data via JSON is not supported. Please use the binary data format for output OUT"
+    )
     assert encode(tensor, forms=ALL_BINARY)[1].endswith(b"}\0\0")
 
 
-NUMBERS = {name: kind.numpy for name, kind in DATATYPES.items() if kind.numpy is not None and name not in ("BYTES", "FP16")}
+NUMBERS = {
+    name: kind.numpy
+    for name, kind in DATATYPES.items()
+    if kind.numpy is not None and name not in ("BYTES", "FP16")
+}
 
 
 @pytest.mark.parametrize("datatype", NUMBERS)

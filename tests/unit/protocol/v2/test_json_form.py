@@ -1,4 +1,5 @@
-"""Requests and answers in JSON of a form that is known: they are what decoding and encoding all of them would give, or not taken at all."""
+"""Requests and answers in JSON of a form that is known: they are what decoding and encoding all of
+them would give, or not taken at all."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ TEXTS = [
     "-1e39", "1e308", "1e309", "0.1", "16777217", "3.4028235677973366e38", "9007199254740993", "true", "false", "null", "NaN", "-Infinity",
     "Infinity", '"1"', '"]"', "[1]", "[]", "{}", "01", "+1", "1.", ".5", "1e", " 2 ", "\n3\t", "", "1 2", "// 1", "0x1", "1_0", "\u0661",
 ]  # fmt: skip
-ORDINARY = {"BOOL": ["true", "false"], "FP32": ["1", "-2.5", "1e3", "0.1"], "FP64": ["1", "-2.5", "1e300", "0.1"]}
+ORDINARY = {
+    "BOOL": ["true", "false"],
+    "FP32": ["1", "-2.5", "1e3", "0.1"],
+    "FP64": ["1", "-2.5", "1e300", "0.1"],
+}
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: str) -> str:
@@ -54,7 +59,14 @@ def form_of(text: bytes) -> JsonForm:
 
 def says(request: InferRequest) -> list[Any]:
     tensors = [(t.name, t.datatype, t.shape, bytes(t.data)) for t in request.inputs]
-    return [tensors, request.id, request.requested_outputs, request.parameters, request.model_name, request.model_version]
+    return [
+        tensors,
+        request.id,
+        request.requested_outputs,
+        request.parameters,
+        request.model_name,
+        request.model_version,
+    ]
 
 
 def checked(text: bytes) -> list[Any] | None:
@@ -87,7 +99,14 @@ def test_other_numbers_are_filled_in(datatype: str, count: int) -> None:
     one = "false" if datatype == "BOOL" else "5"
     other = "[" + ",".join([one] * count) + "]"
     assert check_same(form, body(tensor("A", datatype, [count], other)))
-    for wrong in (f"{other[:-1]},{one}]", "[]", f"[{one},{one}]", other[:-1], f"[{other}]", other.replace(one, f'"{one}"')):
+    for wrong in (
+        f"{other[:-1]},{one}]",
+        "[]",
+        f"[{one},{one}]",
+        other[:-1],
+        f"[{other}]",
+        other.replace(one, f'"{one}"'),
+    ):
         assert form.fill_body(body(tensor("A", datatype, [count], wrong)), "m", "") is None
 
 
@@ -113,9 +132,24 @@ def outcome(text: bytes) -> list[Any] | None:
 @pytest.mark.parametrize("shape", [[2, 3], [1, 6], [6, 1], [1, 2, 3], [1, 1, 1, 6]])
 def test_lists_in_lists(shape: list[int]) -> None:
     data = np.arange(6, dtype=np.float32).reshape(shape)
-    form = form_of(body(tensor("A", "FP32", shape, json.dumps(data.tolist())), tensor("B", "INT8", [1], "[1]")))
-    assert check_same(form, body(tensor("A", "FP32", shape, json.dumps((data * 2.5).tolist())), tensor("B", "INT8", [1], "[2]")))
-    for wrong in ("[1,2,3,4,5,6]", "[[1,2,3],4,5,6]", "[[1,2,3,4,5,6]", "[[1,2,3][4,5,6]]", "[[],[1,2,3,4,5,6]]", "[[[[[1,2,3,4,5,6]]]]]"):
+    form = form_of(
+        body(tensor("A", "FP32", shape, json.dumps(data.tolist())), tensor("B", "INT8", [1], "[1]"))
+    )
+    assert check_same(
+        form,
+        body(
+            tensor("A", "FP32", shape, json.dumps((data * 2.5).tolist())),
+            tensor("B", "INT8", [1], "[2]"),
+        ),
+    )
+    for wrong in (
+        "[1,2,3,4,5,6]",
+        "[[1,2,3],4,5,6]",
+        "[[1,2,3,4,5,6]",
+        "[[1,2,3][4,5,6]]",
+        "[[],[1,2,3,4,5,6]]",
+        "[[[[[1,2,3,4,5,6]]]]]",
+    ):
         text = body(tensor("A", "FP32", shape, wrong), tensor("B", "INT8", [1], "[2]"))
         check_same(form, text)
         assert outcome(text) == checked(text)
@@ -151,9 +185,15 @@ def test_what_has_no_form(text: bytes) -> None:
 
 
 def test_a_list_that_looks_like_another_one() -> None:
-    form = form_of(body(tensor("data", "INT64", [2], "[2, 2]"), tensor("B", "INT64", [2], "[2, 2]")))
-    assert check_same(form, body(tensor("data", "INT64", [2], "[3, 4]"), tensor("B", "INT64", [2], "[5, 6]")))
-    assert not check_same(form, body(tensor("data", "INT64", [3], "[3, 4]"), tensor("B", "INT64", [2], "[5, 6]")))
+    form = form_of(
+        body(tensor("data", "INT64", [2], "[2, 2]"), tensor("B", "INT64", [2], "[2, 2]"))
+    )
+    assert check_same(
+        form, body(tensor("data", "INT64", [2], "[3, 4]"), tensor("B", "INT64", [2], "[5, 6]"))
+    )
+    assert not check_same(
+        form, body(tensor("data", "INT64", [3], "[3, 4]"), tensor("B", "INT64", [2], "[5, 6]"))
+    )
 
 
 def test_requests_of_a_form_share_it_and_those_of_others_do_not() -> None:
@@ -161,7 +201,12 @@ def test_requests_of_a_form_share_it_and_those_of_others_do_not() -> None:
     first = form_of(texts[0])
     assert all(form_of(text) is first for text in texts)
     assert decode(texts[1])[1] is first.forms
-    others = [body(tensor("B", "FP32", [2], "[1,2]")), b" " + texts[0], texts[0] + b"\n", body(tensor("A", "FP64", [2], "[1,2]"))]
+    others = [
+        body(tensor("B", "FP32", [2], "[1,2]")),
+        b" " + texts[0],
+        texts[0] + b"\n",
+        body(tensor("A", "FP64", [2], "[1,2]")),
+    ]
     others.append(body(tensor("A", "FP32", [2], "[1,2]"), end=',"outputs":[{"name":"O"}]'))
     for text in others:
         assert form_of(text) is not first
@@ -170,7 +215,9 @@ def test_requests_of_a_form_share_it_and_those_of_others_do_not() -> None:
 
 
 def test_with_ids() -> None:
-    texts = [body(tensor("A", "FP32", [2], "[1,2]"), start=f'"id": "{id}",') for id in ("1", "22", "a.b")]
+    texts = [
+        body(tensor("A", "FP32", [2], "[1,2]"), start=f'"id": "{id}",') for id in ("1", "22", "a.b")
+    ]
     form = form_of(texts[0])
     assert all(check_same(form, text) for text in texts)
     without = body(tensor("A", "FP32", [2], "[1,2]"))
@@ -198,7 +245,11 @@ def documents(draw: st.DrawFn, datatypes: list[str], counts: list[int], tail: st
     tensors = []
     for n, (datatype, count) in enumerate(zip(datatypes, counts, strict=True)):
         ordinary = st.sampled_from(ORDINARY.get(datatype, ["0", "1", "100"]))
-        texts = draw(st.lists(ordinary if draw(st.integers(0, 3)) else NUMBER, min_size=count, max_size=count))
+        texts = draw(
+            st.lists(
+                ordinary if draw(st.integers(0, 3)) else NUMBER, min_size=count, max_size=count
+            )
+        )
         if draw(st.integers(0, 9)) == 0:
             texts = texts[1:]
         space = draw(SPACE)
@@ -214,18 +265,37 @@ def test_any_body_is_what_it_is_the_long_way(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3))
     datatypes = data.draw(st.lists(st.sampled_from(NUMBERS), min_size=count, max_size=count))
     counts = data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
-    tail = data.draw(st.sampled_from(["", ',"outputs":[{"name":"O"}]', ',"parameters":{"binary_data_output":false}']))
-    form = form_of(body(*(tensor(f"T{n}", d, [c], values(d, c)) for n, (d, c) in enumerate(zip(datatypes, counts, strict=True))), end=tail))
+    tail = data.draw(
+        st.sampled_from(
+            ["", ',"outputs":[{"name":"O"}]', ',"parameters":{"binary_data_output":false}']
+        )
+    )
+    form = form_of(
+        body(
+            *(
+                tensor(f"T{n}", d, [c], values(d, c))
+                for n, (d, c) in enumerate(zip(datatypes, counts, strict=True))
+            ),
+            end=tail,
+        )
+    )
     text = data.draw(documents(datatypes, counts, tail))
     for _ in range(data.draw(st.integers(0, 2))):
         at, width = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 2))
         text = (
             text[:at]
-            + data.draw(st.sampled_from([b"", b"]", b"[", b",", b'"', b"1", b"e", b"}", b"\\", b" ", b"\xff", b"-"]))
+            + data.draw(
+                st.sampled_from(
+                    [b"", b"]", b"[", b",", b'"', b"1", b"e", b"}", b"\\", b" ", b"\xff", b"-"]
+                )
+            )
             + text[at + width :]
         )
     if check_same(form, text):
-        assert all(len(t.data) == c * DATATYPES[d].byte_size for t, d, c in zip(form_inputs(form, text), datatypes, counts, strict=True))
+        assert all(
+            len(t.data) == c * DATATYPES[d].byte_size
+            for t, d, c in zip(form_inputs(form, text), datatypes, counts, strict=True)
+        )
     else:
         assert outcome(text) == checked(text)
 
@@ -240,7 +310,9 @@ def form_inputs(form: JsonForm, text: bytes) -> list[Tensor]:
 
 
 def answer(forms: OutputForms, id: str, *outputs: Tensor, **more: Any) -> bytes:
-    response = InferResponse(more.pop("name", "m"), more.pop("version", "1"), id, list(outputs), **more)
+    response = InferResponse(
+        more.pop("name", "m"), more.pop("version", "1"), id, list(outputs), **more
+    )
     return b"".join(json_codec.encode_response(response, forms, SPEC).parts)
 
 
@@ -250,7 +322,10 @@ def check_answer(forms: OutputForms, id: str, *outputs: Tensor, **more: Any) -> 
     assert plain.json_answer is None
 
 
-@given(st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=3), st.lists(st.binary(min_size=24, max_size=24), min_size=9, max_size=9))
+@given(
+    st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=3),
+    st.lists(st.binary(min_size=24, max_size=24), min_size=9, max_size=9),
+)
 def test_any_numbers_are_written_as_ever(datatypes: list[str], blocks: list[bytes]) -> None:
     forms = OutputForms(is_kept=True)
     for turn in range(3):
@@ -259,7 +334,9 @@ def test_any_numbers_are_written_as_ever(datatypes: list[str], blocks: list[byte
             data = blocks[turn * 3 + n]
             if datatype == "BOOL":
                 data = bytes(octet & 1 for octet in data)
-            outputs.append(Tensor(f"O{n}", datatype, [24 // DATATYPES[datatype].byte_size], bytearray(data)))
+            outputs.append(
+                Tensor(f"O{n}", datatype, [24 // DATATYPES[datatype].byte_size], bytearray(data))
+            )
         check_answer(forms, "", *outputs)
         assert forms.json_answer is not None
 
@@ -275,7 +352,14 @@ def test_answers_of_all_kinds_in_turn() -> None:
         check_answer(forms, id, usual)
         check_answer(forms, id, floats(0.1, -0.0))
     nan, infinity = float("nan"), float("inf")
-    for outputs in ([floats(nan, 1)], [floats(infinity, 1)], [floats(1)], [], [usual, usual], [Tensor("P", "FP32", [2], usual.data)]):
+    for outputs in (
+        [floats(nan, 1)],
+        [floats(infinity, 1)],
+        [floats(1)],
+        [],
+        [usual, usual],
+        [Tensor("P", "FP32", [2], usual.data)],
+    ):
         check_answer(forms, "1", *outputs)
         check_answer(forms, "1", usual)
     check_answer(forms, "", usual, parameters={"a": 1})

@@ -1,4 +1,5 @@
-"""Headers that come again with other ids: filled from a template, they are what decoding them would give, and so are their answers."""
+"""Headers that come again with other ids: filled from a template, they are what decoding them would
+give, and so are their answers."""
 
 from __future__ import annotations
 
@@ -65,7 +66,10 @@ def test_a_second_id_wins_as_in_any_json() -> None:
     for first in ("a", "b"):
         assert decode(b'{"id":"%b","id":"z",%b' % (first.encode(), rest))[0].id == "z"
         assert decode(b'{"id":"%b","\\u0069d":"z",%b' % (first.encode(), rest))[0].id == "z"
-        assert decode(b'{"id":"%b",%b,"id":"%b"}' % (first.encode(), rest[:-1], first.encode()))[0].id == first
+        assert (
+            decode(b'{"id":"%b",%b,"id":"%b"}' % (first.encode(), rest[:-1], first.encode()))[0].id
+            == first
+        )
 
 
 def test_a_body_that_is_not_the_same_again_is_not_filled() -> None:
@@ -91,7 +95,9 @@ def test_any_id_is_decoded_and_answered(id: str, has_spaces: bool) -> None:
         id.encode()
     except UnicodeEncodeError:
         return
-    text = json.dumps({"id": id, "inputs": INPUTS}, separators=None if has_spaces else (",", ":")).encode()
+    text = json.dumps(
+        {"id": id, "inputs": INPUTS}, separators=None if has_spaces else (",", ":")
+    ).encode()
     assert decode(text)[0].id == id
     assert decode(text)[0].id == id
     check_answer(id, OutputForms(BINARY_FORM), 2)
@@ -103,14 +109,36 @@ def check_answer(id: str, forms: OutputForms, times: int = 1) -> None:
         encoded = json_codec.encode_response(InferResponse("m", "1", id, [output]), forms, SPEC)
         body = b"".join(encoded.parts)
         assert (encoded.size, body[encoded.header_length :]) == (len(body), output.data)
-        assert encoded.headers.endswith(b"Inference-Header-Content-Length: %d\r\n" % encoded.header_length)
+        assert encoded.headers.endswith(
+            b"Inference-Header-Content-Length: %d\r\n" % encoded.header_length
+        )
         expected = {"id": id} if id else {}
         expected |= {"model_name": "m", "model_version": "1"}
-        outputs = [{"name": "OUT", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}]
+        outputs = [
+            {"name": "OUT", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}
+        ]
         assert json.loads(body[: encoded.header_length]) == expected | {"outputs": outputs}
 
 
 def test_answers_with_ids_of_all_kinds_in_turn() -> None:
     forms = OutputForms(BINARY_FORM)
-    for id in ("", "1", "2", "33", "44", 'a"', "\\", "ü", "5", "", "66", "xü", "77", "X" * 128, "Y" * 128, "Z" * 129, "8" * 129):
+    for id in (
+        "",
+        "1",
+        "2",
+        "33",
+        "44",
+        'a"',
+        "\\",
+        "ü",
+        "5",
+        "",
+        "66",
+        "xü",
+        "77",
+        "X" * 128,
+        "Y" * 128,
+        "Z" * 129,
+        "8" * 129,
+    ):
         check_answer(id, forms)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata, TensorSpec
 from naiad.core.statistics import BatchTimes, ModelStatistics
-from naiad.protocol.v2.metadata import encode_index, encode_model_metadata, encode_server_metadata, encode_statistics
+from naiad.protocol.v2.metadata import (
+    encode_index,
+    encode_model_metadata,
+    encode_server_metadata,
+    encode_statistics,
+)
 
 
 def test_server() -> None:
@@ -24,7 +29,11 @@ def test_model() -> None:
 
 
 def test_index() -> None:
-    rows = [ModelIndex("a", "1", "READY"), ModelIndex("b", "1", "UNAVAILABLE", "unloaded"), ModelIndex("c")]
+    rows = [
+        ModelIndex("a", "1", "READY"),
+        ModelIndex("b", "1", "UNAVAILABLE", "unloaded"),
+        ModelIndex("c"),
+    ]
     assert encode_index(rows) == (
         b'[{"name":"a","version":"1","state":"READY"},{"name":"b","version":"1","state":"UNAVAILABLE","reason":"unloaded"},{"name":"c"}]'
     )

@@ -11,7 +11,10 @@ from naiad.protocol.v2.raw_request import decode_request
 
 
 def spec(*inputs: tuple[str, list[int]], max_batch_size: int = 0) -> ModelSpec:
-    tensors = {f"IN{at}": TensorSpec(f"IN{at}", datatype, dims, dims) for at, (datatype, dims) in enumerate(inputs)}
+    tensors = {
+        f"IN{at}": TensorSpec(f"IN{at}", datatype, dims, dims)
+        for at, (datatype, dims) in enumerate(inputs)
+    }
     return ModelSpec("m", 1, [1], "", max_batch_size, tensors, {})
 
 
@@ -25,17 +28,28 @@ def spec(*inputs: tuple[str, list[int]], max_batch_size: int = 0) -> ModelSpec:
         ("INT8", [-1, 3], 4, 12, [1, 4, 3]),
     ],
 )
-def test_shapes(datatype: str, dims: list[int], max_batch_size: int, num_bytes: int, shape: list[int]) -> None:
-    request, forms = decode_request(bytes(num_bytes), spec((datatype, dims), max_batch_size=max_batch_size), "3", 1000)
+def test_shapes(
+    datatype: str, dims: list[int], max_batch_size: int, num_bytes: int, shape: list[int]
+) -> None:
+    request, forms = decode_request(
+        bytes(num_bytes), spec((datatype, dims), max_batch_size=max_batch_size), "3", 1000
+    )
     (tensor,) = request.inputs
-    assert (tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) == ("IN0", datatype, shape, num_bytes)
+    assert (tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) == (
+        "IN0",
+        datatype,
+        shape,
+        num_bytes,
+    )
     assert (request.model_name, request.model_version) == ("m", "3")
     assert (forms.default, forms.by_name) == (BINARY_FORM, None)
 
 
 @pytest.mark.parametrize("max_batch_size", [0, 4])
 def test_one_string(max_batch_size: int) -> None:
-    request, _ = decode_request(b"hello", spec(("BYTES", [1]), max_batch_size=max_batch_size), "", 1000)
+    request, _ = decode_request(
+        b"hello", spec(("BYTES", [1]), max_batch_size=max_batch_size), "", 1000
+    )
     assert request.inputs[0].as_numpy().ravel().tolist() == [b"hello"]
     assert request.inputs[0].shape == ([1, 1] if max_batch_size else [1])
 
@@ -43,15 +57,31 @@ def test_one_string(max_batch_size: int) -> None:
 @pytest.mark.parametrize(
     ("model", "num_bytes", "words"),
     [
-        (spec(("FP32", [-1])), 9, "input byte size mismatch for input 'raw_input' for model 'm'. Expected 8, got 9"),
-        (spec(("FP32", [4])), 8, "input byte size mismatch for input 'raw_input' for model 'm'. Expected 16, got 8"),
-        (spec(("FP32", [2, -1])), 12, "input byte size mismatch for input 'raw_input' for model 'm'. Expected 8, got 12"),
+        (
+            spec(("FP32", [-1])),
+            9,
+            "input byte size mismatch for input 'raw_input' for model 'm'. Expected 8, got 9",
+        ),
+        (
+            spec(("FP32", [4])),
+            8,
+            "input byte size mismatch for input 'raw_input' for model 'm'. Expected 16, got 8",
+        ),
+        (
+            spec(("FP32", [2, -1])),
+            12,
+            "input byte size mismatch for input 'raw_input' for model 'm'. Expected 8, got 12",
+        ),
         (
             spec(("FP32", [-1, -1])),
             8,
             "The shape of the raw input 'IN0' can not be deduced because there are more than one variable-sized dimension",
         ),
-        (spec(("BYTES", [-1])), 8, "For BYTE datatype raw input 'IN0', the model must have input shape [1]"),
+        (
+            spec(("BYTES", [-1])),
+            8,
+            "For BYTE datatype raw input 'IN0', the model must have input shape [1]",
+        ),
         (
             spec(("FP32", [1]), ("FP32", [1])),
             8,

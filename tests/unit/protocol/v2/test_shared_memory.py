@@ -1,4 +1,5 @@
-"""Tensors in clients' shared memory, as both codecs read and write them. The words are those of a genuine Triton."""
+"""Tensors in clients' shared memory, as both codecs read and write them. The words are those of a
+genuine Triton."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def tensor(name: str, parameters: dict[str, Any], **more: Any) -> dict[str, Any]
 
 def decode(body: dict[str, Any], binary: bytes | None = None) -> tuple[InferRequest, OutputForms]:
     text = json.dumps(body).encode()
-    return json_codec.decode_request(text + (binary or b""), None if binary is None else len(text), "m", "", 1 << 20)
+    return json_codec.decode_request(
+        text + (binary or b""), None if binary is None else len(text), "m", "", 1 << 20
+    )
 
 
 def test_inputs_and_outputs() -> None:
@@ -53,7 +56,10 @@ def test_what_is_not_said_is_zero() -> None:
 
 def test_beside_binary_data() -> None:
     binary = bytes(range(8))
-    request, _ = decode({"inputs": [tensor("A", HERE), tensor("B", {"binary_data_size": 8}), tensor("C", HERE)]}, binary)
+    request, _ = decode(
+        {"inputs": [tensor("A", HERE), tensor("B", {"binary_data_size": 8}), tensor("C", HERE)]},
+        binary,
+    )
     assert [at for at, _ in request.regions.inputs] == [0, 2]  # type: ignore[union-attr]
     assert bytes(request.inputs[1].data) == binary
 
@@ -84,14 +90,23 @@ UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
     [
         ({"shared_memory_offset": -1}, f"Unable to parse 'shared_memory_offset': {UNSIGNED}"),
         ({"shared_memory_offset": "1"}, f"Unable to parse 'shared_memory_offset': {UNSIGNED}"),
-        ({"shared_memory_byte_size": 1.5}, f"Unable to parse 'shared_memory_byte_size': {UNSIGNED}"),
-        ({"shared_memory_byte_size": 2**64}, f"Unable to parse 'shared_memory_byte_size': {UNSIGNED}"),
+        (
+            {"shared_memory_byte_size": 1.5},
+            f"Unable to parse 'shared_memory_byte_size': {UNSIGNED}",
+        ),
+        (
+            {"shared_memory_byte_size": 2**64},
+            f"Unable to parse 'shared_memory_byte_size': {UNSIGNED}",
+        ),
     ],
 )
 @pytest.mark.parametrize("is_output", [False, True])
 def test_words_of_http(parameters: dict[str, Any], words: str, is_output: bool) -> None:
     if is_output:
-        body = {"inputs": [tensor("A", HERE)], "outputs": [{"name": "X", "parameters": HERE | parameters}]}
+        body = {
+            "inputs": [tensor("A", HERE)],
+            "outputs": [{"name": "X", "parameters": HERE | parameters}],
+        }
     else:
         body = {"inputs": [tensor("A", HERE | parameters)]}
     with pytest.raises(NaiadError) as caught:
@@ -100,17 +115,29 @@ def test_words_of_http(parameters: dict[str, Any], words: str, is_output: bool) 
 
 
 def test_a_class_count_of_zero_beside_a_region() -> None:
-    with pytest.raises(NaiadError, match="Output can't set both 'shared_memory_region' and 'classification'"):
-        decode({"inputs": [tensor("A", HERE)], "outputs": [{"name": "X", "parameters": HERE | {"classification": 0}}]})
+    with pytest.raises(
+        NaiadError, match="Output can't set both 'shared_memory_region' and 'classification'"
+    ):
+        decode(
+            {
+                "inputs": [tensor("A", HERE)],
+                "outputs": [{"name": "X", "parameters": HERE | {"classification": 0}}],
+            }
+        )
 
 
 def test_the_answer_says_what_the_output_is_and_no_more() -> None:
     body = {
         "inputs": [tensor("A", HERE)],
-        "outputs": [{"name": "X", "parameters": HERE}, {"name": "Y", "parameters": {"binary_data": True}}],
+        "outputs": [
+            {"name": "X", "parameters": HERE},
+            {"name": "Y", "parameters": {"binary_data": True}},
+        ],
     }
     _, forms = decode(body)
-    response = InferResponse("m", "1", "", [Tensor("X", "FP32", [4], b""), Tensor("Y", "INT8", [2], b"\1\2")])
+    response = InferResponse(
+        "m", "1", "", [Tensor("X", "FP32", [4], b""), Tensor("Y", "INT8", [2], b"\1\2")]
+    )
     encoded = json_codec.encode_response(response, forms, SPEC)
     head = json.loads(encoded.parts[0])
     assert head["outputs"] == [
@@ -124,7 +151,9 @@ def test_the_answer_says_what_the_output_is_and_no_more() -> None:
 
 
 def message(
-    inputs: list[dict[str, Any] | None], outputs: list[dict[str, Any]] | None = None, raw: list[bytes] | None = None
+    inputs: list[dict[str, Any] | None],
+    outputs: list[dict[str, Any]] | None = None,
+    raw: list[bytes] | None = None,
 ) -> ModelInferRequest:
     built = ModelInferRequest(model_name="m", id="7", raw_input_contents=raw or [])
     for number, parameters in enumerate(inputs):
@@ -137,12 +166,20 @@ def message(
 
 def set_parameters(target: Any, parameters: dict[str, Any]) -> None:
     for name, value in parameters.items():
-        field = "string_param" if isinstance(value, str) else "int64_param" if value < 2**63 else "uint64_param"
+        field = (
+            "string_param"
+            if isinstance(value, str)
+            else "int64_param"
+            if value < 2**63
+            else "uint64_param"
+        )
         setattr(target[name], field, value)
 
 
 def test_grpc_inputs_and_outputs() -> None:
-    request, _ = grpc_codec.decode_request(message([HERE, None], [HERE], [b"0123456789abcdef"]).SerializeToString())
+    request, _ = grpc_codec.decode_request(
+        message([HERE, None], [HERE], [b"0123456789abcdef"]).SerializeToString()
+    )
     assert request.regions == RegionUse([(0, SLICE)], {"O0": SLICE})
     assert bytes(request.inputs[1].data) == b"0123456789abcdef"
 
@@ -161,8 +198,14 @@ def test_grpc_requests_that_repeat_share_their_form() -> None:
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"shared_memory_region": 3}, "invalid value type for 'shared_memory_region' parameter for tensor '{}', expected string_param."),
-        ({"shared_memory_offset": "1"}, "invalid value type for 'shared_memory_offset' parameter for tensor '{}', expected int64_param."),
+        (
+            {"shared_memory_region": 3},
+            "invalid value type for 'shared_memory_region' parameter for tensor '{}', expected string_param.",
+        ),
+        (
+            {"shared_memory_offset": "1"},
+            "invalid value type for 'shared_memory_offset' parameter for tensor '{}', expected int64_param.",
+        ),
         (
             {"shared_memory_byte_size": "1"},
             "invalid value type for 'shared_memory_byte_size' parameter for tensor '{}', expected int64_param.",
@@ -184,7 +227,10 @@ def test_words_of_grpc(parameters: dict[str, Any], words: str, is_output: bool) 
 def test_grpc_needs_a_size() -> None:
     with pytest.raises(NaiadError) as caught:
         grpc_codec.decode_request(message([{"shared_memory_region": "r"}]).SerializeToString())
-    assert caught.value.message == "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'I0'"
+    assert (
+        caught.value.message
+        == "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'I0'"
+    )
 
 
 def test_grpc_contents_beside_a_region() -> None:
@@ -192,17 +238,24 @@ def test_grpc_contents_beside_a_region() -> None:
     built.inputs[0].contents.fp32_contents.extend([1, 2])
     with pytest.raises(NaiadError) as caught:
         grpc_codec.decode_request(built.SerializeToString())
-    assert caught.value.message == "unexpected 'content' provided when using shared memory for input tensor 'I0' for model 'm'"
+    assert (
+        caught.value.message
+        == "unexpected 'content' provided when using shared memory for input tensor 'I0' for model 'm'"
+    )
 
 
 def test_grpc_negative_numbers_are_very_large_ones() -> None:
-    request, _ = grpc_codec.decode_request(message([HERE | {"shared_memory_offset": -16}]).SerializeToString())
+    request, _ = grpc_codec.decode_request(
+        message([HERE | {"shared_memory_offset": -16}]).SerializeToString()
+    )
     assert request.regions == RegionUse([(0, RegionSlice("r", 2**64 - 16, 16))])
 
 
 def test_grpc_answer_has_an_empty_place_for_it() -> None:
     request, options = grpc_codec.decode_request(message([HERE], [HERE, {}]).SerializeToString())
-    response = InferResponse("m", "1", "7", [Tensor("O0", "FP32", [4], b""), Tensor("O1", "INT8", [2], b"\1\2")])
+    response = InferResponse(
+        "m", "1", "7", [Tensor("O0", "FP32", [4], b""), Tensor("O1", "INT8", [2], b"\1\2")]
+    )
     pieces, num_bytes = grpc_codec.encode_response(response, request, options, SPEC)
     data = b"".join(pieces)
     assert len(data) == num_bytes

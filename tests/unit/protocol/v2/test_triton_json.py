@@ -1,4 +1,5 @@
-"""Triton's JSON dialect. The words and offsets are those of a genuine Triton for the same bodies."""
+"""Triton's JSON dialect. The words and offsets are those of a genuine Triton for the same
+bodies."""
 
 from __future__ import annotations
 
@@ -93,10 +94,18 @@ def test_a_memoryview_will_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"[" * 101 + b"]" * 101, b"[" * 200_000, b'{"a":' * 101 + b"1" + b"}" * 101, b"[" * 101 + b"NaN" + b"]" * 101]
+    "body",
+    [
+        b"[" * 101 + b"]" * 101,
+        b"[" * 200_000,
+        b'{"a":' * 101 + b"1" + b"}" * 101,
+        b"[" * 101 + b"NaN" + b"]" * 101,
+    ],
 )
 def test_depth(body: bytes) -> None:
-    with pytest.raises(NaiadError, match=r"^JSON nesting depth exceeds maximum allowed limit \(100\)$") as caught:
+    with pytest.raises(
+        NaiadError, match=r"^JSON nesting depth exceeds maximum allowed limit \(100\)$"
+    ) as caught:
         parse(body)
     assert caught.value.code is Code.INVALID_ARG
 
@@ -113,13 +122,19 @@ def test_brackets_in_strings_are_no_depth() -> None:
 
 
 def test_large_bodies_have_less_exact_words_and_take_no_longer() -> None:
-    with pytest.raises(NaiadError, match=r"^failed to parse the request JSON buffer: Invalid value\. at 140002$"):
+    with pytest.raises(
+        NaiadError, match=r"^failed to parse the request JSON buffer: Invalid value\. at 140002$"
+    ):
         parse(b"[" + b'"x",' * 35_000 + b" ?]")
     assert len(parse(b"[" + b"NaN," * 30_000 + b"1]")) == 30_001
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
@@ -147,4 +162,6 @@ def test_any_bytes(body: bytes) -> None:
         parse(body)
     except NaiadError as error:
         words = error.message
-    assert words is None or words.startswith(("failed to parse the request JSON buffer: ", "JSON nesting depth"))
+    assert words is None or words.startswith(
+        ("failed to parse the request JSON buffer: ", "JSON nesting depth")
+    )

@@ -1,4 +1,5 @@
-"""`naiad check` as a whole: good repositories pass in silence, and what concerns several models or the repository itself is told."""
+"""`naiad check` as a whole: good repositories pass in silence, and what concerns several models or
+the repository itself is told."""
 
 from __future__ import annotations
 
@@ -30,12 +31,30 @@ def test_nothing_to_say_about_good_models(tmp_path: Path) -> None:
     add(tmp_path, "batching", "max_batch_size: 8 dynamic_batching { }\n" + IO)
     add(tmp_path, "imported", source="from implementation import TritonPythonModel\n")
     add(tmp_path, "starred", source="from implementation import *\n")
-    add(tmp_path, "derived", source="from base import Base\nclass TritonPythonModel(Base):\n    pass\n")
+    add(
+        tmp_path,
+        "derived",
+        source="from base import Base\nclass TritonPythonModel(Base):\n    pass\n",
+    )
     add(tmp_path, "assigned", source="class TritonPythonModel:\n    execute = None\n")
-    add(tmp_path, "completed", "", GOOD_MODEL + "    @staticmethod\n    def auto_complete_config(c):\n        return c\n")
-    add(tmp_path, "other_python", 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "e" } }\n' + IO, "print 'two'\n")
+    add(
+        tmp_path,
+        "completed",
+        "",
+        GOOD_MODEL + "    @staticmethod\n    def auto_complete_config(c):\n        return c\n",
+    )
+    add(
+        tmp_path,
+        "other_python",
+        'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "e" } }\n' + IO,
+        "print 'two'\n",
+    )
     step = '{ step { model_name: "plain" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }'
-    add(tmp_path, "ensemble", f'platform: "ensemble" max_batch_size: 8 {IO} ensemble_scheduling {step}')
+    add(
+        tmp_path,
+        "ensemble",
+        f'platform: "ensemble" max_batch_size: 8 {IO} ensemble_scheduling {step}',
+    )
     (tmp_path / "README.md").touch()
     findings = check_repository([tmp_path])
     assert codes(findings) == []
@@ -44,7 +63,9 @@ def test_nothing_to_say_about_good_models(tmp_path: Path) -> None:
 
 def test_models_are_counted_in_the_summary(tmp_path: Path) -> None:
     add(tmp_path, "m", "max_batch_size: -1\n" + IO)
-    assert render_findings(check_repository([tmp_path]), model_count=1).endswith("\n\n1 error found in 1 model\n")
+    assert render_findings(check_repository([tmp_path]), model_count=1).endswith(
+        "\n\n1 error found in 1 model\n"
+    )
 
 
 def test_the_same_model_in_two_repositories(tmp_path: Path) -> None:
@@ -54,7 +75,10 @@ def test_the_same_model_in_two_repositories(tmp_path: Path) -> None:
     findings = check_repository([tmp_path / "a", tmp_path / "b"])
     assert codes(findings) == [("error", "m", "duplicate-model")] * 2
     assert findings[0].problem.found == f"'m' also in {tmp_path / 'b'}"
-    assert f"{tmp_path / 'a' / 'm'}: error: model appears in two or more repositories\n" in render_findings(findings)
+    assert (
+        f"{tmp_path / 'a' / 'm'}: error: model appears in two or more repositories\n"
+        in render_findings(findings)
+    )
 
 
 def test_a_model_given_as_a_repository(tmp_path: Path) -> None:
@@ -65,13 +89,18 @@ def test_a_model_given_as_a_repository(tmp_path: Path) -> None:
 
 
 def test_no_repository_and_an_empty_one(tmp_path: Path) -> None:
-    assert codes(check_repository([tmp_path / "nowhere", tmp_path])) == [("error", "", "unreadable"), ("warning", "", "empty-repository")]
+    assert codes(check_repository([tmp_path / "nowhere", tmp_path])) == [
+        ("error", "", "unreadable"),
+        ("warning", "", "empty-repository"),
+    ]
 
 
 def test_gpus_that_are_here_are_checked(tmp_path: Path) -> None:
     add(tmp_path, "m", "instance_group { kind: KIND_GPU gpus: 3 }\n" + IO)
     assert codes(check_repository([tmp_path])) == [("warning", "m", "instance-gpus")]
-    assert codes(check_repository([tmp_path], options=ConfigOptions(gpus=(0,)))) == [("error", "m", "instance-gpus")]
+    assert codes(check_repository([tmp_path], options=ConfigOptions(gpus=(0,)))) == [
+        ("error", "m", "instance-gpus")
+    ]
 
 
 def test_an_ensemble_of_a_broken_model_is_not_blamed_for_it(tmp_path: Path) -> None:
@@ -82,7 +111,12 @@ def test_an_ensemble_of_a_broken_model_is_not_blamed_for_it(tmp_path: Path) -> N
 
 
 def test_an_ensemble_of_a_model_that_completes_itself_is_left_alone(tmp_path: Path) -> None:
-    add(tmp_path, "a", "", GOOD_MODEL + "    @staticmethod\n    def auto_complete_config(c):\n        return c\n")
+    add(
+        tmp_path,
+        "a",
+        "",
+        GOOD_MODEL + "    @staticmethod\n    def auto_complete_config(c):\n        return c\n",
+    )
     step = '{ step { model_name: "a" model_version: -1 input_map { key: "q" value: "x" } output_map { key: "r" value: "y" } } }'
     add(tmp_path, "e", f'platform: "ensemble" {IO} ensemble_scheduling {step}')
     assert codes(check_repository([tmp_path])) == []
@@ -118,7 +152,10 @@ def test_initial_state_files(tmp_path: Path) -> None:
     (model / "initial_state").mkdir()
     (model / "initial_state" / "zeros").write_bytes(bytes(15))
     (finding,) = check_repository([tmp_path])
-    assert finding.problem.message == "initial_state setting expects 16 bytes, but the data provided from zeros only has 15 bytes."
+    assert (
+        finding.problem.message
+        == "initial_state setting expects 16 bytes, but the data provided from zeros only has 15 bytes."
+    )
     (model / "initial_state" / "zeros").write_bytes(bytes(16))
     assert codes(check_repository([tmp_path])) == []
 

@@ -1,7 +1,9 @@
-"""The broken repositories of tests/repositories/broken: one text file each, with its files and what `naiad check` must say about them.
+"""The broken repositories of tests/repositories/broken: one text file each, with its files and what
+`naiad check` must say about them.
 
-`=== PATH` starts a file. A model with a config.pbtxt and no version directory of its own gets a good Python model in `1/`, unless the
-case says `=== bare`. `=== expected` starts the golden output, in which the repository is called REPO.
+`=== PATH` starts a file. A model with a config.pbtxt and no version directory of its own gets a
+good Python model in `1/`, unless the case says `=== bare`. `=== expected` starts the golden output,
+in which the repository is called REPO.
 """
 
 from __future__ import annotations

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from naiad.pb.model_config_pb2 import TYPE_FP32, TYPE_INT8, ModelConfig
-from naiad.repository.config.autocomplete import apply_auto_complete, default_max_batch_size, fill_backend
+from naiad.repository.config.autocomplete import (
+    apply_auto_complete,
+    default_max_batch_size,
+    fill_backend,
+)
 from naiad.repository.config.problem import InvalidConfigError
 
 
@@ -30,7 +34,9 @@ def test_takes_over_what_may_change_and_nothing_else() -> None:
     assert (config.name, config.backend, len(config.instance_group)) == ("m", "python", 0)
     assert config.parameters["kept"].string_value == "yes"
     assert config.max_batch_size == 4
-    assert [(i.name, i.data_type, list(i.dims), i.optional) for i in config.input] == [("x", TYPE_FP32, [16], True)]
+    assert [(i.name, i.data_type, list(i.dims), i.optional) for i in config.input] == [
+        ("x", TYPE_FP32, [16], True)
+    ]
     assert [o.name for o in config.output] == ["y"]
     assert list(config.dynamic_batching.preferred_batch_size) == [4]
     assert config.model_transaction_policy.decoupled
@@ -48,7 +54,11 @@ def test_what_is_not_returned_stays() -> None:
     config.input.add(name="x")
     config.model_transaction_policy.decoupled = True
     apply_auto_complete(config, {})
-    assert (config.max_batch_size, len(config.input), config.model_transaction_policy.decoupled) == (8, 1, True)
+    assert (
+        config.max_batch_size,
+        len(config.input),
+        config.model_transaction_policy.decoupled,
+    ) == (8, 1, True)
 
 
 def test_nonsense_is_refused_and_changes_nothing() -> None:
@@ -61,10 +71,15 @@ def test_nonsense_is_refused_and_changes_nothing() -> None:
 def test_default_max_batch_size() -> None:
     assert default_max_batch_size({}, "onnxruntime") == 4
     assert default_max_batch_size({"": {"default-max-batch-size": "16"}}, "onnxruntime") == 16
-    backend_config = {"": {"default-max-batch-size": "16"}, "onnxruntime": {"default-max-batch-size": "32"}}
+    backend_config = {
+        "": {"default-max-batch-size": "16"},
+        "onnxruntime": {"default-max-batch-size": "32"},
+    }
     assert default_max_batch_size(backend_config, "onnxruntime") == 32
     assert default_max_batch_size(backend_config, "pytorch") == 16
-    assert default_max_batch_size({"onnxruntime": {"default-max-batch-size": "x"}}, "onnxruntime") == 4
+    assert (
+        default_max_batch_size({"onnxruntime": {"default-max-batch-size": "x"}}, "onnxruntime") == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,10 +90,21 @@ def test_default_max_batch_size() -> None:
         ({"backend": "pytorch"}, ["model.pt", "model.pt2"], "pytorch_libtorch", "model.pt"),
         ({"backend": "pytorch"}, [], "pytorch_libtorch", "model.pt"),
         ({"platform": "torch_aoti"}, ["model.pt"], "torch_aoti", "model.pt2"),
-        ({"backend": "pytorch", "default_model_filename": "net.pt2"}, ["model.pt2"], "pytorch_libtorch", "net.pt2"),
+        (
+            {"backend": "pytorch", "default_model_filename": "net.pt2"},
+            ["model.pt2"],
+            "pytorch_libtorch",
+            "net.pt2",
+        ),
     ],
 )
-def test_which_file_of_a_pytorch_model(given: dict[str, str], files: list[str], platform: str, file: str) -> None:
+def test_which_file_of_a_pytorch_model(
+    given: dict[str, str], files: list[str], platform: str, file: str
+) -> None:
     config = ModelConfig(name="m", **given)
     fill_backend(config, "m", files)
-    assert (config.backend, config.platform, config.default_model_filename) == ("pytorch", platform, file)
+    assert (config.backend, config.platform, config.default_model_filename) == (
+        "pytorch",
+        platform,
+        file,
+    )

@@ -1,4 +1,5 @@
-"""Broken repositories: `naiad check` says where, what was found, what was expected and how to fix it; golden, word for word."""
+"""Broken repositories: `naiad check` says where, what was found, what was expected and how to fix
+it; golden, word for word."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from naiad.repository.check.check import Severity, check_repository, render_find
 from tests.unit.repository.config.broken_case import BrokenCase, read_cases
 
 CASES = read_cases()
-BACKENDS = ["identity", "llm", "onnxruntime", "openvino", "python", "pytorch", "tensorrtllm", "vllm"]
+BACKENDS = [
+    "identity",
+    "llm",
+    "onnxruntime",
+    "openvino",
+    "python",
+    "pytorch",
+    "tensorrtllm",
+    "vllm",
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
-from naiad.repository.config.config import MAX_CONFIG_BYTES, ConfigOptions, ModelConfigFile, read_model_config
+from naiad.repository.config.config import (
+    MAX_CONFIG_BYTES,
+    ConfigOptions,
+    ModelConfigFile,
+    read_model_config,
+)
 from naiad.repository.config.problem import InvalidConfigError, Position, Problem
 
 OPTIONS = ConfigOptions()
@@ -43,12 +48,19 @@ def problem(model: Path, options: ConfigOptions = OPTIONS, override: str | None 
         ("model.py", "python", ""),
     ],
 )
-def test_the_file_in_the_newest_version_tells_the_backend(model: Path, file: str, backend: str, platform: str) -> None:
+def test_the_file_in_the_newest_version_tells_the_backend(
+    model: Path, file: str, backend: str, platform: str
+) -> None:
     (model / "2").mkdir()
     (model / "1" / "model.graphdef").touch()
     (model / "2" / file).touch()
     config = read_model_config(model, options=OPTIONS).config
-    assert (config.name, config.backend, config.platform, config.default_model_filename) == ("m", backend, platform, file)
+    assert (config.name, config.backend, config.platform, config.default_model_filename) == (
+        "m",
+        backend,
+        platform,
+        file,
+    )
 
 
 def test_a_directory_may_be_an_onnx_model(model: Path) -> None:
@@ -71,9 +83,15 @@ def test_a_directory_may_be_an_onnx_model(model: Path) -> None:
         ('platform: "ensemble"', "", "ensemble", ""),
     ],
 )
-def test_what_is_given_decides_over_the_files(model: Path, text: str, backend: str, platform: str, file: str) -> None:
+def test_what_is_given_decides_over_the_files(
+    model: Path, text: str, backend: str, platform: str, file: str
+) -> None:
     config = write(model, text).config
-    assert (config.backend, config.platform, config.default_model_filename) == (backend, platform, file)
+    assert (config.backend, config.platform, config.default_model_filename) == (
+        backend,
+        platform,
+        file,
+    )
 
 
 def test_the_models_name_may_tell_the_backend(tmp_path: Path) -> None:
@@ -98,7 +116,12 @@ def test_defaults(model: Path) -> None:
     assert config.optimization.input_pinned_memory.enable
     assert config.optimization.output_pinned_memory.enable
     (group,) = config.instance_group
-    assert (group.name, group.kind, group.count, list(group.gpus)) == ("m", ModelInstanceGroup.KIND_CPU, 1, [])
+    assert (group.name, group.kind, group.count, list(group.gpus)) == (
+        "m",
+        ModelInstanceGroup.KIND_CPU,
+        1,
+        [],
+    )
 
 
 def test_what_is_given_stays(model: Path) -> None:
@@ -135,7 +158,9 @@ def test_an_ensemble_gets_no_instances(model: Path) -> None:
 def groups(model: Path, text: str, *gpus: int) -> list[tuple[str, int, list[int]]]:
     (model / "config.pbtxt").write_text(text)
     config = read_model_config(model, options=ConfigOptions(gpus=gpus)).config
-    return [(ModelInstanceGroup.Kind.Name(g.kind), g.count, list(g.gpus)) for g in config.instance_group]
+    return [
+        (ModelInstanceGroup.Kind.Name(g.kind), g.count, list(g.gpus)) for g in config.instance_group
+    ]
 
 
 def test_gpus(model: Path) -> None:
@@ -158,7 +183,9 @@ def test_another_configuration_by_name(model: Path) -> None:
     (model / "1" / "model.py").touch()
 
     def max_batch_size(name: str) -> int:
-        return read_model_config(model, options=ConfigOptions(config_name=name)).config.max_batch_size
+        return read_model_config(
+            model, options=ConfigOptions(config_name=name)
+        ).config.max_batch_size
 
     assert (max_batch_size(""), max_batch_size("big"), max_batch_size("other")) == (8, 64, 8)
     (model / "configs" / "big.pbtxt").write_text("oops")
@@ -170,7 +197,10 @@ def test_without_auto_completion_the_file_is_needed(model: Path) -> None:
     (model / "1" / "model.py").touch()
     options = ConfigOptions(is_auto_complete_enabled=False)
     said = problem(model, options)
-    assert said.message == "failed to open text file for read m/config.pbtxt: No such file or directory"
+    assert (
+        said.message
+        == "failed to open text file for read m/config.pbtxt: No such file or directory"
+    )
     assert "add a config.pbtxt" in said.fix
     (model / "config.pbtxt").touch()
     assert read_model_config(model, options=options).config.backend == "python"
@@ -179,7 +209,10 @@ def test_without_auto_completion_the_file_is_needed(model: Path) -> None:
 def test_the_name_must_be_the_directorys(model: Path) -> None:
     (model / "config.pbtxt").write_text('\n name: "other"')
     said = problem(model)
-    assert said.message == "unexpected directory name 'm' for model 'other', directory name must equal model name"
+    assert (
+        said.message
+        == "unexpected directory name 'm' for model 'other', directory name must equal model name"
+    )
     assert said.position == Position(2, 2)
     assert problem(model, override='{"name": "other"}').position is None
 
@@ -187,7 +220,9 @@ def test_the_name_must_be_the_directorys(model: Path) -> None:
 def test_an_override_replaces_the_file(model: Path) -> None:
     (model / "config.pbtxt").write_text("oops")
     (model / "1" / "model.py").touch()
-    file = read_model_config(model, options=OPTIONS, override='{"max_batch_size": "2", "dynamic_batching": {}}')
+    file = read_model_config(
+        model, options=OPTIONS, override='{"max_batch_size": "2", "dynamic_batching": {}}'
+    )
     assert file.config.max_batch_size == 2
     assert file.config.backend == "python"
     assert list(file.config.dynamic_batching.preferred_batch_size) == [2]
@@ -197,7 +232,9 @@ def test_an_override_replaces_the_file(model: Path) -> None:
 
 def test_files_that_cannot_be_read(model: Path) -> None:
     (model / "config.pbtxt").mkdir()
-    assert problem(model).message == "failed to open text file for read m/config.pbtxt: Is a directory"
+    assert (
+        problem(model).message == "failed to open text file for read m/config.pbtxt: Is a directory"
+    )
     (model / "config.pbtxt").rmdir()
     (model / "config.pbtxt").symlink_to(model / "gone")
     assert problem(model).code == "unreadable"

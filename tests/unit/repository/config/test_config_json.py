@@ -1,8 +1,10 @@
-"""ModelConfig as JSON against what a genuine Triton 2.51 answered to GET /v2/models/M/config for the same config.pbtxt.
+"""ModelConfig as JSON against what a genuine Triton 2.51 answered to GET /v2/models/M/config for
+the same config.pbtxt.
 
-triton_json/ holds both, recorded. Known differences, on purpose: Triton prints the 64-bit integers of `graph_spec` and of
-`initial_state` as strings, which is an oversight of its list of fields to fix; 2.51 has no `max_inflight_requests` yet; and it writes an
-ensemble's `model_transaction_policy`, which here is set when the ensemble's models are known.
+triton_json/ holds both, recorded. Known differences, on purpose: Triton prints the 64-bit integers
+of `graph_spec` and of `initial_state` as strings, which is an oversight of its list of fields to
+fix; 2.51 has no `max_inflight_requests` yet; and it writes an ensemble's
+`model_transaction_policy`, which here is set when the ensemble's models are known.
 """
 
 from __future__ import annotations
@@ -31,9 +33,18 @@ def read(recorded: Path, tmp_path: Path) -> ModelConfig:
 
 def without_oversights(name: str, value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: without_oversights(key, element) for key, element in value.items() if key != "max_inflight_requests"}
+        return {
+            key: without_oversights(key, element)
+            for key, element in value.items()
+            if key != "max_inflight_requests"
+        }
     if isinstance(value, list):
-        return [int(e) if name in ("dim", "dims") and isinstance(e, str) else without_oversights(name, e) for e in value]
+        return [
+            int(e)
+            if name in ("dim", "dims") and isinstance(e, str)
+            else without_oversights(name, e)
+            for e in value
+        ]
     return value
 
 
@@ -58,7 +69,9 @@ def test_prints_what_triton_prints(recorded: Path, tmp_path: Path) -> None:
 def test_is_read_back_as_a_load_override(recorded: Path, tmp_path: Path) -> None:
     config = read(recorded, tmp_path)
     again = parse_override(config_to_json(config))
-    assert again.SerializeToString(deterministic=True) == config.SerializeToString(deterministic=True)
+    assert again.SerializeToString(deterministic=True) == config.SerializeToString(
+        deterministic=True
+    )
 
 
 def test_there_are_recordings() -> None:
@@ -89,6 +102,8 @@ def test_doubles() -> None:
     config = ModelConfig()
     control = config.model_metrics.metric_control.add()
     control.histogram_options.buckets.extend([0.1, 100, 1 / 3, float("inf"), 1e300])
-    buckets = config_to_dict(config)["model_metrics"]["metric_control"][0]["histogram_options"]["buckets"]
+    buckets = config_to_dict(config)["model_metrics"]["metric_control"][0]["histogram_options"][
+        "buckets"
+    ]
     assert buckets == [0.1, 100, 1 / 3, "Infinity", 1e300]
     assert isinstance(buckets[1], int)

@@ -39,17 +39,28 @@ def test_integer_map_keys_and_floats() -> None:
     config = parse_override_dict(
         {
             "dynamic_batching": {"priority_queue_policy": {"1": {"max_queue_size": 3}}},
-            "model_metrics": {"metric_control": [{"histogram_options": {"buckets": [1, "2.5", "Infinity"]}}]},
+            "model_metrics": {
+                "metric_control": [{"histogram_options": {"buckets": [1, "2.5", "Infinity"]}}]
+            },
         }
     )
     assert config.dynamic_batching.priority_queue_policy[1].max_queue_size == 3
-    assert list(config.model_metrics.metric_control[0].histogram_options.buckets) == [1, 2.5, float("inf")]
+    assert list(config.model_metrics.metric_control[0].histogram_options.buckets) == [
+        1,
+        2.5,
+        float("inf"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "code", "path", "fix"),
     [
-        ('{"max_batchsize": 1}', "unknown-field", "max_batchsize", "did you mean 'max_batch_size'?"),
+        (
+            '{"max_batchsize": 1}',
+            "unknown-field",
+            "max_batchsize",
+            "did you mean 'max_batch_size'?",
+        ),
         ('{"input": [{"shape": [1]}]}', "unknown-field", "input[0].shape", "did you mean 'dims'?"),
         ('{"max_batch_size": "eight"}', "wrong-type", "max_batch_size", ""),
         ('{"max_batch_size": 1.5}', "wrong-type", "max_batch_size", ""),
@@ -61,7 +72,12 @@ def test_integer_map_keys_and_floats() -> None:
         ('{"input": {"name": "x"}}', "wrong-type", "input", 'write [{"name":"x"}]'),
         ('{"input": ["x"]}', "wrong-type", "input[0]", ""),
         ('{"dynamic_batching": true}', "wrong-type", "dynamic_batching", ""),
-        ('{"input": [{"data_type": "TYPE_FLOAT"}]}', "unknown-value", "input[0].data_type", "did you mean TYPE_FP32?"),
+        (
+            '{"input": [{"data_type": "TYPE_FLOAT"}]}',
+            "unknown-value",
+            "input[0].data_type",
+            "did you mean TYPE_FP32?",
+        ),
         ('{"input": [{"optional": "true"}]}', "wrong-type", "input[0].optional", ""),
         ('{"parameters": []}', "wrong-type", "parameters", ""),
         ('{"parameters": {"a": "b"}}', "wrong-type", 'parameters["a"]', ""),
@@ -72,7 +88,12 @@ def test_integer_map_keys_and_floats() -> None:
             'dynamic_batching.priority_queue_policy["x"]',
             "",
         ),
-        ('{"dynamic_batching": {}, "sequence_batching": {}}', "oneof", "sequence_batching", "remove one of the two"),
+        (
+            '{"dynamic_batching": {}, "sequence_batching": {}}',
+            "oneof",
+            "sequence_batching",
+            "remove one of the two",
+        ),
         ("[]", "wrong-type", "", ""),
     ],
 )
@@ -83,13 +104,18 @@ def test_wrong_values(text: str, code: str, path: str, fix: str) -> None:
     assert said.expected
 
 
-@pytest.mark.parametrize("text", ["", "{", "{'a': 1}", '{"name": "\\ud800"}', "\x00", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "{'a': 1}", '{"name": "\\ud800"}', "\x00", "[" * 100_000]
+)
 def test_no_json(text: str) -> None:
     assert problems(text)[0].code == "bad-json"
 
 
 def test_all_problems_are_told() -> None:
-    assert [said.code for said in problems('{"x": 1, "max_batch_size": "a", "input": [{"dims": ["b"]}]}')] == [
+    assert [
+        said.code
+        for said in problems('{"x": 1, "max_batch_size": "a", "input": [{"dims": ["b"]}]}')
+    ] == [
         "unknown-field",
         "wrong-type",
         "wrong-type",
@@ -108,12 +134,20 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
             "max_batch_size": st.integers(-(2**31), 2**31 - 1),
             "input": st.lists(
                 st.fixed_dictionaries(
-                    {"name": NAMES}, optional={"dims": st.lists(st.integers(-(2**63), 2**63 - 1)), "data_type": st.just(3)}
+                    {"name": NAMES},
+                    optional={
+                        "dims": st.lists(st.integers(-(2**63), 2**63 - 1)),
+                        "data_type": st.just(3),
+                    },
                 )
             ),
             "parameters": st.dictionaries(NAMES, st.fixed_dictionaries({"string_value": NAMES})),
-            "dynamic_batching": st.fixed_dictionaries({"max_queue_delay_microseconds": st.integers(0, 2**64 - 1)}),
-            "optimization": st.fixed_dictionaries({"cuda": st.fixed_dictionaries({"graphs": st.booleans()})}),
+            "dynamic_batching": st.fixed_dictionaries(
+                {"max_queue_delay_microseconds": st.integers(0, 2**64 - 1)}
+            ),
+            "optimization": st.fixed_dictionaries(
+                {"cuda": st.fixed_dictionaries({"graphs": st.booleans()})}
+            ),
         },
     )
 )

@@ -1,9 +1,15 @@
-"""How an ensemble fits its models, beyond the golden cases: optional inputs, reshapes, decoupled chains, circles."""
+"""How an ensemble fits its models, beyond the golden cases: optional inputs, reshapes, decoupled
+chains, circles."""
 
 from __future__ import annotations
 
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.config.ensemble_fit import cycle_message, find_cycle, is_decoupled_ensemble, validate_ensemble
+from naiad.repository.config.ensemble_fit import (
+    cycle_message,
+    find_cycle,
+    is_decoupled_ensemble,
+    validate_ensemble,
+)
 from naiad.repository.config.pbtxt import parse_text
 
 IO = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ] output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]'
@@ -15,13 +21,18 @@ def config(text: str) -> ModelConfig:
 
 def step(model: str, inputs: str, outputs: str) -> str:
     def entries(kind: str, text: str) -> str:
-        return " ".join(f'{kind} {{ key: "{e.split("=")[0]}" value: "{e.split("=")[1]}" }}' for e in text.split())
+        return " ".join(
+            f'{kind} {{ key: "{e.split("=")[0]}" value: "{e.split("=")[1]}" }}'
+            for e in text.split()
+        )
 
     return f'step {{ model_name: "{model}" model_version: -1 {entries("input_map", inputs)} {entries("output_map", outputs)} }}'
 
 
 def ensemble(*steps: str, max_batch_size: int = 8, io: str = IO) -> ModelConfig:
-    return config(f'name: "e" platform: "ensemble" max_batch_size: {max_batch_size} {io} ensemble_scheduling {{ {" ".join(steps)} }}')
+    return config(
+        f'name: "e" platform: "ensemble" max_batch_size: {max_batch_size} {io} ensemble_scheduling {{ {" ".join(steps)} }}'
+    )
 
 
 def model(name: str, max_batch_size: int = 8, io: str = IO, decoupled: bool = False) -> ModelConfig:
@@ -50,13 +61,19 @@ def test_a_model_that_does_not_batch_may_write_the_batch_dimension_itself() -> N
 
 def test_a_variable_dimension_agrees_with_any() -> None:
     assert errors(CHAIN, model("a"), model("b", io=IO.replace("[ 16 ]", "[ -1 ]"))) == []
-    assert errors(CHAIN, model("a"), model("b", io=IO.replace("[ 16 ]", "[ -1, 1 ]"))) == ["ensemble-shape", "ensemble-shape"]
+    assert errors(CHAIN, model("a"), model("b", io=IO.replace("[ 16 ]", "[ -1, 1 ]"))) == [
+        "ensemble-shape",
+        "ensemble-shape",
+    ]
 
 
 def test_the_ensembles_reshape_is_what_the_models_see() -> None:
     reshaped = ensemble(
         step("a", "x=x", "y=y"),
-        io=IO.replace('x" data_type: TYPE_FP32 dims: [ 16 ]', 'x" data_type: TYPE_FP32 dims: [ 16 ] reshape { shape: [ 4, 4 ] }'),
+        io=IO.replace(
+            'x" data_type: TYPE_FP32 dims: [ 16 ]',
+            'x" data_type: TYPE_FP32 dims: [ 16 ] reshape { shape: [ 4, 4 ] }',
+        ),
     )
     square = IO.replace("[ 16 ]", "[ 4, 4 ]", 1)
     assert errors(reshaped, model("a", io=square)) == []
@@ -66,7 +83,9 @@ def test_the_ensembles_reshape_is_what_the_models_see() -> None:
 def test_optional_inputs_need_no_tensor() -> None:
     extra = IO + ' input { name: "seed" data_type: TYPE_INT32 dims: 1 optional: true }'
     assert errors(CHAIN, model("a", io=extra), model("b")) == []
-    assert errors(CHAIN, model("a", io=extra.replace("optional: true", "")), model("b")) == ["ensemble-unmapped"]
+    assert errors(CHAIN, model("a", io=extra.replace("optional: true", "")), model("b")) == [
+        "ensemble-unmapped"
+    ]
 
 
 def test_models_that_are_missing_are_told_together() -> None:
@@ -97,7 +116,10 @@ def test_a_step_may_not_join_a_decoupled_step_with_the_request() -> None:
 
 
 def circle(**calls: str) -> dict[str, ModelConfig]:
-    return {name: ensemble(*(step(called, "x=x", "y=y") for called in calls[name].split())) for name in calls}
+    return {
+        name: ensemble(*(step(called, "x=x", "y=y") for called in calls[name].split()))
+        for name in calls
+    }
 
 
 def test_circles() -> None:

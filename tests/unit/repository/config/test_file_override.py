@@ -22,8 +22,14 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_files_are_where_they_belong(temporary: Path) -> None:
-    folder = write_override_files("m", {"1/model.py": b"x", "./2//weights/a.bin": "text", "labels.txt": b""})
-    found = {str(path.relative_to(folder.directory)) for path in folder.directory.rglob("*") if path.is_file()}
+    folder = write_override_files(
+        "m", {"1/model.py": b"x", "./2//weights/a.bin": "text", "labels.txt": b""}
+    )
+    found = {
+        str(path.relative_to(folder.directory))
+        for path in folder.directory.rglob("*")
+        if path.is_file()
+    }
     assert found == {"1/model.py", "2/weights/a.bin", "labels.txt"}
     assert folder.directory.name == "m"
     (root,) = temporary.iterdir()
@@ -106,4 +112,8 @@ def test_leftovers_of_the_dead_are_removed(temporary: Path) -> None:
         folder.mkdir()
     (temporary / "naiad-model-999999998-x").symlink_to(living)
     remove_leftovers()
-    assert {path.name for path in temporary.iterdir()} == {living.name, odd.name, "naiad-model-999999998-x"}
+    assert {path.name for path in temporary.iterdir()} == {
+        living.name,
+        odd.name,
+        "naiad-model-999999998-x",
+    }

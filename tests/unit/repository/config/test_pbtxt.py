@@ -1,4 +1,5 @@
-"""The text parser: what Triton's users write, where each field was, and what is said about what cannot be read."""
+"""The text parser: what Triton's users write, where each field was, and what is said about what
+cannot be read."""
 
 from __future__ import annotations
 
@@ -66,8 +67,15 @@ def test_what_repositories_in_the_field_look_like() -> None:
     assert config.max_batch_size == 8
     assert list(config.output[0].dims) == [-1, -1]
     assert len(config.output) == 2
-    assert dict(config.ensemble_scheduling.step[0].input_map) == {"QUERY": "text_input", "END_ID": "end_id"}
-    assert {key: value.string_value for key, value in config.parameters.items()} == {"gpt_model_path": "${engine_dir}", "a": "1", "b": "2"}
+    assert dict(config.ensemble_scheduling.step[0].input_map) == {
+        "QUERY": "text_input",
+        "END_ID": "end_id",
+    }
+    assert {key: value.string_value for key, value in config.parameters.items()} == {
+        "gpt_model_path": "${engine_dir}",
+        "a": "1",
+        "b": "2",
+    }
 
 
 def test_every_field_knows_its_place() -> None:
@@ -84,7 +92,9 @@ def test_every_field_knows_its_place() -> None:
 def test_a_field_that_was_not_written_is_placed_where_it_would_stand() -> None:
     lines = parse_text(TENSORRT_LLM_STYLE, ModelConfig, "m/config.pbtxt").lines
     assert lines.position("input[1].reshape.shape[0]") == lines.position("input[1]")
-    assert lines.position('ensemble_scheduling.step[0].output_map["a.b\\"]["]') == lines.position("ensemble_scheduling.step[0].output_map")
+    assert lines.position('ensemble_scheduling.step[0].output_map["a.b\\"]["]') == lines.position(
+        "ensemble_scheduling.step[0].output_map"
+    )
     assert lines.position("dynamic_batching.preferred_batch_size[0]") is None
     assert "input[1].reshape" not in lines
     assert "input[1].name" in lines
@@ -92,7 +102,14 @@ def test_a_field_that_was_not_written_is_placed_where_it_would_stand() -> None:
 
 @pytest.mark.parametrize(
     ("literal", "value"),
-    [("-inf", -math.inf), ("INFINITY", math.inf), ("1.5f", 1.5), ("3", 3.0), (".5e1", 5.0), ("1e39", math.inf)],
+    [
+        ("-inf", -math.inf),
+        ("INFINITY", math.inf),
+        ("1.5f", 1.5),
+        ("3", 3.0),
+        (".5e1", 5.0),
+        ("1e39", math.inf),
+    ],
 )
 def test_floats(literal: str, value: float) -> None:
     config = parse(f"sequence_batching {{ direct {{ minimum_slot_utilization: {literal} }} }}")
@@ -101,7 +118,9 @@ def test_floats(literal: str, value: float) -> None:
 
 def test_nan() -> None:
     assert math.isnan(
-        parse("sequence_batching { direct { minimum_slot_utilization: nan } }").sequence_batching.direct.minimum_slot_utilization
+        parse(
+            "sequence_batching { direct { minimum_slot_utilization: nan } }"
+        ).sequence_batching.direct.minimum_slot_utilization
     )
 
 
@@ -141,7 +160,11 @@ def test_a_default_given_twice_passes_as_in_protobuf() -> None:
 
 
 def test_a_repeated_map_key_is_noted() -> None:
-    parsed = parse_text('metric_tags { key: "a" value: "1" }\nmetric_tags { key: "a" value: "2" }', ModelConfig, "m/config.pbtxt")
+    parsed = parse_text(
+        'metric_tags { key: "a" value: "1" }\nmetric_tags { key: "a" value: "2" }',
+        ModelConfig,
+        "m/config.pbtxt",
+    )
     assert dict(parsed.message.metric_tags) == {"a": "2"}
     (note,) = parsed.notes
     assert (note.code, note.position) == ("duplicate-key", Position(2, 13))
@@ -150,7 +173,14 @@ def test_a_repeated_map_key_is_noted() -> None:
 @pytest.mark.parametrize(
     ("text", "code", "line", "column", "found", "fix"),
     [
-        ("max_batchsize: 8", "unknown-field", 1, 1, "max_batchsize", "did you mean 'max_batch_size'?"),
+        (
+            "max_batchsize: 8",
+            "unknown-field",
+            1,
+            1,
+            "max_batchsize",
+            "did you mean 'max_batch_size'?",
+        ),
         ("\n  inputs [ { name: 'x' } ]", "unknown-field", 2, 3, "inputs", "did you mean 'input'?"),
         ("input { shape: [1] }", "unknown-field", 1, 9, "shape", "did you mean 'dims'?"),
         (
@@ -162,22 +192,50 @@ def test_a_repeated_map_key_is_noted() -> None:
             "'max_queue_delay_microseconds' belongs in dynamic_batching { } or sequence_batching.direct { } "
             "or sequence_batching.oldest { }",
         ),
-        ("decoupled: true", "unknown-field", 1, 1, "decoupled", "'decoupled' belongs in model_transaction_policy { }"),
+        (
+            "decoupled: true",
+            "unknown-field",
+            1,
+            1,
+            "decoupled",
+            "'decoupled' belongs in model_transaction_policy { }",
+        ),
         ("name: resnet", "wrong-type", 1, 7, "resnet", 'write "resnet"'),
         ('max_batch_size: "8"', "wrong-type", 1, 17, '"8"', "leave out the quotes"),
         ("max_batch_size: 8.0", "wrong-type", 1, 17, "8.0", ""),
         ("max_batch_size: 2147483648", "out-of-range", 1, 17, "2147483648", ""),
         ("version_policy { latest { num_versions: -1 } }", "out-of-range", 1, 41, "-1", ""),
         ("max_batch_size: 08", "wrong-type", 1, 17, "08", "write 8"),
-        ("input { data_type: TYPE_FLOAT32 }", "unknown-value", 1, 20, "TYPE_FLOAT32", "did you mean TYPE_FP32?"),
+        (
+            "input { data_type: TYPE_FLOAT32 }",
+            "unknown-value",
+            1,
+            20,
+            "TYPE_FLOAT32",
+            "did you mean TYPE_FP32?",
+        ),
         ("input { data_type: FP16 }", "unknown-value", 1, 20, "FP16", "did you mean TYPE_FP16?"),
-        ('input { data_type: "TYPE_FP32" }', "unknown-value", 1, 20, '"TYPE_FP32"', "write TYPE_FP32 without quotes"),
+        (
+            'input { data_type: "TYPE_FP32" }',
+            "unknown-value",
+            1,
+            20,
+            '"TYPE_FP32"',
+            "write TYPE_FP32 without quotes",
+        ),
         ("input { optional: yes }", "wrong-type", 1, 19, "yes", ""),
         ('input { optional: "true" }', "wrong-type", 1, 19, '"true"', "write true without quotes"),
         (r'name: "\q"', "bad-string", 1, 7, r"the escape \q", r"write \\ for a backslash"),
         ("name: ['x']", "not-a-list", 1, 7, "a list", "leave out the brackets"),
         ("dynamic_batching: true", "not-a-value", 1, 19, "'true'", "write dynamic_batching { }"),
-        ("backend: 'a'\nbackend: 'b'", "given-twice", 2, 1, "a second value", "remove one of the two (the first is on line 1)"),
+        (
+            "backend: 'a'\nbackend: 'b'",
+            "given-twice",
+            2,
+            1,
+            "a second value",
+            "remove one of the two (the first is on line 1)",
+        ),
         (
             "dynamic_batching {}\nsequence_batching {}",
             "oneof",
@@ -190,7 +248,12 @@ def test_a_repeated_map_key_is_noted() -> None:
 )
 def test_wrong_values(text: str, code: str, line: int, column: int, found: str, fix: str) -> None:
     said = problem(text)
-    assert (said.code, said.position, said.found, said.fix) == (code, Position(line, column), found, fix)
+    assert (said.code, said.position, said.found, said.fix) == (
+        code,
+        Position(line, column),
+        found,
+        fix,
+    )
     assert said.expected
     assert said.message.startswith("failed to read text proto from m/config.pbtxt: ")
 
@@ -203,7 +266,12 @@ def test_wrong_values(text: str, code: str, line: int, column: int, found: str, 
         ("name = 'x'", "bad-character", 1, "write ':' between a field's name and its value"),
         ("// comment", "bad-character", 1, "comments start with '#'"),
         ("name: \u201cx\u201d", "bad-character", 1, "replace typographic quotes by \" or '"),
-        ("max_batch_size: ${triton_max_batch_size}", "bad-character", 1, "this looks like a template: fill in its ${variables} first"),
+        (
+            "max_batch_size: ${triton_max_batch_size}",
+            "bad-character",
+            1,
+            "this looks like a template: fill in its ${variables} first",
+        ),
         ("max_batch_size: +1", "bad-character", 1, "leave the '+' out"),
         ("name:\u00a0'x'", "bad-character", 1, "replace this special space by an ordinary one"),
         (
@@ -216,7 +284,12 @@ def test_wrong_values(text: str, code: str, line: int, column: int, found: str, 
         ("name: 'x' }", "no-name", 1, "remove this '}', or open it before"),
         ("'name': 'x'", "no-name", 1, "field names are written without quotes, as in name: value"),
         ("name: 'x',,", "no-name", 1, "remove this ','"),
-        ("input [ {} {} ]", "missing-symbol", 1, "put a ',' between two elements, or a ']' at the end"),
+        (
+            "input [ {} {} ]",
+            "missing-symbol",
+            1,
+            "put a ',' between two elements, or a ']' at the end",
+        ),
         ("max_batch_size:\n", "no-value", 2, ""),
         ("input:\n", "no-value", 2, ""),
         ("max_batch_size: 1x", "bad-number", 1, ""),
@@ -233,7 +306,9 @@ def test_syntax_errors(text: str, code: str, line: int, fix: str) -> None:
 
 
 def test_all_wrong_values_are_told_at_once() -> None:
-    found = problems("nme: 'x'\nunknown { a: [1, <b: 'c' 'd'>] } max_batch_size: 1.5\ninput { data_type: X dims: [1, 'a'] }\n=")
+    found = problems(
+        "nme: 'x'\nunknown { a: [1, <b: 'c' 'd'>] } max_batch_size: 1.5\ninput { data_type: X dims: [1, 'a'] }\n="
+    )
     assert [(p.code, p.position.line) for p in found if p.position] == [
         ("unknown-field", 1),
         ("unknown-field", 2),

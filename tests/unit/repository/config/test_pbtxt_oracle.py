@@ -1,6 +1,8 @@
-"""Our text parser against protobuf's own: the same texts accepted, the same refused, equal messages.
+"""Our text parser against protobuf's own: the same texts accepted, the same refused, equal
+messages.
 
-Where protobuf's Python parser is laxer than its C++ parser (the one Triton runs), ours follows C++: see test_pbtxt.py.
+Where protobuf's Python parser is laxer than its C++ parser (the one Triton runs), ours follows C++:
+see test_pbtxt.py.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def our_answer(text: str) -> ModelConfig | None:
         return parse_text(text, ModelConfig, "m/config.pbtxt").message
     except InvalidConfigError as error:
         problems = error.problems
-    assert all(problem.position and problem.found and problem.expected for problem in problems), problems
+    assert all(problem.position and problem.found and problem.expected for problem in problems), (
+        problems
+    )
     return None
 
 
@@ -43,7 +47,9 @@ def assert_same(text: str) -> None:
         assert got is expected
     else:
         # Deterministic bytes instead of ==: NaN is not equal to itself.
-        assert got.SerializeToString(deterministic=True) == expected.SerializeToString(deterministic=True)
+        assert got.SerializeToString(deterministic=True) == expected.SerializeToString(
+            deterministic=True
+        )
 
 
 @LARGE
@@ -69,7 +75,12 @@ def test_noise_never_crashes(text: str) -> None:
 def test_what_protobuf_prints_is_read_back(text: str) -> None:
     config = our_answer(text)
     if config is not None:
-        for printed in (text_format.MessageToString(config), text_format.MessageToString(config, as_one_line=True, as_utf8=True)):
+        for printed in (
+            text_format.MessageToString(config),
+            text_format.MessageToString(config, as_one_line=True, as_utf8=True),
+        ):
             again = our_answer(printed)
             assert again is not None
-            assert again.SerializeToString(deterministic=True) == config.SerializeToString(deterministic=True)
+            assert again.SerializeToString(deterministic=True) == config.SerializeToString(
+                deterministic=True
+            )

@@ -1,4 +1,5 @@
-"""Validation rules. The words of each rule are golden in tests/repositories/broken; here is what those cases leave open."""
+"""Validation rules. The words of each rule are golden in tests/repositories/broken; here is what
+those cases leave open."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ instance_group [ { name: "g" kind: KIND_CPU count: 1 } ]
 
 def said(text: str, options: ConfigOptions | None = None) -> list[str]:
     parsed = parse_text(GOOD + text, ModelConfig, "m/config.pbtxt")
-    return [problem.message for problem in validate_config(parsed.message, lines=parsed.lines, options=options)]
+    return [
+        problem.message
+        for problem in validate_config(parsed.message, lines=parsed.lines, options=options)
+    ]
 
 
 def test_a_good_configuration_has_no_problems() -> None:
@@ -52,7 +56,10 @@ def test_what_may_be_written(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('instance_group { name: "h" kind: KIND_GPU }', "instance group h of model m has kind KIND_GPU but specifies no GPUs"),
+        (
+            'instance_group { name: "h" kind: KIND_GPU }',
+            "instance group h of model m has kind KIND_GPU but specifies no GPUs",
+        ),
         (
             'instance_group { name: "h" kind: KIND_GPU gpus: [ 0, 5 ] }',
             "instance group h of model m specifies invalid or unsupported gpu id 5. GPUs with at least the minimum required CUDA compute "
@@ -66,8 +73,14 @@ def test_what_may_be_written(text: str) -> None:
             'instance_group { name: "h" kind: KIND_CPU profile: "1" }',
             "instance group h of model m and platform specifies profile field which is only supported for TensorRT models",
         ),
-        ("output { name: 'z' data_type: 77 dims: 1 }", "model output 'z' must specify 'data_type' for m"),
-        ("output { name: 'z' data_type: TYPE_BOOL dims: 2 reshape { } }", "model output 'z' has different size for dims and reshape for m"),
+        (
+            "output { name: 'z' data_type: 77 dims: 1 }",
+            "model output 'z' must specify 'data_type' for m",
+        ),
+        (
+            "output { name: 'z' data_type: TYPE_BOOL dims: 2 reshape { } }",
+            "model output 'z' has different size for dims and reshape for m",
+        ),
         (
             "output { name: 'z' data_type: TYPE_BOOL dims: [ 4 ] reshape { shape: [ -1 ] } }",
             "model output 'z' has different size for dims and reshape for m",
@@ -88,8 +101,14 @@ def test_what_may_be_written(text: str) -> None:
             "sequence_batching { oldest { preferred_batch_size: 9 } }",
             "sequence batching preferred batch size must be <= max batch size for m",
         ),
-        ("sequence_batching { oldest { preferred_batch_size: 0 } }", "sequence batching preferred batch size must be positive for m"),
-        ("sequence_batching { control_input { } }", "sequence batching control tensor must have a name for m"),
+        (
+            "sequence_batching { oldest { preferred_batch_size: 0 } }",
+            "sequence batching preferred batch size must be positive for m",
+        ),
+        (
+            "sequence_batching { control_input { } }",
+            "sequence batching control tensor must have a name for m",
+        ),
         (
             "sequence_batching { control_input { name: 'c' } control_input { name: 'c' } }",
             "sequence batching control tensor 'c' is specified for multiple control kinds for m",
@@ -114,7 +133,10 @@ def test_what_may_be_written(text: str) -> None:
             "state { input_name: 's' initial_state { name: 'i' } } }",
             "State input name 's' specified more than once.",
         ),
-        ("model_metrics { metric_control { metric_identifier { } } }", "metric identifier must specify non-empty 'family'"),
+        (
+            "model_metrics { metric_control { metric_identifier { } } }",
+            "metric identifier must specify non-empty 'family'",
+        ),
     ],
 )
 def test_rules(text: str, message: str) -> None:
@@ -132,13 +154,18 @@ def test_a_bare_configuration() -> None:
 
 def test_an_ensemble_has_no_backend() -> None:
     config = parse_text('name: "e" platform: "ensemble" backend: "python"', ModelConfig, "").message
-    assert validate_config(config)[0].message == "Ensemble model 'e' must have platform type 'ensemble' and empty backend type"
+    assert (
+        validate_config(config)[0].message
+        == "Ensemble model 'e' must have platform type 'ensemble' and empty backend type"
+    )
 
 
 def test_a_load_fails_with_tritons_words_first(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.py").touch()
-    (tmp_path / "m" / "config.pbtxt").write_text("max_batch_size: 4\ndynamic_batching { preferred_batch_size: [ 8, 0 ] }")
+    (tmp_path / "m" / "config.pbtxt").write_text(
+        "max_batch_size: 4\ndynamic_batching { preferred_batch_size: [ 8, 0 ] }"
+    )
     options = ConfigOptions()
     file = read_model_config(tmp_path / "m", options=options)
     with pytest.raises(InvalidConfigError) as raised:

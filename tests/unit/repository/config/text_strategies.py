@@ -1,4 +1,5 @@
-"""Random model configurations, and the many ways protobuf's text format allows to write each of them."""
+"""Random model configurations, and the many ways protobuf's text format allows to write each of
+them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def integer_literal(draw: Any, value: int) -> str:
 def string_literal(draw: Any, value: str) -> str:
     quote = draw(st.sampled_from("\"'"))
     parts = [value[:2], value[2:]] if draw(st.booleans()) else [value]
-    return " ".join(quote + "".join(escaped(draw, char, quote) for char in part) + quote for part in parts)
+    return " ".join(
+        quote + "".join(escaped(draw, char, quote) for char in part) + quote for part in parts
+    )
 
 
 def escaped(draw: Any, char: str, quote: str) -> str:
@@ -41,10 +44,32 @@ def escaped(draw: Any, char: str, quote: str) -> str:
 def scalar_literal(draw: Any, field: FieldDescriptor) -> str:
     if field.cpp_type in RANGES:
         low, high = RANGES[field.cpp_type]
-        return integer_literal(draw, draw(st.one_of(st.integers(low, high), st.integers(0, 16), st.sampled_from([low, high]))))
+        return integer_literal(
+            draw,
+            draw(
+                st.one_of(st.integers(low, high), st.integers(0, 16), st.sampled_from([low, high]))
+            ),
+        )
     if field.cpp_type in (F.CPPTYPE_FLOAT, F.CPPTYPE_DOUBLE):
-        special = st.sampled_from(["inf", "-inf", "infinity", "nan", "1.5f", "2.", ".5", "1e3", "7", "0", "-0.25E-2", "1e400"])
-        return draw(st.one_of(special, st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr)))
+        special = st.sampled_from(
+            [
+                "inf",
+                "-inf",
+                "infinity",
+                "nan",
+                "1.5f",
+                "2.",
+                ".5",
+                "1e3",
+                "7",
+                "0",
+                "-0.25E-2",
+                "1e400",
+            ]
+        )
+        return draw(
+            st.one_of(special, st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr))
+        )
     if field.cpp_type == F.CPPTYPE_BOOL:
         return draw(st.sampled_from(["true", "false", "True", "False", "t", "f", "0", "1"]))
     if field.cpp_type == F.CPPTYPE_ENUM:
@@ -73,13 +98,21 @@ def field_tokens(draw: Any, field: FieldDescriptor, depth: int) -> list[str]:
 
 
 def message_tokens(draw: Any, descriptor: Descriptor, depth: int = 0) -> list[str]:
-    """Any fields in any order: repeated ones several times, single ones sometimes twice and oneofs sometimes both, as people do."""
+    """Any fields in any order: repeated ones several times, single ones sometimes twice and oneofs
+    sometimes both, as people do."""
     count = draw(st.integers(0, 5 if depth < 2 else 2)) if len(descriptor.fields) else 0
     if not count:
         return []
-    fields = draw(st.lists(st.sampled_from(list(descriptor.fields)), min_size=count, max_size=count))
+    fields = draw(
+        st.lists(st.sampled_from(list(descriptor.fields)), min_size=count, max_size=count)
+    )
     if draw(st.integers(0, 3)):
-        fields = list({(field.containing_oneof.name if field.containing_oneof else field.name): field for field in fields}.values())
+        fields = list(
+            {
+                (field.containing_oneof.name if field.containing_oneof else field.name): field
+                for field in fields
+            }.values()
+        )
     return [token for field in fields for token in field_tokens(draw, field, depth)]
 
 
@@ -111,6 +144,27 @@ def damaged_texts(draw: Any) -> str:
             tokens[at] = draw(st.sampled_from(tokens))
         else:
             tokens.insert(
-                at, draw(st.sampled_from(["{", "}", "[", "]", "<", ">", ":", ",", ";", "name", "x", "1", '"s"', "-1", "TYPE_FP32"]))
+                at,
+                draw(
+                    st.sampled_from(
+                        [
+                            "{",
+                            "}",
+                            "[",
+                            "]",
+                            "<",
+                            ">",
+                            ":",
+                            ",",
+                            ";",
+                            "name",
+                            "x",
+                            "1",
+                            '"s"',
+                            "-1",
+                            "TYPE_FP32",
+                        ]
+                    )
+                ),
             )
     return " ".join(tokens)

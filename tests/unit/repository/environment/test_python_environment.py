@@ -1,4 +1,5 @@
-"""Packed environments: what may be in an archive, and what is refused. Where an environment's packages come from."""
+"""Packed environments: what may be in an archive, and what is refused. Where an environment's
+packages come from."""
 
 from __future__ import annotations
 
@@ -70,7 +71,9 @@ def test_a_sound_environment(pack: Callable[..., Path], tmp_path: Path) -> None:
     assert (folder / "bin/python").read_bytes() == b"ELF"
     assert os.access(folder / "bin/python", os.X_OK)
     assert (folder / "lib64/b.so").read_bytes() == b"x"
-    assert stat.S_IMODE((folder / "lib/a.so").stat().st_mode) == 0o700, "no setuid, nothing for others"
+    assert stat.S_IMODE((folder / "lib/a.so").stat().st_mode) == 0o700, (
+        "no setuid, nothing for others"
+    )
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
@@ -82,7 +85,12 @@ OUTSIDE: dict[str, list[tuple[tarfile.TarInfo, bytes]]] = {
     "symlink to parent": [symlink("l", "..")],
     "symlink to absolute": [symlink("l", "/etc")],
     "symlink by detour": [directory("d"), symlink("d/l", ".."), symlink("x", "d/l/../..")],
-    "symlink chain": [symlink("a", "b/.."), symlink("b", "c"), symlink("c", "."), symlink("e", "a/../../x")],
+    "symlink chain": [
+        symlink("a", "b/.."),
+        symlink("b", "c"),
+        symlink("c", "."),
+        symlink("e", "a/../../x"),
+    ],
     "through a symlink": [symlink("l", ".."), member("l/evil", b"x")],
     "hard link to absolute": [hardlink("l", "/etc/passwd")],
     "hard link to parent": [hardlink("l", "../../x")],
@@ -105,14 +113,19 @@ def test_what_is_refused(pack: Callable[..., Path], tmp_path: Path, case: str) -
     archive = pack(member("good", b"x"), *OUTSIDE[case])
     root = tmp_path / "deep" / "down"
     root.mkdir(parents=True)
-    with pytest.raises(NaiadError, match=r"the Python environment 'environment\.tar\.gz' cannot be unpacked"):
+    with pytest.raises(
+        NaiadError, match=r"the Python environment 'environment\.tar\.gz' cannot be unpacked"
+    ):
         unpack(archive, root / "out", threading.Event())
-    assert files_below(tmp_path) == {"environment.tar.gz", "deep", "deep/down"}, "nothing is left, inside or outside"
+    assert files_below(tmp_path) == {"environment.tar.gz", "deep", "deep/down"}, (
+        "nothing is left, inside or outside"
+    )
     assert not Path("/tmp/naiad-evil").exists()
 
 
 def test_a_file_is_never_written_through_a_link(pack: Callable[..., Path], tmp_path: Path) -> None:
-    """The link comes first in the archive, and last on the disk: the file makes a directory of its own, and the link finds it there."""
+    """The link comes first in the archive, and last on the disk: the file makes a directory of its
+    own, and the link finds it there."""
     archive = pack(symlink("lib64", "lib"), directory("lib"), member("lib64/x", b"x"))
     with pytest.raises(NaiadError, match="is a directory and a link"):
         unpack(archive, tmp_path / "out", threading.Event())
@@ -172,15 +185,22 @@ async def test_the_own_interpreter_has_everything() -> None:
         ("echo hello", "its answer is not understood"),
         ("echo 'cannot open shared object' >&2; exit 127", "cannot open shared object"),
         ("exit 3", "exit status 3"),
-        ("""echo '{"version": [3, 8, 1], "tag": "cpython-38", "missing": []}'""", "it is Python 3.8.1, but workers need 3.11 or later"),
+        (
+            """echo '{"version": [3, 8, 1], "tag": "cpython-38", "missing": []}'""",
+            "it is Python 3.8.1, but workers need 3.11 or later",
+        ),
     ],
 )
 async def test_interpreters_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(NaiadError, match=f"the Python interpreter of model 'm' cannot be used: {words}"):
+    with pytest.raises(
+        NaiadError, match=f"the Python interpreter of model 'm' cannot be used: {words}"
+    ):
         await probe(script(tmp_path / "python", text), {}, "m")
 
 
-async def test_an_interpreter_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interpreter_that_hangs_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(python_environment_probe, "TIMEOUT_S", 0.05)
     with pytest.raises(NaiadError, match="it does not answer"):
         await probe(script(tmp_path / "python", "exec sleep 1000"), dict(os.environ), "m")
@@ -213,8 +233,12 @@ async def test_nothing_special(environments: PythonEnvironments, tmp_path: Path)
 
 
 @pytest.mark.parametrize("parameter", ["PYTHON_VENV", "EXECUTION_ENV_PATH"])
-@pytest.mark.parametrize("text", ["$$TRITON_MODEL_DIRECTORY/env", "env", "$$TRITON_MODEL_DIRECTORY/env/bin/python"])
-async def test_an_environment_of_the_model(environments: PythonEnvironments, tmp_path: Path, parameter: str, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["$$TRITON_MODEL_DIRECTORY/env", "env", "$$TRITON_MODEL_DIRECTORY/env/bin/python"]
+)
+async def test_an_environment_of_the_model(
+    environments: PythonEnvironments, tmp_path: Path, parameter: str, text: str
+) -> None:
     python = script(tmp_path / "env" / "bin" / "python", f'exec {sys.executable} "$@"')
     launch = await environments.prepare(config(**{parameter: text}), tmp_path)
     assert launch is not None
@@ -224,17 +248,25 @@ async def test_an_environment_of_the_model(environments: PythonEnvironments, tmp
 
 
 @pytest.mark.parametrize("text", ["/no/such/place", "empty"])
-async def test_an_environment_that_is_not_there(environments: PythonEnvironments, tmp_path: Path, text: str) -> None:
+async def test_an_environment_that_is_not_there(
+    environments: PythonEnvironments, tmp_path: Path, text: str
+) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NaiadError, match="parameter 'PYTHON_VENV' of model 'm' names no Python environment: "):
+    with pytest.raises(
+        NaiadError, match="parameter 'PYTHON_VENV' of model 'm' names no Python environment: "
+    ):
         await environments.prepare(config(PYTHON_VENV=text), tmp_path)
 
 
-async def test_an_archive_is_unpacked_once(environments: PythonEnvironments, pack: Callable[..., Path], tmp_path: Path) -> None:
+async def test_an_archive_is_unpacked_once(
+    environments: PythonEnvironments, pack: Callable[..., Path], tmp_path: Path
+) -> None:
     text = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     pack(member("bin/python", text, mode=0o755))
     parameters = {"EXECUTION_ENV_PATH": "$$TRITON_MODEL_DIRECTORY/environment.tar.gz"}
-    first, second = await asyncio.gather(*(environments.prepare(config(**parameters), tmp_path) for _ in range(2)))
+    first, second = await asyncio.gather(
+        *(environments.prepare(config(**parameters), tmp_path) for _ in range(2))
+    )
     assert first == second
     assert first is not None
     assert Path(first.command[0]).parent.parent.parent == tmp_path / "cache"
@@ -259,7 +291,13 @@ async def test_what_a_killed_server_left_half_done_is_done_again(
 
 def test_requirements_are_known_by_their_content(tmp_path: Path) -> None:
     keys = []
-    for name, text in (("a", "six\n"), ("b", "six\n"), ("c", "six==1.16.0\n"), ("d", "./x.whl\n"), ("e", "./x.whl\n")):
+    for name, text in (
+        ("a", "six\n"),
+        ("b", "six\n"),
+        ("c", "six==1.16.0\n"),
+        ("d", "./x.whl\n"),
+        ("e", "./x.whl\n"),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "requirements.txt").write_text(text)
         keys.append(_requirements_key(tmp_path / name))

@@ -38,7 +38,9 @@ class Reader:
         return GpuMemory(self.used_bytes[device], 1000) if device < len(self.used_bytes) else None
 
 
-async def test_an_instance_that_leaves_more_in_use_than_its_share_is_refused_in_tritons_words() -> None:
+async def test_an_instance_that_leaves_more_in_use_than_its_share_is_refused_in_tritons_words() -> (
+    None
+):
     limits = GpuLimits([DeviceFraction(1, 0.5), DeviceFraction(1, 1.0)], Reader(1000, 501).read)
     with pytest.raises(NaiadError) as refused:
         await limits.check(on_gpu(1))
@@ -57,7 +59,10 @@ async def test_nothing_is_asked_where_there_is_no_limit(arguments: LoadArguments
 
 
 async def test_a_limit_that_cannot_be_checked_refuses() -> None:
-    with pytest.raises(NaiadError, match=r"memory limit set for GPU 1 cannot be checked: .*\(is naiad\[gpu\] installed") as refused:
+    with pytest.raises(
+        NaiadError,
+        match=r"memory limit set for GPU 1 cannot be checked: .*\(is naiad\[gpu\] installed",
+    ) as refused:
         await GpuLimits([DeviceFraction(1, 1.0)], Reader().read).check(on_gpu(1))
     assert refused.value.code is Code.UNAVAILABLE
 
@@ -76,7 +81,13 @@ def loader(templates: Templates, reader: Reader) -> Loader:
     def no_infer(request: InferRequest) -> ResponseStream:
         raise AssertionError
 
-    services = Services(no_infer, lambda name, version: False, lambda owner, operation: 0.0, lambda owner: None, no_control)
+    services = Services(
+        no_infer,
+        lambda name, version: False,
+        lambda owner, operation: 0.0,
+        lambda owner: None,
+        no_control,
+    )
     options = LoadOptions(gpu_limits=GpuLimits([DeviceFraction(1, 0.5)], reader.read))
     return Loader(LoopClock(asyncio.get_running_loop()), templates, services, options)
 
@@ -86,7 +97,9 @@ def config() -> ModelConfig:
     return ModelConfig(name="m", backend="identity", instance_group=[group])
 
 
-async def test_a_model_is_looked_at_when_it_has_loaded_and_is_gone_when_refused(templates: Templates, tmp_path: Path) -> None:
+async def test_a_model_is_looked_at_when_it_has_loaded_and_is_gone_when_refused(
+    templates: Templates, tmp_path: Path
+) -> None:
     reader = Reader(0, 501)
     with pytest.raises(NaiadError, match="has exceeded, model loading is rejected"):
         await loader(templates, reader).load(config(), 1, [1], tmp_path)
@@ -100,7 +113,9 @@ async def test_a_model_that_grows_is_looked_at_too(templates: Templates, tmp_pat
     reader.used_bytes[1] = 600
     wanted = config().instance_group[0]
     wanted.count = 2
-    with pytest.raises(NaiadError, match="can not create model 'm_1': memory limit set for GPU 1 has exceeded"):
+    with pytest.raises(
+        NaiadError, match="can not create model 'm_1': memory limit set for GPU 1 has exceeded"
+    ):
         await loads.resize(model, [wanted], tmp_path)
     assert [instance.name for instance in model.instances] == ["m_0"]
     assert reader.asked == [1, 1]

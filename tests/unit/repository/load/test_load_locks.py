@@ -1,4 +1,5 @@
-"""Related changes take turns, others do not wait; a change that would wait for itself is refused."""
+"""Related changes take turns, others do not wait; a change that would wait for itself is
+refused."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ async def test_others_go_side_by_side() -> None:
 async def test_related_ones_wait_in_order() -> None:
     turns, log = Turns(), list[str]()
     async with taken(turns, "a", "b"):
-        waiting = [asyncio.ensure_future(run(turns, log, str(number), "b", "c")) for number in range(3)]
+        waiting = [
+            asyncio.ensure_future(run(turns, log, str(number), "b", "c")) for number in range(3)
+        ]
         await settle()
         assert log == []
     await asyncio.gather(*waiting)
@@ -104,7 +107,10 @@ async def test_a_starting_model_may_not_load_itself() -> None:
     async with taken(turns, "one", "ensemble") as turn:
         turn.starting.add("one")
         words = await refused(turns, "ensemble", "x", caller="one_0")
-    assert words == "a related model 'ensemble' to a load/unload request is currently loading or unloading"
+    assert (
+        words
+        == "a related model 'ensemble' to a load/unload request is currently loading or unloading"
+    )
 
 
 async def test_a_circle_of_starting_models_is_refused() -> None:

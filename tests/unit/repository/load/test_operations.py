@@ -1,4 +1,5 @@
-"""Loading and unloading with a loader that does as it is told: what serves when, what is kept, what is left behind."""
+"""Loading and unloading with a loader that does as it is told: what serves when, what is kept, what
+is left behind."""
 
 from __future__ import annotations
 
@@ -78,7 +79,14 @@ class FakeLoader:
     async def discard(self, configured: object) -> None:
         pass
 
-    async def load(self, config: ModelConfig, version: int, versions: list[int], model_dir: Path, configured: object) -> Model:
+    async def load(
+        self,
+        config: ModelConfig,
+        version: int,
+        versions: list[int],
+        model_dir: Path,
+        configured: object,
+    ) -> Model:
         self.num_loading += 1
         self.max_loading = max(self.max_loading, self.num_loading)
         try:
@@ -122,10 +130,15 @@ class Rig:
 
     def serving(self, name: str) -> dict[int, int]:
         """version -> number of the copy"""
-        return {version: cast(FakeModel, model).number for version, model in self.entries.by_key[name].models.items()}
+        return {
+            version: cast(FakeModel, model).number
+            for version, model in self.entries.by_key[name].models.items()
+        }
 
     def states(self, name: str) -> dict[int, State]:
-        return {version: status.state for version, status in self.entries.by_key[name].statuses.items()}
+        return {
+            version: status.state for version, status in self.entries.by_key[name].statuses.items()
+        }
 
     def touch(self, name: str, version: int = 1) -> None:
         path = self.repository / name / str(version) / "model.py"
@@ -158,7 +171,10 @@ async def test_an_unchanged_model_is_not_loaded_again(rig: Rig) -> None:
     write_model(rig.repository, "m")
     for _ in range(3):
         await rig.load("m")
-    put(rig.repository / "m" / "config.pbtxt", (rig.repository / "m" / "config.pbtxt").read_text() + "# a remark\n")
+    put(
+        rig.repository / "m" / "config.pbtxt",
+        (rig.repository / "m" / "config.pbtxt").read_text() + "# a remark\n",
+    )
     await rig.load("m")
     assert await rig.settled() == ["m:1#1 loaded"]
 
@@ -168,7 +184,10 @@ async def test_a_failed_reload_changes_nothing(rig: Rig) -> None:
     await rig.load("m")
     rig.touch("m")
     rig.loader.fails["m", 1] = 1
-    assert await fails(rig.load("m")) == "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: m:1 cannot;\n"
+    assert (
+        await fails(rig.load("m"))
+        == "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: m:1 cannot;\n"
+    )
     assert rig.serving("m") == {1: 1}
     assert rig.states("m") == {1: State.READY}
     await rig.load("m")
@@ -208,11 +227,18 @@ async def test_only_what_changed_is_loaded(rig: Rig) -> None:
 
 
 async def test_versions_follow_the_policy_in_place(rig: Rig) -> None:
-    folder = write_model(rig.repository, "m", versions=(1, 2, 3), extra="version_policy { latest { num_versions: 2 } }")
+    folder = write_model(
+        rig.repository,
+        "m",
+        versions=(1, 2, 3),
+        extra="version_policy { latest { num_versions: 2 } }",
+    )
     await rig.load("m")
     put(
         folder / "config.pbtxt",
-        (folder / "config.pbtxt").read_text().replace("latest { num_versions: 2 }", "specific { versions: [ 1, 3 ] }"),
+        (folder / "config.pbtxt")
+        .read_text()
+        .replace("latest { num_versions: 2 }", "specific { versions: [ 1, 3 ] }"),
     )
     await rig.load("m")
     assert rig.serving("m") == {1: 3, 3: 2}
@@ -233,7 +259,8 @@ async def test_loads_are_tried_again(tmp_path: Path) -> None:
 
 
 async def test_so_many_load_at_once_and_no_more(rig: Rig) -> None:
-    """How far their loads overlap is up to the threads that read the disk; that no more than two do is up to us."""
+    """How far their loads overlap is up to the threads that read the disk; that no more than two do
+    is up to us."""
     for number in range(8):
         write_model(rig.repository, f"m{number}")
     assert await rig.operations.load_all({f"m{number}" for number in range(8)}) == {}
@@ -241,7 +268,11 @@ async def test_so_many_load_at_once_and_no_more(rig: Rig) -> None:
 
 
 async def test_a_model_without_room_for_two_goes_first(rig: Rig) -> None:
-    write_model(rig.repository, "m", extra='parameters { key: "UNLOAD_BEFORE_RELOAD" value { string_value: "yes" } }')
+    write_model(
+        rig.repository,
+        "m",
+        extra='parameters { key: "UNLOAD_BEFORE_RELOAD" value { string_value: "yes" } }',
+    )
     await rig.load("m")
     rig.touch("m")
     await rig.load("m")
@@ -283,10 +314,18 @@ async def test_an_ensemble_is_made_anew_with_its_part(rig: Rig) -> None:
 async def test_the_start_loads_each_model_once(rig: Rig) -> None:
     write_model(rig.repository, "part")
     write_model(rig.repository, "bad")
-    for name, part in (("inner", "part"), ("outer", "inner"), ("unfit", "bad"), ("round", "about"), ("about", "round")):
+    for name, part in (
+        ("inner", "part"),
+        ("outer", "inner"),
+        ("unfit", "bad"),
+        ("round", "about"),
+        ("about", "round"),
+    ):
         write_ensemble(rig.repository, name, part)
     rig.loader.fails["bad", 1] = 5
-    failures = await rig.operations.load_all({"part", "bad", "inner", "outer", "unfit", "round", "about", "missing"})
+    failures = await rig.operations.load_all(
+        {"part", "bad", "inner", "outer", "unfit", "round", "about", "missing"}
+    )
     assert set(failures) == {"bad", "unfit", "round", "about", "missing"}
     assert rig.loader.fails["bad", 1] == 4
     assert "circular dependency" in failures["round"].message
@@ -303,7 +342,10 @@ async def test_the_end_gives_up_what_is_loading(rig: Rig) -> None:
     await rig.operations.stop()
     assert await fails(loading) == "Server exiting"
     assert rig.loader.num_loading == 0
-    assert [event for event in await rig.settled() if "stopped" in event] == ["m:1#1 stopped", "m:2#2 stopped"]
+    assert [event for event in await rig.settled() if "stopped" in event] == [
+        "m:1#1 stopped",
+        "m:2#2 stopped",
+    ]
     assert await fails(rig.load("m")) == "Server exiting"
 
 
@@ -338,7 +380,10 @@ async def test_a_caller_that_goes_away_does_not_undo_its_load(rig: Rig) -> None:
 
 
 async def test_an_unreadable_model_leaves_no_trace(rig: Rig) -> None:
-    assert await fails(rig.load("nowhere")) == "failed to load 'nowhere', failed to poll from model repository"
+    assert (
+        await fails(rig.load("nowhere"))
+        == "failed to load 'nowhere', failed to poll from model repository"
+    )
     assert "nowhere" not in rig.entries.by_key
     os.mkdir(rig.repository / "empty")
     put(rig.repository / "empty" / "config.pbtxt", 'backend: "python"')

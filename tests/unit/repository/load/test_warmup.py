@@ -17,7 +17,9 @@ INPUT = 'input { name: "x" data_type: TYPE_FP32 dims: 2 } output { name: "y" dat
 
 
 def read(text: str, folder: Path, io: str = INPUT, max_batch_size: int = 8) -> list[WarmupSample]:
-    config: ModelConfig = parse_text(f'name: "m" max_batch_size: {max_batch_size} {io} {text}', ModelConfig, "").message
+    config: ModelConfig = parse_text(
+        f'name: "m" max_batch_size: {max_batch_size} {io} {text}', ModelConfig, ""
+    ).message
     return read_warmup(config, build_spec(config, 1, [1], folder), folder)
 
 
@@ -44,7 +46,9 @@ def test_a_sample_of_batch_size_0_is_skipped(tmp_path: Path) -> None:
     assert read(sample(f"{FLOATS} zero_data: true", 0), tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["BOOL", "UINT8", "INT64", "FP16", "FP32", "FP64", "BF16", "STRING"])
+@pytest.mark.parametrize(
+    "name", ["BOOL", "UINT8", "INT64", "FP16", "FP32", "FP64", "BF16", "STRING"]
+)
 def test_random_data_of_every_kind_is_small(tmp_path: Path, name: str) -> None:
     io = INPUT.replace("TYPE_FP32 dims: 2 } output", f"TYPE_{name} dims: 40 }} output")
     (found,) = read(sample(f"data_type: TYPE_{name} dims: 40 random_data: true"), tmp_path, io)
@@ -74,7 +78,9 @@ def test_strings_from_a_file(tmp_path: Path) -> None:
     assert found.inputs[0].as_numpy().tolist() == [[b"abc", b""]]
 
 
-def test_a_sequence_model_gets_the_controls_and_states_that_its_sample_leaves_out(tmp_path: Path) -> None:
+def test_a_sequence_model_gets_the_controls_and_states_that_its_sample_leaves_out(
+    tmp_path: Path,
+) -> None:
     sequence = """sequence_batching {
       control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 7 ] } }
       control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } }
@@ -127,4 +133,7 @@ def test_what_does_not_fit_the_model_is_told(tmp_path: Path, text: str, words: s
 def test_a_missing_file_is_told_without_the_servers_paths(tmp_path: Path) -> None:
     with pytest.raises(NaiadError) as caught:
         read(sample(f'{FLOATS} input_data_file: "gone"'), tmp_path)
-    assert caught.value.message == "failed to open text file for read warmup/gone: No such file or directory"
+    assert (
+        caught.value.message
+        == "failed to open text file for read warmup/gone: No such file or directory"
+    )

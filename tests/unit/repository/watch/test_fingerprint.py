@@ -22,7 +22,10 @@ def model(tmp_path: Path) -> Path:
 
 
 def changed(before: Fingerprint, after: Fingerprint) -> tuple[bool, bool]:
-    return before.config != after.config, (before.shared, before.versions) != (after.shared, after.versions)
+    return before.config != after.config, (before.shared, before.versions) != (
+        after.shared,
+        after.versions,
+    )
 
 
 def test_nothing_changes_by_looking(model: Path) -> None:

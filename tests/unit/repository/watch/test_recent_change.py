@@ -1,4 +1,5 @@
-"""A change that leaves size, time and inode as they were is seen, if the file was young at the last look."""
+"""A change that leaves size, time and inode as they were is seen, if the file was young at the last
+look."""
 
 from __future__ import annotations
 

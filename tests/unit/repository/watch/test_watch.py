@@ -1,4 +1,5 @@
-"""Poll mode's judgement: what is at rest is acted on, once; what failed is tried again, ever less often."""
+"""Poll mode's judgement: what is at rest is acted on, once; what failed is tried again, ever less
+often."""
 
 from __future__ import annotations
 

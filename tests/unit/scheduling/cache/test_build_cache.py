@@ -15,22 +15,50 @@ def test_local() -> None:
 
 def test_redis_takes_its_secrets_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITONCACHE_REDIS_PASSWORD", "hidden")
-    cache = build_cache("redis", {"host": "h", "port": "7", "db": "2", "wait_timeout": "50"}, FakeClock())
+    cache = build_cache(
+        "redis", {"host": "h", "port": "7", "db": "2", "wait_timeout": "50"}, FakeClock()
+    )
     assert isinstance(cache, RedisCache)
     options = cache._options
-    assert (options.host, options.port, options.database, options.look_up_timeout_s, options.password) == ("h", 7, 2, 0.05, "hidden")
+    assert (
+        options.host,
+        options.port,
+        options.database,
+        options.look_up_timeout_s,
+        options.password,
+    ) == ("h", 7, 2, 0.05, "hidden")
     assert "hidden" not in repr(options)
 
 
 @pytest.mark.parametrize(
     ("kind", "settings", "words"),
     [
-        ("local", {}, "Failed to initialize LocalCache: config didn't contain a valid 'size' field."),
-        ("local", {"size": "much"}, "Failed to initialize LocalCache: 'size' is 'much', expected a number"),
-        ("local", {"size": "0"}, "Failed to initialize LocalCache: 'size' is 0, expected a number of bytes above 0"),
+        (
+            "local",
+            {},
+            "Failed to initialize LocalCache: config didn't contain a valid 'size' field.",
+        ),
+        (
+            "local",
+            {"size": "much"},
+            "Failed to initialize LocalCache: 'size' is 'much', expected a number",
+        ),
+        (
+            "local",
+            {"size": "0"},
+            "Failed to initialize LocalCache: 'size' is 0, expected a number of bytes above 0",
+        ),
         ("redis", {"port": "1"}, "Failed to initialize RedisCache: must specify 'host'"),
-        ("redis", {"host": "h", "port": "x"}, "Failed to initialize RedisCache: 'port' is 'x', expected a number"),
-        ("elsewhere", {"size": "1"}, "unable to find the response cache 'elsewhere': this server has 'local' and 'redis'"),
+        (
+            "redis",
+            {"host": "h", "port": "x"},
+            "Failed to initialize RedisCache: 'port' is 'x', expected a number",
+        ),
+        (
+            "elsewhere",
+            {"size": "1"},
+            "unable to find the response cache 'elsewhere': this server has 'local' and 'redis'",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_told(kind: str, settings: dict[str, str], words: str) -> None:
@@ -40,5 +68,8 @@ def test_what_cannot_be_built_is_told(kind: str, settings: dict[str, str], words
 
 
 def test_an_unknown_setting_of_redis_names_the_known_ones() -> None:
-    with pytest.raises(NaiadError, match=r"unknown setting 'hots', expected one of cacert, cert, connect_timeout, db, host"):
+    with pytest.raises(
+        NaiadError,
+        match=r"unknown setting 'hots', expected one of cacert, cert, connect_timeout, db, host",
+    ):
         build_cache("redis", {"hots": "h"}, FakeClock())

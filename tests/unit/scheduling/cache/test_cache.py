@@ -1,4 +1,5 @@
-"""The response cache: keys, what is kept in memory, and the scheduler in front of which it stands."""
+"""The response cache: keys, what is kept in memory, and the scheduler in front of which it
+stands."""
 
 from __future__ import annotations
 
@@ -20,11 +21,17 @@ from naiad.scheduling.cache.caching import CachingScheduler
 from naiad.scheduling.cache.local_cache import LocalCache
 from tests.fakes import FakeClock
 
-SPEC = ModelSpec("m", 1, [1], "", 0, {}, {name: TensorSpec(name, "UINT8", [-1], [-1]) for name in ("Y", "Z")})
+SPEC = ModelSpec(
+    "m", 1, [1], "", 0, {}, {name: TensorSpec(name, "UINT8", [-1], [-1]) for name in ("Y", "Z")}
+)
 
 
 def request(data: bytes = b"x", shape: list[int] | None = None, **fields: Any) -> InferRequest:
-    return InferRequest("m", [Tensor("A", "UINT8", shape or [len(data)], data), Tensor("B", "UINT8", [1], b"b")], **fields)
+    return InferRequest(
+        "m",
+        [Tensor("A", "UINT8", shape or [len(data)], data), Tensor("B", "UINT8", [1], b"b")],
+        **fields,
+    )
 
 
 def entry(size: int) -> CachedResponse:
@@ -58,7 +65,11 @@ def test_whatever_the_answer_may_depend_on_changes_the_key(other: InferRequest) 
 
 
 def test_models_and_versions_have_keys_of_their_own() -> None:
-    keys = {cache_key(request(), msgspec.structs.replace(SPEC, name=name, version=v)) for name in ("m", "n") for v in (1, 2)}
+    keys = {
+        cache_key(request(), msgspec.structs.replace(SPEC, name=name, version=v))
+        for name in ("m", "n")
+        for v in (1, 2)
+    }
     assert len(keys) == 4
 
 
@@ -143,7 +154,9 @@ class InnerScheduler:
     async def stop(self) -> None:
         self.is_stopped = True
 
-    def answer(self, data: bytes | bytearray = b"y", error: NaiadError | None = None, **fields: Any) -> None:
+    def answer(
+        self, data: bytes | bytearray = b"y", error: NaiadError | None = None, **fields: Any
+    ) -> None:
         given, stream = self.requests.pop(0)
         outputs = [] if error is not None else [Tensor("Y", "UINT8", [len(data)], memoryview(data))]
         stream.put(InferResponse("m", "1", given.id, outputs, error=error, **fields), True)
@@ -172,7 +185,9 @@ class Bench:
         self.inner = InnerScheduler()
         self.clock = FakeClock()
         self.statistics = ModelStatistics("m", 1)
-        self.scheduler = CachingScheduler(self.inner, cache or LocalCache(1 << 20), SPEC, self.clock, self.statistics)
+        self.scheduler = CachingScheduler(
+            self.inner, cache or LocalCache(1 << 20), SPEC, self.clock, self.statistics
+        )
         self.answers: dict[str, InferResponse | None] = {}
 
     def send(self, id: str, data: bytes = b"x", **fields: Any) -> ResponseStream:
@@ -197,7 +212,11 @@ def test_the_second_time_the_model_is_not_asked() -> None:
     assert answer is not None
     assert (answer.id, answer.parameters) == ("2", {"p": 1})
     statistics = bench.statistics
-    assert (statistics.cache_hit.count, statistics.cache_miss.count, statistics.success.count) == (1, 1, 1)
+    assert (statistics.cache_hit.count, statistics.cache_miss.count, statistics.success.count) == (
+        1,
+        1,
+        1,
+    )
     assert (statistics.inference_count, statistics.execution_count) == (0, 0)
 
 

@@ -14,7 +14,10 @@ def plain(replies: list[Reply]) -> list[object]:
 
 
 def test_commands() -> None:
-    assert encode_command(b"SET", b"key", b"a\r\nb") == b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$4\r\na\r\nb\r\n"
+    assert (
+        encode_command(b"SET", b"key", b"a\r\nb")
+        == b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$4\r\na\r\nb\r\n"
+    )
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000])
@@ -34,7 +37,9 @@ def test_any_bytes_come_through(values: list[bytes], piece: int) -> None:
     assert found == values
 
 
-@pytest.mark.parametrize("data", [b"*1\r\n", b"hello\r\n", b"$x\r\n", b":1.5\r\n", b"$9999999999\r\n"])
+@pytest.mark.parametrize(
+    "data", [b"*1\r\n", b"hello\r\n", b"$x\r\n", b":1.5\r\n", b"$9999999999\r\n"]
+)
 def test_nonsense_raises(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"reply|number"):
         list(ReplyReader().feed(data))

@@ -23,8 +23,17 @@ def tensor(name: str, value: bytes = b"") -> Tensor:
 
 
 class Bench:
-    def __init__(self, *steps: Step, outputs: list[str], is_decoupled: bool = False, max_inflight: int = 4, **plan_fields: Any) -> None:
-        plan = EnsemblePlan("e", "1", list(steps), outputs, is_decoupled, max_inflight, **plan_fields)
+    def __init__(
+        self,
+        *steps: Step,
+        outputs: list[str],
+        is_decoupled: bool = False,
+        max_inflight: int = 4,
+        **plan_fields: Any,
+    ) -> None:
+        plan = EnsemblePlan(
+            "e", "1", list(steps), outputs, is_decoupled, max_inflight, **plan_fields
+        )
         self.statistics = ModelStatistics("e", 1)
         self.scheduler = EnsembleScheduler(plan, self.infer, FakeClock(), self.statistics)
         self.running: dict[str, list[tuple[InferRequest, ResponseStream]]] = {}
@@ -41,7 +50,9 @@ class Bench:
         stream = ResponseStream()
         stream.on_flow(lambda is_paused: self.paused.__setitem__(request.model_name, is_paused))
         if request.model_name in self.at_once:
-            stream.put(InferResponse(request.model_name, "1", "", self.at_once[request.model_name]), True)
+            stream.put(
+                InferResponse(request.model_name, "1", "", self.at_once[request.model_name]), True
+            )
         else:
             self.running.setdefault(request.model_name, []).append((request, stream))
         return stream
@@ -70,7 +81,11 @@ class Bench:
         return sorted(model for model, requests in self.running.items() for _ in requests)
 
     def values(self) -> list[dict[str, bytes]]:
-        return [{t.name: bytes(t.data) for t in answer.outputs} for answer in self.answers if answer is not None]
+        return [
+            {t.name: bytes(t.data) for t in answer.outputs}
+            for answer in self.answers
+            if answer is not None
+        ]
 
     def error(self) -> NaiadError:
         (answer,) = self.answers
@@ -86,11 +101,19 @@ JOIN = Step("join", "3", {"l": "t1", "r": "t2"}, {"y": "OUT"})
 
 def test_ready_steps_start_at_once_and_the_join_waits_for_both() -> None:
     bench = Bench(JOIN, A, B, outputs=["OUT"])
-    bench.send(tensor("IN", b"q"), id="7", priority=2, timeout_us=9, parameters={"k": 1}, sequence_id=5)
+    bench.send(
+        tensor("IN", b"q"), id="7", priority=2, timeout_us=9, parameters={"k": 1}, sequence_id=5
+    )
     assert bench.waiting() == ["a", "b"]
     request = bench.request("a")
     assert [(t.name, bytes(t.data)) for t in request.inputs] == [("x", b"q")]
-    assert (request.id, request.priority, request.timeout_us, request.parameters, request.sequence_id) == ("7", 2, 9, {"k": 1}, 5)
+    assert (
+        request.id,
+        request.priority,
+        request.timeout_us,
+        request.parameters,
+        request.sequence_id,
+    ) == ("7", 2, 9, {"k": 1}, 5)
     bench.answer("a", tensor("y", b"1"))
     assert bench.waiting() == ["b"]
     bench.answer("b", tensor("y", b"2"))
@@ -203,7 +226,12 @@ def test_the_answer_tells_its_sequence_and_what_its_last_steps_said() -> None:
     bench.answer("c", tensor("y"), parameters={"late": "x"})
     (answer,) = bench.answers
     assert answer is not None
-    assert answer.parameters == {"sequence_id": 7, "sequence_start": True, "sequence_end": False, "late": "x"}
+    assert answer.parameters == {
+        "sequence_id": 7,
+        "sequence_start": True,
+        "sequence_end": False,
+        "late": "x",
+    }
 
 
 def test_a_step_may_say_which_sequence_its_outputs_belong_to() -> None:
@@ -211,7 +239,11 @@ def test_a_step_may_say_which_sequence_its_outputs_belong_to() -> None:
     bench.send(tensor("IN"), sequence_id=7, sequence_start=True)
     bench.answer("a", tensor("y"), parameters={"sequence_id": "other", "sequence_end": True})
     request = bench.request("c")
-    assert (request.sequence_id, request.sequence_start, request.sequence_end) == ("other", True, True)
+    assert (request.sequence_id, request.sequence_start, request.sequence_end) == (
+        "other",
+        True,
+        True,
+    )
     request = bench.request("b")
     assert (request.sequence_id, request.sequence_start, request.sequence_end) == (7, True, False)
 
@@ -222,7 +254,11 @@ def test_compute_is_what_the_steps_took_together() -> None:
     for model in ("a", "b", "join"):
         bench.answer(model, tensor("y"), times=BatchTimes(100, 101, 111, 131))
     statistics = bench.statistics
-    assert (statistics.compute_input.ns, statistics.compute_infer.ns, statistics.compute_output.ns) == (3, 30, 60)
+    assert (
+        statistics.compute_input.ns,
+        statistics.compute_infer.ns,
+        statistics.compute_output.ns,
+    ) == (3, 30, 60)
     assert statistics.execution_count == 1
     (answer,) = bench.answers
     assert answer is not None
@@ -238,7 +274,10 @@ def test_each_answer_of_a_decoupled_step_runs_the_steps_after_it() -> None:
     bench.send(tensor("IN", b"q"))
     bench.answer("d", tensor("y", b"1"), is_final=False)
     bench.answer("d", tensor("y", b"2"), is_final=False)
-    assert [(t.name, bytes(t.data)) for t in bench.request("after").inputs] == [("x", b"1"), ("all", b"q")]
+    assert [(t.name, bytes(t.data)) for t in bench.request("after").inputs] == [
+        ("x", b"1"),
+        ("all", b"q"),
+    ]
     bench.answer("after", tensor("y", b"A"))
     assert bench.values() == [{"OUT": b"A"}]
     bench.stream("d").close()
@@ -344,7 +383,10 @@ def test_a_request_leaves_nothing_to_the_garbage_collector() -> None:
 
 
 def garbage_of_a_request() -> int:
-    first, second = Step("a", "", {"x": "IN"}, {"y": "MID"}), Step("b", "", {"x": "MID"}, {"y": "OUT"})
+    first, second = (
+        Step("a", "", {"x": "IN"}, {"y": "MID"}),
+        Step("b", "", {"x": "MID"}, {"y": "OUT"}),
+    )
     bench = Bench(first, second, outputs=["OUT"])
     gc.collect()
     gc.disable()

@@ -1,4 +1,5 @@
-"""Batches that go from step to step of an ensemble as one: by hand-driven instances, and always beside the same the normal way."""
+"""Batches that go from step to step of an ensemble as one: by hand-driven instances, and always
+beside the same the normal way."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ Answer = Callable[[InferRequest], WorkResponse]
 
 def plus_one(request: InferRequest) -> WorkResponse:
     (tensor,) = request.inputs
-    return WorkResponse([Tensor("y", tensor.datatype, tensor.shape, bytes(value + 1 for value in tensor.data))])
+    return WorkResponse(
+        [Tensor("y", tensor.datatype, tensor.shape, bytes(value + 1 for value in tensor.data))]
+    )
 
 
 class Worker(FakeInstance):
@@ -64,28 +67,52 @@ class Worker(FakeInstance):
                 self.statistics.record_failure(request.start_ns, now_ns, "BACKEND")
                 request.stream.fail(NaiadError(Code[response.error.code], response.error.message))
         if good:
-            self.deliver([request for request, _ in good], [response for _, response in good], times)
+            self.deliver(
+                [request for request, _ in good], [response for _, response in good], times
+            )
         self.on_idle(self)
 
-    def deliver(self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes) -> None:
+    def deliver(
+        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
+    ) -> None:
         self.statistics.record_compute(len(requests), times)
         self.statistics.record_answers(requests, times.compute_start_ns, times.compute_end_ns)
         part = requests[0].part
-        if part is not None and part.relay is not None and part.relay.take(requests, responses, times):
+        if (
+            part is not None
+            and part.relay is not None
+            and part.relay.take(requests, responses, times)
+        ):
             return
         for request, response in zip(requests, responses, strict=True):
             assert request.stream is not None
-            request.stream.put(InferResponse("m", "1", request.id, response.outputs, response.parameters, None, times), True)
+            request.stream.put(
+                InferResponse(
+                    "m", "1", request.id, response.outputs, response.parameters, None, times
+                ),
+                True,
+            )
 
 
 class Model:
-    def __init__(self, clock: FakeClock, name: str, max_batch_size: int = 8, datatype: str = "UINT8", **options: Any) -> None:
+    def __init__(
+        self,
+        clock: FakeClock,
+        name: str,
+        max_batch_size: int = 8,
+        datatype: str = "UINT8",
+        **options: Any,
+    ) -> None:
         dims = TensorSpec("x", datatype, [-1], [-1, -1])
         self.statistics = ModelStatistics(name, 1)
-        self.check = RequestCheck(ModelSpec(name, 1, [1], "python", max_batch_size, {"x": dims}, {"y": dims})).check
+        self.check = RequestCheck(
+            ModelSpec(name, 1, [1], "python", max_batch_size, {"x": dims}, {"y": dims})
+        ).check
         self.worker = Worker(clock, self.statistics)
         rule = BatchRule(max_batch_size, equal_inputs=frozenset({"x"}))
-        self.scheduler: Any = DynamicScheduler([self.worker], options.pop("rule", rule), clock, self.statistics, **options)
+        self.scheduler: Any = DynamicScheduler(
+            [self.worker], options.pop("rule", rule), clock, self.statistics, **options
+        )
 
 
 class Chain:
@@ -94,10 +121,16 @@ class Chain:
     def __init__(self, *, is_relayed: bool = True) -> None:
         self.clock = FakeClock()
         self.models = {name: Model(self.clock, name) for name in "abc"}
-        steps = [Step("a", "", {"x": "IN"}, {"y": "t1"}), Step("b", "", {"x": "t1"}, {"y": "t2"}), Step("c", "", {"x": "t2"}, {"y": "OUT"})]
+        steps = [
+            Step("a", "", {"x": "IN"}, {"y": "t1"}),
+            Step("b", "", {"x": "t1"}, {"y": "t2"}),
+            Step("c", "", {"x": "t2"}, {"y": "OUT"}),
+        ]
         plan = EnsemblePlan("e", "1", steps, ["OUT"], False, 4)
         self.statistics = ModelStatistics("e", 1)
-        self.scheduler = EnsembleScheduler(plan, self.infer, self.clock, self.statistics, self.find if is_relayed else None)
+        self.scheduler = EnsembleScheduler(
+            plan, self.infer, self.clock, self.statistics, self.find if is_relayed else None
+        )
         self.num_infers = 0
         self.answers: dict[str, InferResponse | None] = {}
 
@@ -115,7 +148,12 @@ class Chain:
         return stream
 
     def send(self, id: str, data: bytes = b"\1\2", **fields: Any) -> ResponseStream:
-        request = InferRequest("e", [Tensor("IN", fields.pop("datatype", "UINT8"), [1, len(data)], data)], id=id, **fields)
+        request = InferRequest(
+            "e",
+            [Tensor("IN", fields.pop("datatype", "UINT8"), [1, len(data)], data)],
+            id=id,
+            **fields,
+        )
         request.start_ns = self.clock.now_ns()
         stream = self.scheduler.enqueue(request)
 
@@ -165,10 +203,17 @@ class Chain:
 
 def counted(statistics: ModelStatistics) -> dict[str, Any]:
     """All that anybody can see of them."""
-    found = {name: value for name, value in vars(statistics).items() if not name.startswith("_") and name != "last_inference_ms"}
+    found = {
+        name: value
+        for name, value in vars(statistics).items()
+        if not name.startswith("_") and name != "last_inference_ms"
+    }
     for name in ("request_histogram", "queue_histogram", "first_response_histogram_ms"):
         found[name] = getattr(statistics, name)
-    return {name: (value.counts, value.total) if hasattr(value, "counts") else value for name, value in found.items()}
+    return {
+        name: (value.counts, value.total) if hasattr(value, "counts") else value
+        for name, value in found.items()
+    }
 
 
 def test_a_batch_goes_from_step_to_step_as_one() -> None:
@@ -189,12 +234,29 @@ def test_a_batch_goes_from_step_to_step_as_one() -> None:
 
 def test_what_a_request_says_stays_with_it_through_all_steps() -> None:
     chain = Chain()
-    chain.send("1", priority=2, timeout_us=7, parameters={"k": 1}, sequence_id=5, sequence_start=True, deadline_ns=9)
+    chain.send(
+        "1",
+        priority=2,
+        timeout_us=7,
+        parameters={"k": 1},
+        sequence_id=5,
+        sequence_start=True,
+        deadline_ns=9,
+    )
     chain.turn()
     for name in "abc":
         (request,) = chain.worker(name).running[0]
-        assert (request.priority, request.timeout_us, request.parameters, request.deadline_ns) == (2, 7, {"k": 1}, 9)
-        assert (request.sequence_id, request.sequence_start, request.sequence_end) == (5, True, False)
+        assert (request.priority, request.timeout_us, request.parameters, request.deadline_ns) == (
+            2,
+            7,
+            {"k": 1},
+            9,
+        )
+        assert (request.sequence_id, request.sequence_start, request.sequence_end) == (
+            5,
+            True,
+            False,
+        )
         chain.reply(name)
     answer = chain.answers["1"]
     assert answer is not None
@@ -211,7 +273,14 @@ def play(chain: Chain) -> None:
     chain.reply("b")
     chain.reply("c")
     chain.reply("b")
-    chain.reply("c", lambda request: WorkResponse(error=WorkError("INTERNAL", "no")) if request.id == "4" else plus_one(request))
+    chain.reply(
+        "c",
+        lambda request: (
+            WorkResponse(error=WorkError("INTERNAL", "no"))
+            if request.id == "4"
+            else plus_one(request)
+        ),
+    )
     streams = [chain.send(id, b"\1\2\3") for id in "67"]
     chain.turn()
     chain.reply("a")
@@ -318,7 +387,9 @@ def test_who_waits_already_goes_first() -> None:
         ({"preserve_ordering": True}, [["1", "2", "3"]], False),
     ],
 )
-def test_where_a_model_batches_in_its_own_way_it_still_does(options: dict[str, Any], batches: list[list[str]], is_relayed: bool) -> None:
+def test_where_a_model_batches_in_its_own_way_it_still_does(
+    options: dict[str, Any], batches: list[list[str]], is_relayed: bool
+) -> None:
     chain = Chain()
     chain.models["b"] = Model(chain.clock, "b", **options)
     chain.start("1", "2", "3")
@@ -339,7 +410,12 @@ def test_a_queue_that_is_too_short_refuses_as_ever() -> None:
 def test_answers_of_different_forms_go_one_by_one() -> None:
     chain = Chain()
     chain.start("1", "2")
-    chain.reply("a", lambda request: WorkResponse([Tensor("y", "UINT8", [1, int(request.id)], bytes(int(request.id)))]))
+    chain.reply(
+        "a",
+        lambda request: WorkResponse(
+            [Tensor("y", "UINT8", [1, int(request.id)], bytes(int(request.id)))]
+        ),
+    )
     assert chain.num_infers == 4
     assert chain.running("b") == [["1"]]
     chain.reply("b")
@@ -350,7 +426,10 @@ def test_a_form_that_the_next_model_does_not_take_is_refused_with_its_words() ->
     chain = Chain()
     chain.start("1", "2")
     chain.reply("a", lambda request: WorkResponse([Tensor("y", "FP32", [1, 1], bytes(4))]))
-    assert chain.error("1") == "in ensemble 'e', [request id: 1] inference input 'x' data-type is 'FP32', but model 'b' expects 'UINT8'"
+    assert (
+        chain.error("1")
+        == "in ensemble 'e', [request id: 1] inference input 'x' data-type is 'FP32', but model 'b' expects 'UINT8'"
+    )
     assert chain.error("2").startswith("in ensemble 'e', [request id: 2]")
     chain.start("3")
     chain.reply("a", lambda request: WorkResponse([]))
@@ -362,7 +441,9 @@ def test_every_string_is_looked_at() -> None:
     chain.models = {name: Model(chain.clock, name, datatype="BYTES") for name in "abc"}
     for id, data in (("1", b"\1\0\0\0a"), ("2", b"\1\0\0\0b")):
         request = InferRequest("e", [Tensor("IN", "BYTES", [1, 1], data)], id=id)
-        chain.scheduler.enqueue(request).deliver_to(lambda response, is_final, id=id: chain.answers.update({id: response}))  # type: ignore[misc]
+        chain.scheduler.enqueue(request).deliver_to(
+            lambda response, is_final, id=id: chain.answers.update({id: response})
+        )  # type: ignore[misc]
     chain.turn()
     bad = [Tensor("y", "BYTES", [1, 1], b"\1\0\0\0c"), Tensor("y", "BYTES", [1, 1], b"\2\0\0\0c")]
     chain.reply("a", lambda request: WorkResponse([bad[int(request.id) - 1]]))
@@ -373,16 +454,28 @@ def test_every_string_is_looked_at() -> None:
 def test_parameters_of_a_step_mark_the_sequence_of_the_next() -> None:
     chain = Chain()
     chain.start("1")
-    chain.reply("a", lambda request: WorkResponse(plus_one(request).outputs, parameters={"sequence_id": 9, "sequence_end": True}))
+    chain.reply(
+        "a",
+        lambda request: WorkResponse(
+            plus_one(request).outputs, parameters={"sequence_id": 9, "sequence_end": True}
+        ),
+    )
     (request,) = chain.worker("b").running[0]
     assert (request.sequence_id, request.sequence_end) == (9, True)
     chain.reply("b")
     (request,) = chain.worker("c").running[0]
     assert (request.sequence_id, request.sequence_end) == (0, False)
-    chain.reply("c", lambda request: WorkResponse(plus_one(request).outputs, parameters={"note": "x"}))
+    chain.reply(
+        "c", lambda request: WorkResponse(plus_one(request).outputs, parameters={"note": "x"})
+    )
     answer = chain.answers["1"]
     assert answer is not None
-    assert answer.parameters == {"sequence_id": 0, "sequence_start": False, "sequence_end": False, "note": "x"}
+    assert answer.parameters == {
+        "sequence_id": 0,
+        "sequence_start": False,
+        "sequence_end": False,
+        "note": "x",
+    }
 
 
 def test_a_cancellation_reaches_the_model_that_has_the_request_now() -> None:
@@ -453,16 +546,30 @@ def test_a_step_of_two_outputs_in_another_order_feeds_the_right_inputs() -> None
     second.check = RequestCheck(ModelSpec("b", 1, [1], "python", 8, two, {"y": two["l"]})).check
     chain = Chain()
     chain.clock, chain.models = clock, {"a": first, "b": second}
-    steps = [Step("a", "", {"x": "IN"}, {"p": "t1", "q": "t2", "unread": "t3"}), Step("b", "", {"l": "t2", "r": "t1"}, {"y": "OUT"})]
-    chain.scheduler = EnsembleScheduler(EnsemblePlan("e", "1", steps, ["OUT"], False, 4), chain.infer, clock, chain.statistics, chain.find)
+    steps = [
+        Step("a", "", {"x": "IN"}, {"p": "t1", "q": "t2", "unread": "t3"}),
+        Step("b", "", {"l": "t2", "r": "t1"}, {"y": "OUT"}),
+    ]
+    chain.scheduler = EnsembleScheduler(
+        EnsemblePlan("e", "1", steps, ["OUT"], False, 4),
+        chain.infer,
+        clock,
+        chain.statistics,
+        chain.find,
+    )
     first.check = lambda request: None
     chain.start("1", "2")
     tensors = {"p": b"\1\1", "unread": b"\7\7", "q": b"\2\2"}
-    chain.reply("a", lambda request: WorkResponse([Tensor(name, "UINT8", [1, 2], data) for name, data in tensors.items()]))
+    chain.reply(
+        "a",
+        lambda request: WorkResponse(
+            [Tensor(name, "UINT8", [1, 2], data) for name, data in tensors.items()]
+        ),
+    )
     assert chain.num_infers == 2
-    assert [[(t.name, bytes(t.data)) for t in request.inputs] for request in second.worker.running[0]] == [
-        [("l", b"\2\2"), ("r", b"\1\1")]
-    ] * 2
+    assert [
+        [(t.name, bytes(t.data)) for t in request.inputs] for request in second.worker.running[0]
+    ] == [[("l", b"\2\2"), ("r", b"\1\1")]] * 2
     chain.reply("b", lambda request: WorkResponse([Tensor("y", "UINT8", [1, 2], b"\3\3")]))
     assert chain.data("2") == b"\3\3"
 

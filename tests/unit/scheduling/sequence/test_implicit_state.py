@@ -27,7 +27,9 @@ def test_zeros_of_size_1_where_the_size_varies(tmp_path: Path) -> None:
 
 
 def test_without_batching_and_as_text(tmp_path: Path) -> None:
-    (state,) = read(f"{NAMES} data_type: TYPE_STRING dims: [ 2 ]", tmp_path, max_batch_size=0).tensors
+    (state,) = read(
+        f"{NAMES} data_type: TYPE_STRING dims: [ 2 ]", tmp_path, max_batch_size=0
+    ).tensors
     assert state.initial.as_numpy().tolist() == [b"", b""]
 
 
@@ -42,9 +44,15 @@ def test_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("short", "initial_state setting expects 8 bytes, but the data provided from short only has 3 bytes."),
+        (
+            "short",
+            "initial_state setting expects 8 bytes, but the data provided from short only has 3 bytes.",
+        ),
         ("gone", "failed to read initial state from 'gone': No such file or directory"),
-        ("../short", "initial state file '../short' lies outside of the model's folder 'initial_state'"),
+        (
+            "../short",
+            "initial state file '../short' lies outside of the model's folder 'initial_state'",
+        ),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, file: str, words: str) -> None:
@@ -67,4 +75,9 @@ def test_what_a_model_leaves_out_stays_as_it_was(tmp_path: Path) -> None:
 def test_only_states_that_are_outputs_too_can_be_seen(tmp_path: Path) -> None:
     state = f"{NAMES} data_type: TYPE_UINT8 dims: [ 1 ]"
     assert read(state, tmp_path).hidden_outputs == {"out"}
-    assert read(state, tmp_path, outputs='output { name: "out" data_type: TYPE_UINT8 dims: 1 }').hidden_outputs == frozenset()
+    assert (
+        read(
+            state, tmp_path, outputs='output { name: "out" data_type: TYPE_UINT8 dims: 1 }'
+        ).hidden_outputs
+        == frozenset()
+    )

@@ -25,7 +25,9 @@ def flag(name: str) -> FlagControl:
     return FlagControl(name, "BOOL", b"\0", b"\1")
 
 
-ALL_CONTROLS = SequenceControls(flag("START"), flag("READY"), flag("END"), ("CORRID", "UINT64"), [1, 1])
+ALL_CONTROLS = SequenceControls(
+    flag("START"), flag("READY"), flag("END"), ("CORRID", "UINT64"), [1, 1]
+)
 NO_CONTROLS = SequenceControls(None, None, None, None, [1, 1])
 NO_STATE = ImplicitState([], frozenset())
 
@@ -34,7 +36,13 @@ class Bench:
     """A scheduler, its instances and its clock, and what came out."""
 
     def __init__(
-        self, slots: int = 4, num_instances: int = 1, *, direct: DirectRule | None = None, rule: BatchRule | None = None, **plan: Any
+        self,
+        slots: int = 4,
+        num_instances: int = 1,
+        *,
+        direct: DirectRule | None = None,
+        rule: BatchRule | None = None,
+        **plan: Any,
     ) -> None:
         self.clock = FakeClock()
         self.instances = [FakeInstance() for _ in range(num_instances)]
@@ -43,15 +51,27 @@ class Bench:
         plan.setdefault("state", NO_STATE)
         self.scheduler = SequenceScheduler(
             self.instances,
-            SequencePlan("m", direct, slots, IDLE_NS, rule or BatchRule(slots, frozenset({slots})), outputs=["OUTPUT0"], **plan),
+            SequencePlan(
+                "m",
+                direct,
+                slots,
+                IDLE_NS,
+                rule or BatchRule(slots, frozenset({slots})),
+                outputs=["OUTPUT0"],
+                **plan,
+            ),
             self.clock,
             self.statistics,
         )
         self.answers: dict[str, InferResponse] = {}
         self.all: list[tuple[str, bool]] = []
 
-    def send(self, id: str, sequence: int | str, start: bool = False, end: bool = False, **fields: Any) -> ResponseStream:
-        request = fake_request(id, sequence_id=sequence, sequence_start=start, sequence_end=end, **fields)
+    def send(
+        self, id: str, sequence: int | str, start: bool = False, end: bool = False, **fields: Any
+    ) -> ResponseStream:
+        request = fake_request(
+            id, sequence_id=sequence, sequence_start=start, sequence_end=end, **fields
+        )
         stream = self.scheduler.enqueue(request)
 
         def take(response: InferResponse | None, is_final: bool) -> None:
@@ -62,7 +82,9 @@ class Bench:
         stream.deliver_to(take)
         return stream
 
-    def run(self, id: str, sequence: int | str, start: bool = False, end: bool = False, **fields: Any) -> None:
+    def run(
+        self, id: str, sequence: int | str, start: bool = False, end: bool = False, **fields: Any
+    ) -> None:
         """Sends it and has it executed at once."""
         self.send(id, sequence, start, end, **fields)
         self.clock.turn()
@@ -81,7 +103,9 @@ class Bench:
         return error
 
 
-def direct(slots: int = 4, num_instances: int = 1, delay_ms: int = 0, utilization: float = 0.0, **plan: Any) -> Bench:
+def direct(
+    slots: int = 4, num_instances: int = 1, delay_ms: int = 0, utilization: float = 0.0, **plan: Any
+) -> Bench:
     return Bench(slots, num_instances, direct=DirectRule(delay_ms * MS, utilization), **plan)
 
 
@@ -207,7 +231,12 @@ def test_direct_leaves_what_does_not_fit_the_first_slot_to_a_later_batch() -> No
 def test_a_null_string_input_holds_empty_strings() -> None:
     bench = direct()
     bench.run("a", 1, start=True)
-    request = InferRequest("m", [Tensor("T", "BYTES", [1, 2], b"\1\0\0\0x\0\0\0\0")], sequence_id=2, sequence_start=True)
+    request = InferRequest(
+        "m",
+        [Tensor("T", "BYTES", [1, 2], b"\1\0\0\0x\0\0\0\0")],
+        sequence_id=2,
+        sequence_start=True,
+    )
     bench.scheduler.enqueue(request)
     bench.clock.turn()
     null = bench.instances[0].batches[-1][0]
@@ -264,8 +293,14 @@ def test_oldest_counts_its_delay_from_when_the_request_could_go() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"sequence": 0, "start": True}, "inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
-        ({"sequence": "", "start": True}, "inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
+        (
+            {"sequence": 0, "start": True},
+            "inference request to model 'm' must specify a non-zero or non-empty correlation ID",
+        ),
+        (
+            {"sequence": "", "start": True},
+            "inference request to model 'm' must specify a non-zero or non-empty correlation ID",
+        ),
         (
             {"sequence": 7},
             "inference request for sequence 7 to model 'm' must specify the START flag on the first request of the sequence",
@@ -292,7 +327,9 @@ def test_refused_in_tritons_words(fields: dict[str, Any], words: str) -> None:
 def test_a_string_id_has_a_limit() -> None:
     bench = direct()
     bench.run("a", "x" * 128, start=True)
-    with pytest.raises(NaiadError, match="string correlation ID cannot be longer than 128 characters"):
+    with pytest.raises(
+        NaiadError, match="string correlation ID cannot be longer than 128 characters"
+    ):
         bench.send("b", "x" * 129, start=True)
 
 
@@ -306,8 +343,18 @@ def test_controls_tell_start_ready_end_and_the_id() -> None:
     bench.run("a2", 5)
     bench.run("a3", 5, end=True)
     batches = bench.instances[0].batches
-    assert controls_of(batches[0][0]) == {"START": b"\1", "READY": b"\1", "END": b"\0", "CORRID": (5).to_bytes(8, "little")}
-    assert controls_of(batches[1][0]) == {"START": b"\0", "READY": b"\0", "END": b"\0", "CORRID": bytes(8)}
+    assert controls_of(batches[0][0]) == {
+        "START": b"\1",
+        "READY": b"\1",
+        "END": b"\0",
+        "CORRID": (5).to_bytes(8, "little"),
+    }
+    assert controls_of(batches[1][0]) == {
+        "START": b"\0",
+        "READY": b"\0",
+        "END": b"\0",
+        "CORRID": bytes(8),
+    }
     assert controls_of(batches[1][1])["CORRID"] == b"\xff" * 8
     assert controls_of(batches[2][0])["START"] == b"\0"
     assert controls_of(batches[3][0])["END"] == b"\1"
@@ -483,7 +530,13 @@ def test_an_iterative_request_comes_again_until_the_model_is_done() -> None:
     assert bench.ids() == [["a"], ["a"], ["a"]]
     request = bench.instances[0].batches[0][0]
     assert request.sequence_id == 1
-    assert [tensor.name for tensor in request.inputs] == ["INPUT0", "START", "READY", "END", "CORRID"]
+    assert [tensor.name for tensor in request.inputs] == [
+        "INPUT0",
+        "START",
+        "READY",
+        "END",
+        "CORRID",
+    ]
     assert controls_of(request)["START"] == b"\0"
     assert bench.all == [("a", True)]
     assert bench.scheduler.inflight() == 0
@@ -544,7 +597,12 @@ def test_state_goes_from_answer_to_next_request_and_back_to_the_beginning_on_sta
     bench = with_state()
     for id, start in (("a", True), ("a2", False), ("a3", False), ("a4", True)):
         bench.run(id, 1, start=start)
-    assert [state_of(batch[0]) for batch in bench.instances[0].batches] == [b"\x05", b"\x06", b"\x07", b"\x05"]
+    assert [state_of(batch[0]) for batch in bench.instances[0].batches] == [
+        b"\x05",
+        b"\x06",
+        b"\x07",
+        b"\x05",
+    ]
 
 
 def test_each_sequence_has_its_own_state() -> None:

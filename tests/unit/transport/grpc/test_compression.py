@@ -41,7 +41,9 @@ def test_limits() -> None:
     assert decompress(gzip.compress(bytes(1000)), "gzip", 1000) == bytes(1000)
 
 
-@pytest.mark.parametrize("data", [b"", b"not gzip", gzip.compress(b"x" * 100)[:-4], gzip.compress(b"x") + b"more"])
+@pytest.mark.parametrize(
+    "data", [b"", b"not gzip", gzip.compress(b"x" * 100)[:-4], gzip.compress(b"x") + b"more"]
+)
 def test_broken(data: bytes) -> None:
     with pytest.raises(GrpcError) as caught:
         decompress(data, "gzip", MAX)

@@ -16,7 +16,9 @@ def framed(message: bytes, flag: int = 0) -> bytes:
     return struct.pack(">BI", flag, len(message)) + message
 
 
-def reader(budget: ReceiveBudget | None = None, max_bytes: int = MAX, **options: object) -> MessageReader:
+def reader(
+    budget: ReceiveBudget | None = None, max_bytes: int = MAX, **options: object
+) -> MessageReader:
     return MessageReader(max_bytes, budget or ReceiveBudget(1 << 40), **options)
 
 
@@ -28,14 +30,20 @@ def test_any_split_gives_the_same_messages(messages: list[tuple[bool, bytes]], s
     data = b"".join(framed(message, flag) for flag, message in messages)
     budget = ReceiveBudget(1 << 40)
     subject = reader(budget)
-    found = [message for at in range(0, len(data), size) for message in subject.feed(memoryview(data)[at : at + size])]
+    found = [
+        message
+        for at in range(0, len(data), size)
+        for message in subject.feed(memoryview(data)[at : at + size])
+    ]
     assert [(flag, bytes(message)) for flag, message in found] == messages
     assert subject.is_empty
     assert budget.used_bytes == 0
 
 
 @given(st.integers(70_000, 400_000), st.lists(st.integers(500, 60_000), min_size=1), st.booleans())
-def test_bytes_may_go_straight_into_the_sink(size: int, parts: list[int], starts_in_prefix: bool) -> None:
+def test_bytes_may_go_straight_into_the_sink(
+    size: int, parts: list[int], starts_in_prefix: bool
+) -> None:
     message = bytes(i % 251 for i in range(size))
     data = framed(message)
     subject = reader()
@@ -84,7 +92,9 @@ def test_the_buffer_is_taken_when_a_256th_has_arrived() -> None:
     subject.feed(struct.pack(">BI", 0, 2_560_000) + b"a" * 9_000)
     assert not taken
     subject.feed(b"b" * 1000)
-    assert [(len(first), first[:1], num_bytes) for first, num_bytes in taken] == [(4096, b"a", 2_560_000)]
+    assert [(len(first), first[:1], num_bytes) for first, num_bytes in taken] == [
+        (4096, b"a", 2_560_000)
+    ]
     ((_, message),) = subject.feed(b"c" * 2_550_000)
     assert message.obj is memory.obj
     assert bytes(message) == b"a" * 9_000 + b"b" * 1000 + b"c" * 2_550_000
@@ -109,7 +119,9 @@ def test_a_large_message_in_tiny_pieces_costs_what_it_weighs() -> None:
 
 
 def test_too_large() -> None:
-    with pytest.raises(GrpcError, match=r"received message larger than max \(11 vs. 10\)") as caught:
+    with pytest.raises(
+        GrpcError, match=r"received message larger than max \(11 vs. 10\)"
+    ) as caught:
         reader(max_bytes=10).feed(struct.pack(">BI", 0, 11))
     assert caught.value.status is Status.RESOURCE_EXHAUSTED
 

@@ -16,7 +16,14 @@ GOOD = {
 
 
 def head(**changes: bytes | None) -> RequestHead:
-    fields = {**GOOD, **{name.replace("_", "-").encode(): value for name, value in changes.items() if value is not None}}
+    fields = {
+        **GOOD,
+        **{
+            name.replace("_", "-").encode(): value
+            for name, value in changes.items()
+            if value is not None
+        },
+    }
     return build_head(list(fields.items()), METHODS)
 
 
@@ -31,22 +38,34 @@ def test_a_plain_call() -> None:
 
 
 def test_what_headers_say() -> None:
-    found = head(grpc_timeout=b"100m", grpc_encoding=b"gzip", grpc_accept_encoding=b"identity, gzip", x_key=b"1")
+    found = head(
+        grpc_timeout=b"100m",
+        grpc_encoding=b"gzip",
+        grpc_accept_encoding=b"identity, gzip",
+        x_key=b"1",
+    )
     assert found == RequestHead(ECHO, None, 100_000_000, "gzip", True, {"x-key": "1"})
 
 
-@pytest.mark.parametrize("content_type", [b"application/grpc+proto", b"application/grpc;charset=utf-8"])
+@pytest.mark.parametrize(
+    "content_type", [b"application/grpc+proto", b"application/grpc;charset=utf-8"]
+)
 def test_content_types(content_type: bytes) -> None:
     assert head(content_type=content_type).method is ECHO
 
 
-@pytest.mark.parametrize("content_type", [b"", b"application/json", b"application/grpc+json", b"application/grpc-web"])
+@pytest.mark.parametrize(
+    "content_type", [b"", b"application/json", b"application/grpc+json", b"application/grpc-web"]
+)
 def test_not_grpc(content_type: bytes) -> None:
     assert rejection(head(content_type=content_type))[":status"] == "415"
 
 
 def test_get() -> None:
-    assert rejection(build_head(list({**GOOD, b":method": b"GET"}.items()), METHODS))[":status"] == "405"
+    assert (
+        rejection(build_head(list({**GOOD, b":method": b"GET"}.items()), METHODS))[":status"]
+        == "405"
+    )
 
 
 def test_unknown_method() -> None:
@@ -66,7 +85,9 @@ def test_bad_timeout() -> None:
 
 
 def test_guard() -> None:
-    found = build_head(list(GOOD.items()), METHODS, lambda method, metadata: f"{method.path} is closed")
+    found = build_head(
+        list(GOOD.items()), METHODS, lambda method, metadata: f"{method.path} is closed"
+    )
     assert rejection(found)["grpc-status"] == "14"
     assert rejection(found)["grpc-message"] == "/t.T/Echo is closed"
     assert build_head(list(GOOD.items()), METHODS, lambda method, metadata: None).method is ECHO

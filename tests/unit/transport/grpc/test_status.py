@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.transport.grpc.status import OK_TRAILERS, Status, http_error, percent_encode, trailers, trailers_only, unsupported_encoding
+from naiad.transport.grpc.status import (
+    OK_TRAILERS,
+    Status,
+    http_error,
+    percent_encode,
+    trailers,
+    trailers_only,
+    unsupported_encoding,
+)
 from naiad.transport.grpc.timeout import parse_timeout_ns
 
 
@@ -24,7 +32,10 @@ def test_messages_survive_percent_encoding(message: str) -> None:
 
 
 def test_only_what_must_be_is_escaped() -> None:
-    assert percent_encode("input 'x' has shape [-1,3], 100%\n") == b"input 'x' has shape [-1,3], 100%25%0A"
+    assert (
+        percent_encode("input 'x' has shape [-1,3], 100%\n")
+        == b"input 'x' has shape [-1,3], 100%25%0A"
+    )
 
 
 def test_long_messages_are_cut_between_characters() -> None:
@@ -34,7 +45,10 @@ def test_long_messages_are_cut_between_characters() -> None:
 
 def test_trailers() -> None:
     assert trailers(Status.OK, "ignored") is OK_TRAILERS
-    assert fields(trailers(Status.NOT_FOUND, "no such model")) == {"grpc-status": "5", "grpc-message": "no such model"}
+    assert fields(trailers(Status.NOT_FOUND, "no such model")) == {
+        "grpc-status": "5",
+        "grpc-message": "no such model",
+    }
     assert fields(trailers(Status.CANCELLED, "")) == {"grpc-status": "1"}
     assert fields(trailers_only(Status.INTERNAL, "x")) == {
         ":status": "200", "content-type": "application/grpc", "grpc-status": "13", "grpc-message": "x",
@@ -60,7 +74,9 @@ def test_timeouts(value: bytes, ns: int) -> None:
     assert parse_timeout_ns(value) == ns
 
 
-@pytest.mark.parametrize("value", [b"", b"m", b"1", b"1x", b"-1m", b"1.5S", b"123456789m", b"1 m", b"\xd9\xa1m"])
+@pytest.mark.parametrize(
+    "value", [b"", b"m", b"1", b"1x", b"-1m", b"1.5S", b"123456789m", b"1 m", b"\xd9\xa1m"]
+)
 def test_what_is_no_timeout(value: bytes) -> None:
     with pytest.raises(ValueError, match="bad grpc-timeout"):
         parse_timeout_ns(value)

@@ -1,4 +1,5 @@
-"""An HTTP/1.1 endpoint without sockets: feeds bytes to a connection, collects what it writes, advances its clock by hand."""
+"""An HTTP/1.1 endpoint without sockets: feeds bytes to a connection, collects what it writes,
+advances its clock by hand."""
 
 from __future__ import annotations
 
@@ -60,9 +61,12 @@ class FakeTransport(asyncio.Transport):
 
 
 class Rig:
-    """Must be made on a running loop. Requests are kept in `exchanges`; `handle` may answer them at once."""
+    """Must be made on a running loop. Requests are kept in `exchanges`; `handle` may answer them at
+    once."""
 
-    def __init__(self, limits: Http1Limits | None = None, handle: Callable[[Exchange], None] | None = None) -> None:
+    def __init__(
+        self, limits: Http1Limits | None = None, handle: Callable[[Exchange], None] | None = None
+    ) -> None:
         self.now_s = 1000.0
         self.exchanges: list[Exchange] = []
         self.route = Route(handle or self.exchanges.append)
@@ -78,7 +82,8 @@ class Rig:
         return connection, transport
 
     def feed(self, data: bytes, connection: Any = None) -> None:
-        """As the event loop does: into the buffer that the connection gives, as much as fits at a time."""
+        """As the event loop does: into the buffer that the connection gives, as much as fits at a
+        time."""
         connection = connection or self.connection
         while data:
             buffer = connection.get_buffer(-1)
@@ -104,7 +109,10 @@ class Rig:
 
 
 def request(path: str = "/x", body: bytes = b"", method: str = "POST", headers: str = "") -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: h\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: h\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
 def answer(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:

@@ -1,4 +1,5 @@
-"""Chunked bodies: any split of the bytes gives the same body, and nothing but the grammar passes."""
+"""Chunked bodies: any split of the bytes gives the same body, and nothing but the grammar
+passes."""
 
 from __future__ import annotations
 
@@ -11,14 +12,18 @@ from hypothesis import strategies as st
 from naiad.transport.http1.chunked import BodyTooLargeError, ChunkedDecoder, ChunkError
 
 
-def decode(data: bytes, max_body_bytes: int = 1 << 20, max_chunks: int = 1000) -> tuple[bytes, bytes, bool]:
+def decode(
+    data: bytes, max_body_bytes: int = 1 << 20, max_chunks: int = 1000
+) -> tuple[bytes, bytes, bool]:
     decoder = ChunkedDecoder(max_body_bytes, max_chunks)
     end = decoder.feed(data)
     return bytes(decoder.body), data[end:], decoder.is_done
 
 
 def encode(chunks: list[bytes]) -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks if chunk) + b"0\r\n\r\n"
+    return (
+        b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks if chunk) + b"0\r\n\r\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,8 @@ def test_number_of_chunks() -> None:
     chunks = [b"a"] * 10
     assert decode(encode(chunks), max_chunks=10) == (b"a" * 10, b"", True)
     with pytest.raises(
-        ChunkError, match=r"Chunked request body exceeds maximum of 9 non-empty chunks\. Send fewer or larger HTTP chunks\."
+        ChunkError,
+        match=r"Chunked request body exceeds maximum of 9 non-empty chunks\. Send fewer or larger HTTP chunks\.",
     ):
         decode(encode(chunks), max_chunks=9)
 

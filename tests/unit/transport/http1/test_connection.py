@@ -146,7 +146,9 @@ async def test_a_body_that_comes_in_pieces_is_bytes_when_it_is_small() -> None:
 
 async def test_chunked_body_and_what_follows_it() -> None:
     rig = Rig(handle=echo)
-    chunked = b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    chunked = (
+        b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    )
     rig.feed(chunked + request(body=b"next"))
     assert await rig.written() == answer(b"abcde") + answer(b"next")
 
@@ -190,9 +192,14 @@ async def test_head_gets_the_length_and_no_body() -> None:
 async def test_http10() -> None:
     rig = Rig(handle=echo)
     rig.feed(b"POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na")
-    assert await rig.written() == b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: keep-alive\r\n\r\na"
+    assert (
+        await rig.written()
+        == b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: keep-alive\r\n\r\na"
+    )
     rig.feed(b"POST / HTTP/1.0\r\nContent-Length: 1\r\n\r\nb")
-    assert await rig.written() == b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nb"
+    assert (
+        await rig.written() == b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nb"
+    )
     assert rig.transport.is_closed
 
 
@@ -322,7 +329,10 @@ async def test_a_million_chunks_of_one_byte() -> None:
     rig.feed(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 70_000)
     written = await rig.written()
     assert written.startswith(b"HTTP/1.1 400 ")
-    assert b"Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks." in written
+    assert (
+        b"Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
+        in written
+    )
 
 
 # Disconnects.

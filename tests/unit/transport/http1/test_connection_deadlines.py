@@ -1,4 +1,5 @@
-"""Deadlines, limits on connections, and the end of an endpoint, with a clock that is advanced by hand."""
+"""Deadlines, limits on connections, and the end of an endpoint, with a clock that is advanced by
+hand."""
 
 from __future__ import annotations
 
@@ -11,12 +12,23 @@ from naiad.transport.http1.limits import Http1Limits
 from tests.unit.transport.http1.http1_rig import Rig, answer, echo, request
 
 LIMITS = Http1Limits(
-    receive_timeout_s=60, min_receive_bytes_per_s=1000, keep_alive_timeout_s=300, write_timeout_s=30, linger_timeout_s=5, max_connections=2
+    receive_timeout_s=60,
+    min_receive_bytes_per_s=1000,
+    keep_alive_timeout_s=300,
+    write_timeout_s=30,
+    linger_timeout_s=5,
+    max_connections=2,
 )
 
 
 @pytest.mark.parametrize(
-    "begun", [b"G", b"GET / HTTP/1.1\r\nX: y\r\n", request(body=b"abc")[:-1], b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1"]
+    "begun",
+    [
+        b"G",
+        b"GET / HTTP/1.1\r\nX: y\r\n",
+        request(body=b"abc")[:-1],
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1",
+    ],
 )
 async def test_a_request_must_arrive_in_time(begun: bytes) -> None:
     rig = Rig(LIMITS)

@@ -1,4 +1,5 @@
-"""Answers of many connections leave together, in order; a connection that is served alone is not kept waiting."""
+"""Answers of many connections leave together, in order; a connection that is served alone is not
+kept waiting."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ async def test_answers_of_several_connections_wait_for_the_end_of_the_turn() -> 
         exchange.respond(200, b"", b"%d" % number)
     assert [transport.written for _, transport in others] == [b"", b"", b""]
     await rig.turn()
-    assert [transport.written for _, transport in others] == [answer(b"0"), answer(b"1"), answer(b"2")]
+    assert [transport.written for _, transport in others] == [
+        answer(b"0"),
+        answer(b"1"),
+        answer(b"2"),
+    ]
 
 
 async def test_no_more_than_sixteen_are_kept_waiting() -> None:

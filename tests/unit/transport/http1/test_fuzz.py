@@ -1,4 +1,5 @@
-"""Hostile bytes: whatever is sent, in whatever pieces, a connection answers in order, stays within its bounds, and never raises."""
+"""Hostile bytes: whatever is sent, in whatever pieces, a connection answers in order, stays within
+its bounds, and never raises."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def run(data: bytes, cuts: list[int]) -> tuple[bytes, bool]:
 def test_any_pieces_give_the_same_answers(pieces: list[bytes], cuts: list[int]) -> None:
     data = b"".join(pieces)
     whole, cut = run(data, []), run(data, cuts)
-    # A refusal may name what it met first, and "100 Continue" depends on what had arrived; the answers may not differ.
+    # A refusal may name what it met first, and "100 Continue" depends on what had arrived; the
+    # answers may not differ.
     assert _statuses(whole[0]) == _statuses(cut[0])
     assert whole[1] == cut[1]
 

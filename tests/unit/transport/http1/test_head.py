@@ -15,7 +15,9 @@ def parse(text: str, limits: Http1Limits = LIMITS):
 
 
 def test_plain_request() -> None:
-    head = parse("POST /v2/models/m/infer?x=1 HTTP/1.1\nHost: h:8000\nContent-Length: 12\nX-A: 1\nX-a: 2\n\n")
+    head = parse(
+        "POST /v2/models/m/infer?x=1 HTTP/1.1\nHost: h:8000\nContent-Length: 12\nX-A: 1\nX-a: 2\n\n"
+    )
     assert (head.method, head.path, head.content_length) == ("POST", b"/v2/models/m/infer", 12)
     assert head.headers[b"x-a"] == b"1, 2"
     assert head.names[b"content-length"] == b"Content-Length"
@@ -62,13 +64,17 @@ def test_keep_alive(version: str, connection: str | None, keep_alive: bool) -> N
 
 
 def test_an_offered_upgrade_is_ignored() -> None:
-    head = parse("GET /v2 HTTP/1.1\nHost: h\nConnection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABk\n\n")
+    head = parse(
+        "GET /v2 HTTP/1.1\nHost: h\nConnection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABk\n\n"
+    )
     assert (head.path, head.keep_alive) == (b"/v2", True)
 
 
 def test_expectation() -> None:
     assert parse("POST / HTTP/1.1\nExpect: 100-Continue\nContent-Length: 1\n\n").expects_continue
-    assert not parse("POST / HTTP/1.0\nExpect: 100-continue\nContent-Length: 1\n\n").expects_continue
+    assert not parse(
+        "POST / HTTP/1.0\nExpect: 100-continue\nContent-Length: 1\n\n"
+    ).expects_continue
 
 
 BAD = {
@@ -137,7 +143,17 @@ def test_line_ends_are_strict(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "coding", ["gzip", "gzip, chunked", "chunked, identity", "xchunked", "chunked;a=b", "identity", "chunked, chunked", '"chunked"']
+    "coding",
+    [
+        "gzip",
+        "gzip, chunked",
+        "chunked, identity",
+        "xchunked",
+        "chunked;a=b",
+        "identity",
+        "chunked, chunked",
+        '"chunked"',
+    ],
 )
 def test_other_codings_are_refused(coding: str) -> None:
     with pytest.raises(HeadError) as caught:
@@ -150,7 +166,11 @@ def test_coding_in_any_case_is_chunked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "status"), [("POST / HTTP/1.1\nExpect: 200-ok\n\n", 417), ("POST / HTTP/1.1\nExpect: 100-continue, x\n\n", 417)]
+    ("text", "status"),
+    [
+        ("POST / HTTP/1.1\nExpect: 200-ok\n\n", 417),
+        ("POST / HTTP/1.1\nExpect: 100-continue, x\n\n", 417),
+    ],
 )
 def test_unknown_expectation(text: str, status: int) -> None:
     with pytest.raises(HeadError) as caught:
@@ -173,9 +193,13 @@ def test_limits(limits: Http1Limits, text: str, status: int) -> None:
 
 
 def test_limits_are_not_exceeded_by_one() -> None:
-    assert parse("GET / HTTP/1.1\n" + "X: y\n" * 3 + "\n", Http1Limits(max_headers=3)).headers == {b"x": b"y, y, y"}
+    assert parse("GET / HTTP/1.1\n" + "X: y\n" * 3 + "\n", Http1Limits(max_headers=3)).headers == {
+        b"x": b"y, y, y"
+    }
 
 
-@pytest.mark.parametrize("host", ["h", "h:1", "127.0.0.1:8000", "[::1]:80", "[::1]", "a-b.c_d", "", "xn--a.example"])
+@pytest.mark.parametrize(
+    "host", ["h", "h:1", "127.0.0.1:8000", "[::1]:80", "[::1]", "a-b.c_d", "", "xn--a.example"]
+)
 def test_hosts_that_are_fine(host: str) -> None:
     assert parse(f"GET / HTTP/1.1\nHost: {host}\n\n").headers[b"host"] == host.encode()

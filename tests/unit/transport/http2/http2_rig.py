@@ -22,7 +22,12 @@ END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY_FLAG = 1, 1, 4, 8, 32
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream_id) + payload
+    return (
+        struct.pack(">I", len(payload))[1:]
+        + bytes((kind, flags))
+        + struct.pack(">I", stream_id)
+        + payload
+    )
 
 
 def u32(value: int) -> bytes:
@@ -51,9 +56,13 @@ class Clock:
         self.now_ns += int(seconds * 1e9)
 
 
-def server(limits: Http2Limits | None = None, clock: Clock | None = None, **options: Any) -> Http2Connection:
+def server(
+    limits: Http2Limits | None = None, clock: Clock | None = None, **options: Any
+) -> Http2Connection:
     """A server that has greeted its client: nothing is left in the output."""
-    connection = Http2Connection(is_server=True, limits=limits, clock_ns=clock or Clock(), **options)
+    connection = Http2Connection(
+        is_server=True, limits=limits, clock_ns=clock or Clock(), **options
+    )
     connection.receive(HELLO)
     connection.sender.take()
     return connection

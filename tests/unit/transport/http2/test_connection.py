@@ -62,7 +62,10 @@ from tests.unit.transport.http2.http2_rig import (
 
 
 def pair(limits: Http2Limits | None = None) -> tuple[Http2Connection, Http2Connection]:
-    client, other = Http2Connection(is_server=False, limits=limits), Http2Connection(is_server=True, limits=limits)
+    client, other = (
+        Http2Connection(is_server=False, limits=limits),
+        Http2Connection(is_server=True, limits=limits),
+    )
     for _ in range(2):
         other.receive(sent(client))
         client.receive(sent(other))
@@ -93,7 +96,11 @@ class TestStates:
         other.sender.response(opened.stream, RESPONSE, [b"ans", b"wer"], 6, TRAILERS)
         assert opened.stream.state == CLOSED
         events = client.receive(sent(other))
-        assert [type(event) for event in events] == [HeadersReceived, DataReceived, TrailersReceived]
+        assert [type(event) for event in events] == [
+            HeadersReceived,
+            DataReceived,
+            TrailersReceived,
+        ]
         assert stream.state == CLOSED
         assert not client.streams
         assert not other.streams
@@ -171,7 +178,10 @@ class TestStates:
 
 class TestGreeting:
     def test_the_server_announces_its_limits(self) -> None:
-        connection = Http2Connection(is_server=True, limits=Http2Limits(max_concurrent_streams=7, stream_window_bytes=100_000))
+        connection = Http2Connection(
+            is_server=True,
+            limits=Http2Limits(max_concurrent_streams=7, stream_window_bytes=100_000),
+        )
         settings, window = frames(sent(connection))
         assert settings[0] == SETTINGS
         assert setting(3, 7) in settings[3]
@@ -189,7 +199,9 @@ class TestGreeting:
         assert connection.receive(HELLO) == [SettingsReceived()]
         assert frames(sent(connection)) == [(SETTINGS, ACK, 0, b"")]
 
-    @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX", b"\x16\x03\x01"])
+    @pytest.mark.parametrize(
+        "data", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX", b"\x16\x03\x01"]
+    )
     def test_other_protocols_are_refused_at_the_first_wrong_byte(self, data: bytes) -> None:
         connection = Http2Connection(is_server=True)
         assert failure(connection.receive(data)).reason.startswith("not HTTP/2")
@@ -198,7 +210,10 @@ class TestGreeting:
         connection = Http2Connection(is_server=True)
         assert failure(connection.receive(PREFACE + request(1))).code == ErrorCode.PROTOCOL_ERROR
         connection = Http2Connection(is_server=True)
-        assert failure(connection.receive(PREFACE + frame(SETTINGS, ACK, 0))).code == ErrorCode.PROTOCOL_ERROR
+        assert (
+            failure(connection.receive(PREFACE + frame(SETTINGS, ACK, 0))).code
+            == ErrorCode.PROTOCOL_ERROR
+        )
 
 
 class TestParts:
@@ -215,7 +230,12 @@ class TestParts:
         + frame(HEADERS, 0, 3, REQUEST[:7])
         + frame(CONTINUATION, 0, 3, REQUEST[7:9])
         + frame(CONTINUATION, END_HEADERS, 3, REQUEST[9:])
-        + frame(HEADERS, END_HEADERS | END_STREAM | PADDED | PRIORITY_FLAG, 5, b"\x03" + b"\0\0\0\0\x10" + REQUEST + b"\0\0\0")
+        + frame(
+            HEADERS,
+            END_HEADERS | END_STREAM | PADDED | PRIORITY_FLAG,
+            5,
+            b"\x03" + b"\0\0\0\0\x10" + REQUEST + b"\0\0\0",
+        )
         + frame(PRIORITY, 0, 7, b"\0\0\0\1\0")
         + frame(GOAWAY, 0, 0, u32(0) + u32(2) + b"why")
     )
@@ -223,7 +243,11 @@ class TestParts:
     @pytest.mark.parametrize("size", [1, 2, 3, 8, 9, 10, 13, 64, 1000, 10_000])
     def test_any_split_gives_the_same(self, size: int) -> None:
         connection = Http2Connection(is_server=True)
-        events = [e for at in range(0, len(self.STREAM), size) for e in connection.receive(self.STREAM[at : at + size])]
+        events = [
+            e
+            for at in range(0, len(self.STREAM), size)
+            for e in connection.receive(self.STREAM[at : at + size])
+        ]
         data = b"".join(bytes(e.data) for e in events if isinstance(e, DataReceived))
         assert data == b"a" * 100 + b"b" * 300 + b"c" * 70
         assert [e.end_stream for e in events if isinstance(e, DataReceived)][-1]
@@ -248,7 +272,9 @@ class TestParts:
     def test_small_data_is_copied_large_data_is_a_view(self) -> None:
         connection = server()
         connection.receive(request(1, end=False))
-        small, large = connection.receive(frame(DATA, 0, 1, b"x" * 10) + frame(DATA, 0, 1, b"x" * 10_000))
+        small, large = connection.receive(
+            frame(DATA, 0, 1, b"x" * 10) + frame(DATA, 0, 1, b"x" * 10_000)
+        )
         assert isinstance(small.data, bytes)
         assert isinstance(large.data, memoryview)
 
@@ -344,7 +370,9 @@ class TestReceiveWindows:
         (opened,) = connection.receive(request(1, end=False))
         connection.pause(opened.stream)
         events = connection.receive(frame(DATA, 0, 1, b"x" * 100_000) + frame(DATA, 0, 1, b"x"))
-        assert events[-1] == StreamEnded(opened.stream, ErrorCode.FLOW_CONTROL_ERROR, is_remote=False)
+        assert events[-1] == StreamEnded(
+            opened.stream, ErrorCode.FLOW_CONTROL_ERROR, is_remote=False
+        )
 
     def test_a_paused_stream_gets_its_window_when_it_goes_on(self) -> None:
         connection = server(self.LIMITS)
@@ -356,9 +384,14 @@ class TestReceiveWindows:
         assert frames(sent(connection)) == [(WINDOW, 0, 1, u32(90_000))]
 
     def test_too_much_on_the_connection_ends_it(self) -> None:
-        connection = server(Http2Limits(stream_window_bytes=1 << 20, connection_window_bytes=65_535))
+        connection = server(
+            Http2Limits(stream_window_bytes=1 << 20, connection_window_bytes=65_535)
+        )
         connection.receive(request(1, end=False))
-        assert failure(connection.receive(frame(DATA, 0, 1, b"x" * 65_536))).code == ErrorCode.FLOW_CONTROL_ERROR
+        assert (
+            failure(connection.receive(frame(DATA, 0, 1, b"x" * 65_536))).code
+            == ErrorCode.FLOW_CONTROL_ERROR
+        )
 
     def test_data_for_a_stream_that_we_reset_still_counts(self) -> None:
         connection = server(self.LIMITS)
@@ -377,15 +410,33 @@ class TestReceiveWindows:
 BROKEN = {
     "DATA on stream 0": (frame(DATA, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR),
     "DATA on an idle stream": (frame(DATA, 0, 9, b"x"), ErrorCode.PROTOCOL_ERROR),
-    "DATA with too much padding": (request(1, end=False) + frame(DATA, PADDED, 1, b"\x05abcd"), ErrorCode.PROTOCOL_ERROR),
-    "padded DATA without a length": (request(1, end=False) + frame(DATA, PADDED, 1), ErrorCode.PROTOCOL_ERROR),
+    "DATA with too much padding": (
+        request(1, end=False) + frame(DATA, PADDED, 1, b"\x05abcd"),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "padded DATA without a length": (
+        request(1, end=False) + frame(DATA, PADDED, 1),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
     "HEADERS on stream 0": (request(0), ErrorCode.PROTOCOL_ERROR),
     "even stream id": (request(2), ErrorCode.PROTOCOL_ERROR),
     "decreasing stream id": (request(5) + request(3), ErrorCode.STREAM_CLOSED),
-    "HEADERS with too much padding": (frame(HEADERS, END_HEADERS | PADDED, 1, b"\xff" + REQUEST), ErrorCode.PROTOCOL_ERROR),
-    "HEADERS interrupted": (frame(HEADERS, 0, 1, REQUEST) + frame(PING, 0, 0, b"01234567"), ErrorCode.PROTOCOL_ERROR),
-    "HEADERS interrupted by DATA": (frame(HEADERS, 0, 1, REQUEST) + frame(DATA, 0, 1, b"x"), ErrorCode.PROTOCOL_ERROR),
-    "CONTINUATION of another stream": (frame(HEADERS, 0, 1, REQUEST) + frame(CONTINUATION, 4, 3, b""), ErrorCode.PROTOCOL_ERROR),
+    "HEADERS with too much padding": (
+        frame(HEADERS, END_HEADERS | PADDED, 1, b"\xff" + REQUEST),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "HEADERS interrupted": (
+        frame(HEADERS, 0, 1, REQUEST) + frame(PING, 0, 0, b"01234567"),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "HEADERS interrupted by DATA": (
+        frame(HEADERS, 0, 1, REQUEST) + frame(DATA, 0, 1, b"x"),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
+    "CONTINUATION of another stream": (
+        frame(HEADERS, 0, 1, REQUEST) + frame(CONTINUATION, 4, 3, b""),
+        ErrorCode.PROTOCOL_ERROR,
+    ),
     "CONTINUATION alone": (frame(CONTINUATION, END_HEADERS, 1, REQUEST), ErrorCode.PROTOCOL_ERROR),
     "bad HPACK": (request(1, block=b"\xff\xff\xff"), ErrorCode.COMPRESSION_ERROR),
     "PUSH_PROMISE": (frame(PUSH, 4, 1, u32(2) + REQUEST), ErrorCode.PROTOCOL_ERROR),
@@ -396,8 +447,14 @@ BROKEN = {
     "long RST_STREAM": (request(1) + frame(RST, 0, 1, b"\0\0\0\0\0"), ErrorCode.FRAME_SIZE_ERROR),
     "SETTINGS on a stream": (frame(SETTINGS, 0, 1), ErrorCode.PROTOCOL_ERROR),
     "odd SETTINGS": (frame(SETTINGS, 0, 0, b"\0"), ErrorCode.FRAME_SIZE_ERROR),
-    "SETTINGS ack with content": (frame(SETTINGS, ACK, 0, setting(1, 1)), ErrorCode.FRAME_SIZE_ERROR),
-    "huge initial window": (frame(SETTINGS, 0, 0, setting(4, 1 << 31)), ErrorCode.FLOW_CONTROL_ERROR),
+    "SETTINGS ack with content": (
+        frame(SETTINGS, ACK, 0, setting(1, 1)),
+        ErrorCode.FRAME_SIZE_ERROR,
+    ),
+    "huge initial window": (
+        frame(SETTINGS, 0, 0, setting(4, 1 << 31)),
+        ErrorCode.FLOW_CONTROL_ERROR,
+    ),
     "tiny frame size": (frame(SETTINGS, 0, 0, setting(5, 100)), ErrorCode.PROTOCOL_ERROR),
     "huge frame size": (frame(SETTINGS, 0, 0, setting(5, 1 << 24)), ErrorCode.PROTOCOL_ERROR),
     "odd ENABLE_PUSH": (frame(SETTINGS, 0, 0, setting(2, 2)), ErrorCode.PROTOCOL_ERROR),
@@ -409,8 +466,14 @@ BROKEN = {
     "WINDOW_UPDATE of 0": (frame(WINDOW, 0, 0, u32(0)), ErrorCode.PROTOCOL_ERROR),
     "WINDOW_UPDATE on an idle stream": (frame(WINDOW, 0, 9, u32(1)), ErrorCode.PROTOCOL_ERROR),
     "window overflow": (frame(WINDOW, 0, 0, u32((1 << 31) - 1)), ErrorCode.FLOW_CONTROL_ERROR),
-    "frame larger than announced": ((5 << 20).to_bytes(3, "big") + b"\x55\0\0\0\0\0", ErrorCode.FRAME_SIZE_ERROR),
-    "DATA larger than announced": (request(1, end=False) + (5 << 20).to_bytes(3, "big") + b"\0\0\0\0\0\1", ErrorCode.FRAME_SIZE_ERROR),
+    "frame larger than announced": (
+        (5 << 20).to_bytes(3, "big") + b"\x55\0\0\0\0\0",
+        ErrorCode.FRAME_SIZE_ERROR,
+    ),
+    "DATA larger than announced": (
+        request(1, end=False) + (5 << 20).to_bytes(3, "big") + b"\0\0\0\0\0\1",
+        ErrorCode.FRAME_SIZE_ERROR,
+    ),
 }
 
 
@@ -452,7 +515,14 @@ class TestStreamErrors:
         connection = server()
         (opened,) = connection.receive(request(1))
         connection.sender.headers(opened.stream, TRAILERS, end_stream=True)
-        assert connection.receive(frame(WINDOW, 0, 1, u32(5)) + frame(RST, 0, 1, u32(0)) + frame(PRIORITY, 0, 1, b"\0" * 5)) == []
+        assert (
+            connection.receive(
+                frame(WINDOW, 0, 1, u32(5))
+                + frame(RST, 0, 1, u32(0))
+                + frame(PRIORITY, 0, 1, b"\0" * 5)
+            )
+            == []
+        )
 
     def test_more_streams_than_announced_are_refused(self) -> None:
         connection = server(Http2Limits(max_concurrent_streams=2))
@@ -473,11 +543,17 @@ class TestStreamErrors:
 class TestClient:
     def test_headers_of_the_server_on_a_stream_that_was_never_opened(self) -> None:
         client, _ = pair()
-        assert failure(client.receive(frame(HEADERS, END_HEADERS, 1, RESPONSE))).code == ErrorCode.PROTOCOL_ERROR
+        assert (
+            failure(client.receive(frame(HEADERS, END_HEADERS, 1, RESPONSE))).code
+            == ErrorCode.PROTOCOL_ERROR
+        )
 
     def test_a_server_may_not_enable_push(self) -> None:
         client, _ = pair()
-        assert failure(client.receive(frame(SETTINGS, 0, 0, setting(2, 1)))).code == ErrorCode.PROTOCOL_ERROR
+        assert (
+            failure(client.receive(frame(SETTINGS, 0, 0, setting(2, 1)))).code
+            == ErrorCode.PROTOCOL_ERROR
+        )
 
     def test_peer_limits_are_kept(self) -> None:
         client, _ = pair(Http2Limits(max_concurrent_streams=5))

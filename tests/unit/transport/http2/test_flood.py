@@ -1,4 +1,5 @@
-"""Known attacks on HTTP/2 servers. Each must end at a limit, with a GOAWAY that names the cause, and be counted."""
+"""Known attacks on HTTP/2 servers. Each must end at a limit, with a GOAWAY that names the cause,
+and be counted."""
 
 from __future__ import annotations
 
@@ -35,7 +36,13 @@ from tests.unit.transport.http2.http2_rig import (
     u32,
 )
 
-LIMITS = Http2Limits(control_frame_burst=100, control_frames_per_s=10, reset_burst=20, resets_per_s=5, max_concurrent_streams=50)
+LIMITS = Http2Limits(
+    control_frame_burst=100,
+    control_frames_per_s=10,
+    reset_burst=20,
+    resets_per_s=5,
+    max_concurrent_streams=50,
+)
 
 FLOODS = {
     "ping_flood": frame(PING, 0, 0, b"01234567"),
@@ -76,12 +83,17 @@ def test_the_same_frames_at_a_human_pace_do_not(cause: str) -> None:
     connection.sender.headers(other.stream, TRAILERS, end_stream=True)
     for _ in range(300):
         clock.advance_s(0.2)
-        assert not any(isinstance(event, ConnectionFailed) for event in connection.receive(FLOODS[cause]))
+        assert not any(
+            isinstance(event, ConnectionFailed) for event in connection.receive(FLOODS[cause])
+        )
 
 
 def test_padding_alone_is_an_empty_frame_too() -> None:
     connection = under_attack()
-    assert failure(connection.receive(frame(DATA, PADDED, 1, b"\x03\0\0\0") * 200)).code == ErrorCode.ENHANCE_YOUR_CALM
+    assert (
+        failure(connection.receive(frame(DATA, PADDED, 1, b"\x03\0\0\0") * 200)).code
+        == ErrorCode.ENHANCE_YOUR_CALM
+    )
 
 
 def test_answered_streams_pay_for_control_frames() -> None:
@@ -94,7 +106,8 @@ def test_answered_streams_pay_for_control_frames() -> None:
 
 
 def test_a_long_stream_pays_for_its_window_updates() -> None:
-    """One call, many messages: grpcio acknowledges each of them, on the stream and on the connection."""
+    """One call, many messages: grpcio acknowledges each of them, on the stream and on the
+    connection."""
     connection = server(LIMITS, Clock())
     (opened,) = connection.receive(request(1, end=False))
     connection.sender.headers(opened.stream, RESPONSE)
@@ -108,13 +121,18 @@ def test_a_peer_that_opens_its_window_by_single_bytes_is_an_attacker() -> None:
     connection.receive(frame(SETTINGS, 0, 0, setting(4, 0)))
     (opened,) = connection.receive(request(1))
     connection.sender.response(opened.stream, RESPONSE, [b"x" * 100_000], 100_000, TRAILERS)
-    assert failure(connection.receive(frame(WINDOW, 0, 1, u32(1)) * 300)).code == ErrorCode.ENHANCE_YOUR_CALM
+    assert (
+        failure(connection.receive(frame(WINDOW, 0, 1, u32(1)) * 300)).code
+        == ErrorCode.ENHANCE_YOUR_CALM
+    )
     assert connection.counters.failures == {"window_update_flood": 1}
 
 
 class TestRapidReset:
     def attack(self, connection: Http2Connection, count: int) -> list[object]:
-        data = b"".join(request(i, end=False) + frame(RST, 0, i, u32(8)) for i in range(1, 2 * count, 2))
+        data = b"".join(
+            request(i, end=False) + frame(RST, 0, i, u32(8)) for i in range(1, 2 * count, 2)
+        )
         return list(connection.receive(data))
 
     def test_ends_the_connection(self) -> None:
@@ -128,7 +146,11 @@ class TestRapidReset:
     def test_every_stream_that_was_opened_is_told_as_ended(self) -> None:
         connection = server(LIMITS, Clock())
         events = self.attack(connection, 100)
-        assert sum(isinstance(event, HeadersReceived) for event in events) == sum(isinstance(event, StreamEnded) for event in events) == 21
+        assert (
+            sum(isinstance(event, HeadersReceived) for event in events)
+            == sum(isinstance(event, StreamEnded) for event in events)
+            == 21
+        )
 
     def test_a_burst_of_deadlines_is_allowed(self) -> None:
         connection = server(LIMITS, Clock())
@@ -148,7 +170,9 @@ class TestRapidReset:
         for stream_id in range(1, 2000, 4):
             (opened,) = connection.receive(request(stream_id))
             connection.sender.response(opened.stream, RESPONSE, [b"x"], 1, TRAILERS)
-            events = connection.receive(request(stream_id + 2, end=False) + frame(RST, 0, stream_id + 2, u32(8)))
+            events = connection.receive(
+                request(stream_id + 2, end=False) + frame(RST, 0, stream_id + 2, u32(8))
+            )
             assert not any(isinstance(event, ConnectionFailed) for event in events)
 
 
@@ -161,7 +185,9 @@ class TestHeaders:
 
     def test_continuation_flood_with_data(self) -> None:
         connection = server(Http2Limits(max_continuation_frames=1000))
-        events = connection.receive(frame(HEADERS, 0, 1, REQUEST) + frame(CONTINUATION, 0, 1, b"\x82" * 1000) * 40)
+        events = connection.receive(
+            frame(HEADERS, 0, 1, REQUEST) + frame(CONTINUATION, 0, 1, b"\x82" * 1000) * 40
+        )
         assert failure(events).code == ErrorCode.ENHANCE_YOUR_CALM
         assert connection.counters.failures == {"header_list": 1}
 
@@ -173,7 +199,9 @@ class TestHeaders:
     def test_hpack_bomb(self) -> None:
         connection = server()
         bomb = b"\x40" + encode_headers([(b"a", b"v" * 4000)])[1:] + b"\xbe" * 1000
-        assert failure(connection.receive(request(1, block=bomb))).code == ErrorCode.ENHANCE_YOUR_CALM
+        assert (
+            failure(connection.receive(request(1, block=bomb))).code == ErrorCode.ENHANCE_YOUR_CALM
+        )
         assert connection.counters.failures == {"header_list": 1}
 
     def test_just_enough_headers_are_fine(self) -> None:
@@ -193,12 +221,18 @@ class TestHeaders:
 class TestSettings:
     def test_too_many_settings_in_a_frame(self) -> None:
         connection = server()
-        assert failure(connection.receive(frame(SETTINGS, 0, 0, setting(99, 1) * 33))).code == ErrorCode.ENHANCE_YOUR_CALM
+        assert (
+            failure(connection.receive(frame(SETTINGS, 0, 0, setting(99, 1) * 33))).code
+            == ErrorCode.ENHANCE_YOUR_CALM
+        )
         assert connection.counters.failures == {"settings_flood": 1}
 
     def test_a_huge_settings_frame_is_refused_before_it_arrives(self) -> None:
         connection = server()
-        assert failure(connection.receive(frame(SETTINGS, 0, 0, setting(99, 1) * 2000)[:9])).code == ErrorCode.ENHANCE_YOUR_CALM
+        assert (
+            failure(connection.receive(frame(SETTINGS, 0, 0, setting(99, 1) * 2000)[:9])).code
+            == ErrorCode.ENHANCE_YOUR_CALM
+        )
 
     def test_window_changes_cost_by_open_streams(self) -> None:
         connection = server(LIMITS, Clock())

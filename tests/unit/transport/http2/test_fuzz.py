@@ -1,4 +1,5 @@
-"""Whatever arrives, `receive` returns; memory stays bounded; and two of our own connections understand each other."""
+"""Whatever arrives, `receive` returns; memory stays bounded; and two of our own connections
+understand each other."""
 
 from __future__ import annotations
 
@@ -11,11 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.transport.http2.connection import Http2Connection
-from naiad.transport.http2.event import ConnectionFailed, DataReceived, HeadersReceived, StreamEnded, TrailersReceived
+from naiad.transport.http2.event import (
+    ConnectionFailed,
+    DataReceived,
+    HeadersReceived,
+    StreamEnded,
+    TrailersReceived,
+)
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import Http2Limits
 from naiad.transport.http2.stream import CLOSED
-from tests.unit.transport.http2.http2_rig import HELLO, REQUEST, RESPONSE, TRAILERS, frame, request, sent, server
+from tests.unit.transport.http2.http2_rig import (
+    HELLO,
+    REQUEST,
+    RESPONSE,
+    TRAILERS,
+    frame,
+    request,
+    sent,
+    server,
+)
 
 frame_bytes = st.builds(
     frame,
@@ -32,19 +48,27 @@ frame_bytes = st.builds(
 
 def check_consistent(connection: Http2Connection) -> None:
     assert all(stream.state != CLOSED for stream in connection.streams.values())
-    assert connection.sender.pending_bytes == sum(stream.pending_bytes for stream in connection.streams.values())
+    assert connection.sender.pending_bytes == sum(
+        stream.pending_bytes for stream in connection.streams.values()
+    )
     assert len(connection.streams) <= connection.limits.max_concurrent_streams
     assert len(connection._held) <= 64 * 1024
 
 
-@given(st.lists(st.one_of(frame_bytes, st.binary(max_size=30)), max_size=25), st.integers(1, 5000), st.booleans())
+@given(
+    st.lists(st.one_of(frame_bytes, st.binary(max_size=30)), max_size=25),
+    st.integers(1, 5000),
+    st.booleans(),
+)
 def test_any_frames(parts: list[bytes], size: int, answers: bool) -> None:
     connection = server(Http2Limits(max_concurrent_streams=8))
     data = b"".join(parts)
     for at in range(0, len(data), size):
         for event in connection.receive(data[at : at + size]):
             if answers and isinstance(event, HeadersReceived) and event.stream.state != CLOSED:
-                connection.sender.response(event.stream, RESPONSE, [b"x" * 20_000], 20_000, TRAILERS)
+                connection.sender.response(
+                    event.stream, RESPONSE, [b"x" * 20_000], 20_000, TRAILERS
+                )
         check_consistent(connection)
     sent(connection)
 
@@ -76,7 +100,10 @@ class Walk:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        limits = Http2Limits(stream_window_bytes=rng.choice([65_535, 1 << 20]), connection_window_bytes=rng.choice([65_535, 1 << 20]))
+        limits = Http2Limits(
+            stream_window_bytes=rng.choice([65_535, 1 << 20]),
+            connection_window_bytes=rng.choice([65_535, 1 << 20]),
+        )
         self.client = Http2Connection(is_server=False, limits=limits)
         self.server = Http2Connection(is_server=True, limits=limits)
         self.wire = {id(self.client): bytearray(), id(self.server): bytearray()}
@@ -92,7 +119,9 @@ class Walk:
     def request(self) -> None:
         if len(self.client.streams) >= self.client.peer_max_concurrent_streams:
             return
-        stream = self.client.open_stream(encode_headers([(b":method", b"POST"), (b":path", b"/%d" % self.rng.randrange(3))]))
+        stream = self.client.open_stream(
+            encode_headers([(b":method", b"POST"), (b":path", b"/%d" % self.rng.randrange(3))])
+        )
         self.open[stream.id] = stream
         self.more()
 
@@ -187,20 +216,32 @@ class TestOtherImplementation:
         answers: list[h2.events.Event] = []
         payload = bytes(range(256)) * 1000
         for stream_id in (1, 3, 5):
-            fields = {":method": "POST", ":scheme": "http", ":path": "/x", ":authority": "a", "n": str(stream_id)}
+            fields = {
+                ":method": "POST",
+                ":scheme": "http",
+                ":path": "/x",
+                ":authority": "a",
+                "n": str(stream_id),
+            }
             client.send_headers(stream_id, list(fields.items()))
             client.send_data(stream_id, b"q" * 1000, end_stream=True)
         for _ in range(200):
             for event in connection.receive(client.data_to_send()):
                 if isinstance(event, DataReceived) and event.end_stream:
-                    connection.sender.response(event.stream, RESPONSE, [payload], len(payload), TRAILERS)
+                    connection.sender.response(
+                        event.stream, RESPONSE, [payload], len(payload), TRAILERS
+                    )
             events = client.receive_data(sent(connection))
             for event in events:
                 if isinstance(event, h2.events.DataReceived):
                     client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             answers += events
         for stream_id in (1, 3, 5):
-            content = b"".join(e.data for e in answers if isinstance(e, h2.events.DataReceived) and e.stream_id == stream_id)
+            content = b"".join(
+                e.data
+                for e in answers
+                if isinstance(e, h2.events.DataReceived) and e.stream_id == stream_id
+            )
             assert content == payload
         assert sum(isinstance(e, h2.events.StreamEnded) for e in answers) == 3
         assert not connection.streams
@@ -223,7 +264,11 @@ class TestOtherImplementation:
                     other.send_headers(1, [("grpc-status", "0")], end_stream=True)
             events += client.receive(other.data_to_send())
         assert received == b"q" * 200_000
-        content = [event for event in events if isinstance(event, (HeadersReceived, DataReceived, TrailersReceived))]
+        content = [
+            event
+            for event in events
+            if isinstance(event, (HeadersReceived, DataReceived, TrailersReceived))
+        ]
         assert [bytes(e.data) for e in content if isinstance(e, DataReceived)] == [b"answer"]
         assert content[-1].head == [(b"grpc-status", b"0")]
         assert not client.streams

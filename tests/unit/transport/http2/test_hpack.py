@@ -9,17 +9,31 @@ from naiad.transport.http2.frame import ErrorCode
 from naiad.transport.http2.hpack import HeaderBlocks, HpackDecoder, encode_headers
 from naiad.transport.http2.limits import Http2ConnectionError, Http2StreamError
 
-names = st.one_of(st.sampled_from([b":path", b":method", b"content-type", b"te", b"x"]), st.binary(min_size=1, max_size=12))
-headers = st.lists(st.tuples(names, st.one_of(st.sampled_from([b"POST", b"/"]), st.binary(max_size=80)), st.booleans()), max_size=8)
+names = st.one_of(
+    st.sampled_from([b":path", b":method", b"content-type", b"te", b"x"]),
+    st.binary(min_size=1, max_size=12),
+)
+headers = st.lists(
+    st.tuples(
+        names, st.one_of(st.sampled_from([b"POST", b"/"]), st.binary(max_size=80)), st.booleans()
+    ),
+    max_size=8,
+)
 
 
-@given(st.lists(st.tuples(headers, st.booleans(), st.sampled_from([None, 0, 64, 4096])), max_size=5))
-def test_reads_what_the_library_writes(blocks: list[tuple[list[tuple[bytes, bytes, bool]], bool, int | None]]) -> None:
+@given(
+    st.lists(st.tuples(headers, st.booleans(), st.sampled_from([None, 0, 64, 4096])), max_size=5)
+)
+def test_reads_what_the_library_writes(
+    blocks: list[tuple[list[tuple[bytes, bytes, bool]], bool, int | None]],
+) -> None:
     encoder, decoder = hpack.Encoder(), HpackDecoder(1 << 20)
     for fields, huffman, table_size in blocks:
         if table_size is not None:
             encoder.header_table_size = table_size
-        assert decoder.decode(encoder.encode(fields, huffman=huffman)) == [(name, value) for name, value, _ in fields]
+        assert decoder.decode(encoder.encode(fields, huffman=huffman)) == [
+            (name, value) for name, value, _ in fields
+        ]
 
 
 @given(st.lists(st.binary(max_size=60), max_size=4))
@@ -27,7 +41,9 @@ def test_agrees_with_the_library_on_any_bytes(blocks: list[bytes]) -> None:
     ours, theirs = HpackDecoder(1 << 20), hpack.Decoder(1 << 20)
     for block in blocks:
         try:
-            expected = [(bytes(name), bytes(value)) for name, value in theirs.decode(block, raw=True)]
+            expected = [
+                (bytes(name), bytes(value)) for name, value in theirs.decode(block, raw=True)
+            ]
         except hpack.HPACKError:
             with pytest.raises(Http2ConnectionError) as caught:
                 ours.decode(block)
@@ -39,7 +55,9 @@ def test_agrees_with_the_library_on_any_bytes(blocks: list[bytes]) -> None:
 @given(headers)
 def test_the_library_reads_what_we_write(fields: list[tuple[bytes, bytes, bool]]) -> None:
     pairs = [(name, value) for name, value, _ in fields]
-    assert [tuple(field) for field in hpack.Decoder().decode(encode_headers(pairs), raw=True)] == pairs
+    assert [
+        tuple(field) for field in hpack.Decoder().decode(encode_headers(pairs), raw=True)
+    ] == pairs
 
 
 @given(headers)

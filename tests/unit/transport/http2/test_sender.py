@@ -46,7 +46,10 @@ def data_of(data: bytes) -> dict[int, bytes]:
 
 def wide(connection: Http2Connection, stream_window: int = MAX, frame_size: int = 1 << 20) -> None:
     """The peer opens its windows."""
-    connection.receive(frame(SETTINGS, 0, 0, setting(4, stream_window) + setting(5, frame_size)) + frame(WINDOW, 0, 0, u32(MAX - 65535)))
+    connection.receive(
+        frame(SETTINGS, 0, 0, setting(4, stream_window) + setting(5, frame_size))
+        + frame(WINDOW, 0, 0, u32(MAX - 65535))
+    )
     sent(connection)
 
 
@@ -65,13 +68,20 @@ class TestAnswer:
         connection = server()
         wide(connection)
         tensor = bytearray(300_000)
-        connection.sender.response(opened(connection), RESPONSE, [b"head", memoryview(tensor)], 300_004, TRAILERS)
-        assert any(isinstance(piece, memoryview) and piece.obj is tensor for piece in connection.sender.take())
+        connection.sender.response(
+            opened(connection), RESPONSE, [b"head", memoryview(tensor)], 300_004, TRAILERS
+        )
+        assert any(
+            isinstance(piece, memoryview) and piece.obj is tensor
+            for piece in connection.sender.take()
+        )
 
     def test_frames_fit_the_peers_frame_size(self) -> None:
         connection = server()
         wide(connection, frame_size=16384)
-        connection.sender.response(opened(connection), RESPONSE, [b"x" * 100_000], 100_000, TRAILERS)
+        connection.sender.response(
+            opened(connection), RESPONSE, [b"x" * 100_000], 100_000, TRAILERS
+        )
         out = frames(sent(connection))
         assert max(len(payload) for *_, payload in out) == 16384
         assert out[-1] == (HEADERS, END_HEADERS | END_STREAM, 1, TRAILERS)
@@ -102,7 +112,10 @@ class TestWindows:
         sent(connection)
         connection.sender.response(opened(connection), RESPONSE, [b"x" * 65_000], 65_000, TRAILERS)
         connection.sender.response(opened(connection, 3), RESPONSE, [b"y" * 1000], 1000, TRAILERS)
-        assert {stream: len(data) for stream, data in data_of(sent(connection)).items()} == {1: 65_000, 3: 535}
+        assert {stream: len(data) for stream, data in data_of(sent(connection)).items()} == {
+            1: 65_000,
+            3: 535,
+        }
         connection.receive(frame(WINDOW, 0, 0, u32(10_000)))
         assert data_of(sent(connection)) == {3: b"y" * 465}
 
@@ -150,7 +163,9 @@ class TestWindows:
         connection = server()
         opened(connection)
         connection.receive(frame(WINDOW, 0, 1, u32(1000)))
-        assert failure(connection.receive(frame(SETTINGS, 0, 0, setting(4, MAX)))).reason.startswith("initial window")
+        assert failure(
+            connection.receive(frame(SETTINGS, 0, 0, setting(4, MAX)))
+        ).reason.startswith("initial window")
 
     def test_tiny_windows_make_tiny_frames_and_nothing_else(self) -> None:
         connection = server()
@@ -176,8 +191,14 @@ class TestTurns:
         connection = server()
         wide(connection)
         for stream_id in (1, 3):
-            connection.sender.response(opened(connection, stream_id), RESPONSE, [b"x" * (3 << 20)], 3 << 20, TRAILERS)
-        order = [(stream_id, len(payload)) for kind, _, stream_id, payload in frames(sent(connection)) if kind == DATA]
+            connection.sender.response(
+                opened(connection, stream_id), RESPONSE, [b"x" * (3 << 20)], 3 << 20, TRAILERS
+            )
+        order = [
+            (stream_id, len(payload))
+            for kind, _, stream_id, payload in frames(sent(connection))
+            if kind == DATA
+        ]
         assert {size for _, size in order} == {QUANTUM_BYTES}
         second = [stream_id for stream_id, _ in order].index(3)
         assert [stream_id for stream_id, _ in order[second : second + 8]] == [3, 1] * 4
@@ -186,7 +207,9 @@ class TestTurns:
         connection = server()
         wide(connection)
         connection.sender.is_paused = True
-        connection.sender.response(opened(connection, 1), RESPONSE, [b"x" * (8 << 20)], 8 << 20, TRAILERS)
+        connection.sender.response(
+            opened(connection, 1), RESPONSE, [b"x" * (8 << 20)], 8 << 20, TRAILERS
+        )
         connection.sender.response(opened(connection, 3), RESPONSE, [b"small"], 5, TRAILERS)
         connection.sender.is_paused = False
         connection.sender.pump()
@@ -208,7 +231,9 @@ class TestTransportFull:
     def test_output_is_taken_in_portions(self) -> None:
         connection = server()
         wide(connection)
-        connection.sender.response(opened(connection), RESPONSE, [b"x" * (5 << 20)], 5 << 20, TRAILERS)
+        connection.sender.response(
+            opened(connection), RESPONSE, [b"x" * (5 << 20)], 5 << 20, TRAILERS
+        )
         first = sum(map(len, connection.sender.take()))
         assert 1 << 20 <= first <= (1 << 20) + QUANTUM_BYTES + 100
         connection.sender.is_paused = True

@@ -1,4 +1,5 @@
-"""Text -> token ids and mask. Texts of a batch are padded to the longest of them, so that they can be computed together."""
+"""Text -> token ids and mask. Texts of a batch are padded to the longest of them, so that they can
+be computed together."""
 
 import os
 
@@ -17,7 +18,10 @@ class TritonPythonModel:
         self.tokenizer.enable_padding()
 
     def execute(self, requests):
-        texts = [pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy().reshape(-1) for request in requests]
+        texts = [
+            pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy().reshape(-1)
+            for request in requests
+        ]
         flat = [text.decode("utf-8", "replace") for group in texts for text in group]
         encoded = self.tokenizer.encode_batch(flat)
         ids = np.array([entry.ids for entry in encoded], np.int64)
@@ -26,5 +30,9 @@ class TritonPythonModel:
         for group in texts:
             rows = slice(start, start + len(group))
             start += len(group)
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("INPUT_IDS", ids[rows]), pb_utils.Tensor("MASK", mask[rows])]))
+            responses.append(
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor("INPUT_IDS", ids[rows]), pb_utils.Tensor("MASK", mask[rows])]
+                )
+            )
         return responses

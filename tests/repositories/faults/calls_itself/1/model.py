@@ -9,7 +9,9 @@ class TritonPythonModel:
         responses = []
         for _ in requests:
             inner = pb_utils.InferenceRequest(
-                model_name="calls_itself", requested_output_names=["OUT"], inputs=[pb_utils.Tensor("ANY", np.ones(1, np.int32))]
+                model_name="calls_itself",
+                requested_output_names=["OUT"],
+                inputs=[pb_utils.Tensor("ANY", np.ones(1, np.int32))],
             ).exec()
             outputs = [pb_utils.Tensor("OUT", np.ones(1, np.int32))]
             responses.append(inner if inner.has_error() else pb_utils.InferenceResponse(outputs))

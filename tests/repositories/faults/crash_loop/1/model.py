@@ -1,4 +1,5 @@
-"""Dies at every request, and at every start once the file `broken` lies in the folder that $NAIAD_TEST_STATE names."""
+"""Dies at every request, and at every start once the file `broken` lies in the folder that
+$NAIAD_TEST_STATE names."""
 
 import os
 

@@ -1,6 +1,7 @@
 """Answers with its process id, unless HOW asks it to die or to stand still.
 
-`exit`, `kill`, `segv`, `abort` and `stop` do what they say; `gate:PATH` waits until the FIFO at PATH is opened and closed.
+`exit`, `kill`, `segv`, `abort` and `stop` do what they say; `gate:PATH` waits until the FIFO at
+PATH is opened and closed.
 """
 
 import ctypes

@@ -11,5 +11,9 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             for number in range(2):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number], np.int32))]))
+                sender.send(
+                    pb_utils.InferenceResponse(
+                        [pb_utils.Tensor("OUT", np.array([number], np.int32))]
+                    )
+                )
             os._exit(7)

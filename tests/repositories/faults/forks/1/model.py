@@ -1,4 +1,5 @@
-"""Forks at each request, as subprocess-happy models do; the child leaves at once and is waited for."""
+"""Forks at each request, as subprocess-happy models do; the child leaves at once and is waited
+for."""
 
 import os
 
@@ -12,4 +13,7 @@ class TritonPythonModel:
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.int32))]) for _ in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.int32))])
+            for _ in requests
+        ]

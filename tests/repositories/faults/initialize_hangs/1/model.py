@@ -1,4 +1,5 @@
-"""Never returns from initialize. Once there, it writes its process id to the FIFO `initializing` in $NAIAD_TEST_STATE, if there is one."""
+"""Never returns from initialize. Once there, it writes its process id to the FIFO `initializing` in
+$NAIAD_TEST_STATE, if there is one."""
 
 import os
 import threading

@@ -1,4 +1,5 @@
-"""Decoupled, and drops its sender without the final flag: a mistake that must not keep a client for ever."""
+"""Decoupled, and drops its sender without the final flag: a mistake that must not keep a client for
+ever."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -7,4 +8,6 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
-            request.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.int32))]))
+            request.get_response_sender().send(
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.int32))])
+            )

@@ -1,4 +1,5 @@
-"""Its is_ready hook says no while the file `unready` lies in the folder that $NAIAD_TEST_STATE names."""
+"""Its is_ready hook says no while the file `unready` lies in the folder that $NAIAD_TEST_STATE
+names."""
 
 import os
 
@@ -8,7 +9,10 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.int32))]) for _ in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.int32))])
+            for _ in requests
+        ]
 
     def is_ready(self):
         return not os.path.exists(os.path.join(os.environ["NAIAD_TEST_STATE"], "unready"))

@@ -11,4 +11,7 @@ class TritonPythonModel:
         for stream in (sys.stdout, sys.stderr):
             stream.write(("x" * 1023 + "\n") * 1024)
             stream.flush()
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.int32))]) for _ in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.int32))])
+            for _ in requests
+        ]

@@ -1,4 +1,5 @@
-"""Decoupled numbers without end, until the client has gone. The FIFO that BEGUN names is open as long as it works."""
+"""Decoupled numbers without end, until the client has gone. The FIFO that BEGUN names is open as
+long as it works."""
 
 import itertools
 import time
@@ -17,7 +18,11 @@ class TritonPythonModel:
                 for number in itertools.count():
                     if sender.is_cancelled():
                         break
-                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("NUMBER", np.array([number], np.int32))]))
+                    sender.send(
+                        pb_utils.InferenceResponse(
+                            [pb_utils.Tensor("NUMBER", np.array([number], np.int32))]
+                        )
+                    )
                     time.sleep(0.001)
                 fifo.write(b" cancelled")
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

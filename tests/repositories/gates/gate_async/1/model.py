@@ -1,4 +1,5 @@
-"""`async def execute`: while one request waits at its gate, others are taken. TOGETHER tells how many are inside."""
+"""`async def execute`: while one request waits at its gate, others are taken. TOGETHER tells how
+many are inside."""
 
 import asyncio
 

@@ -1,7 +1,9 @@
-"""A model that is as slow as a test wants: GO names a FIFO, whose writer must open and close it before execute goes on.
+"""A model that is as slow as a test wants: GO names a FIFO, whose writer must open and close it
+before execute goes on.
 
-Opening a FIFO for reading waits for its writer, so the test knows that execute has begun when its own open returns, and
-ends it by closing. An empty GO does not wait. TOGETHER tells how many requests were executed together.
+Opening a FIFO for reading waits for its writer, so the test knows that execute has begun when its
+own open returns, and ends it by closing. An empty GO does not wait. TOGETHER tells how many
+requests were executed together.
 """
 
 import numpy as np

@@ -1,4 +1,5 @@
-"""Works until its request is cancelled, and says so by closing the FIFO that BEGUN names, which it opened at the start."""
+"""Works until its request is cancelled, and says so by closing the FIFO that BEGUN names, which it
+opened at the start."""
 
 import time
 

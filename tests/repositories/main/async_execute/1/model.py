@@ -1,4 +1,5 @@
-"""`async def execute` that gives up the loop before it answers. A first element of -1 raises after that."""
+"""`async def execute` that gives up the loop before it answers. A first element of -1 raises after
+that."""
 
 import asyncio
 

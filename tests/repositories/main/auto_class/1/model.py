@@ -1,4 +1,5 @@
-"""No config.pbtxt: a classmethod declares a decoupled model and reads a file of the model's folder while doing so."""
+"""No config.pbtxt: a classmethod declares a decoupled model and reads a file of the model's folder
+while doing so."""
 
 import os
 
@@ -14,9 +15,13 @@ class TritonPythonModel:
         with open(os.path.join(pb_utils.get_model_dir(), "outputs.txt")) as outputs:
             names = outputs.read().split()
         auto_complete_model_config.set_max_batch_size(0)
-        auto_complete_model_config.add_input({"name": "NAME", "data_type": "TYPE_STRING", "dims": [1]})
+        auto_complete_model_config.add_input(
+            {"name": "NAME", "data_type": "TYPE_STRING", "dims": [1]}
+        )
         for name in names:
-            auto_complete_model_config.add_output({"name": name, "data_type": "TYPE_STRING", "dims": [1]})
+            auto_complete_model_config.add_output(
+                {"name": name, "data_type": "TYPE_STRING", "dims": [1]}
+            )
         auto_complete_model_config.set_model_transaction_policy({"decoupled": True})
         return auto_complete_model_config
 

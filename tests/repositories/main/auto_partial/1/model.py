@@ -1,4 +1,5 @@
-"""config.pbtxt names the input, the model adds the output; a string parameter of the config is read at start."""
+"""config.pbtxt names the input, the model adds the output; a string parameter of the config is read
+at start."""
 
 import json
 
@@ -20,6 +21,13 @@ class TritonPythonModel:
 
     def execute(self, requests):
         return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("Y", pb_utils.get_input_tensor_by_name(request, "X").as_numpy() + self.offset)])
+            pb_utils.InferenceResponse(
+                [
+                    pb_utils.Tensor(
+                        "Y",
+                        pb_utils.get_input_tensor_by_name(request, "X").as_numpy() + self.offset,
+                    )
+                ]
+            )
             for request in requests
         ]

@@ -8,7 +8,9 @@ class TritonPythonModel:
     def auto_complete_config(auto_complete_model_config):
         auto_complete_model_config.set_max_batch_size(4)
         auto_complete_model_config.add_input({"name": "X", "data_type": "TYPE_FP64", "dims": [2]})
-        auto_complete_model_config.add_input({"name": "SCALE", "data_type": "TYPE_FP64", "dims": [1], "optional": True})
+        auto_complete_model_config.add_input(
+            {"name": "SCALE", "data_type": "TYPE_FP64", "dims": [1], "optional": True}
+        )
         auto_complete_model_config.add_output({"name": "Y", "data_type": "TYPE_FP64", "dims": [2]})
         auto_complete_model_config.set_dynamic_batching()
         return auto_complete_model_config

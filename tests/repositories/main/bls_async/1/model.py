@@ -1,4 +1,5 @@
-"""Business logic scripting from `async def execute`: two calls to add_sub at once, awaited together."""
+"""Business logic scripting from `async def execute`: two calls to add_sub at once, awaited
+together."""
 
 import asyncio
 
@@ -18,7 +19,9 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            total, difference = await asyncio.gather(add_sub(x, 2 * x, "OUTPUT0").async_exec(), add_sub(x, 2 * x, "OUTPUT1").async_exec())
+            total, difference = await asyncio.gather(
+                add_sub(x, 2 * x, "OUTPUT0").async_exec(), add_sub(x, 2 * x, "OUTPUT1").async_exec()
+            )
             result = (
                 pb_utils.get_output_tensor_by_name(total, "OUTPUT0").as_numpy()
                 * pb_utils.get_output_tensor_by_name(difference, "OUTPUT1").as_numpy()

@@ -1,4 +1,5 @@
-"""Collects all responses of the decoupled model `repeat` into one answer. An error among them becomes -1."""
+"""Collects all responses of the decoupled model `repeat` into one answer. An error among them
+becomes -1."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -1,4 +1,5 @@
-"""Business logic scripting: two blocking calls to add_sub, the second with the first one's result."""
+"""Business logic scripting: two blocking calls to add_sub, the second with the first one's
+result."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -1,4 +1,5 @@
-"""Scores with labels, integers without, and a string output, on which classification is an error."""
+"""Scores with labels, integers without, and a string output, on which classification is an
+error."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -1,4 +1,5 @@
-"""For /generate: echoes the text, the shape in which each input arrived, the request parameters and the numbers."""
+"""For /generate: echoes the text, the shape in which each input arrived, the request parameters and
+the numbers."""
 
 import json
 
@@ -12,7 +13,9 @@ class TritonPythonModel:
         for request in requests:
             text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
             numbers = pb_utils.get_input_tensor_by_name(request, "numbers")
-            facts = sorted(f"{tensor.name()} {list(tensor.as_numpy().shape)}" for tensor in request.inputs())
+            facts = sorted(
+                f"{tensor.name()} {list(tensor.as_numpy().shape)}" for tensor in request.inputs()
+            )
             facts.append(json.dumps(json.loads(request.parameters() or "{}"), sort_keys=True))
             outputs = [
                 pb_utils.Tensor("text_output", text),

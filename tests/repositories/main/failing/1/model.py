@@ -1,4 +1,5 @@
-"""Every way in which an execute can go wrong, chosen by the KIND input; unknown kinds answer well."""
+"""Every way in which an execute can go wrong, chosen by the KIND input; unknown kinds answer
+well."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -9,7 +10,11 @@ def good():
 
 
 def failure(message, code=None):
-    error = pb_utils.TritonError(message) if code is None else pb_utils.TritonError(message, getattr(pb_utils.TritonError, code))
+    error = (
+        pb_utils.TritonError(message)
+        if code is None
+        else pb_utils.TritonError(message, getattr(pb_utils.TritonError, code))
+    )
     return pb_utils.InferenceResponse(error=error)
 
 
@@ -32,7 +37,10 @@ RESULTS = {
     "exit": lambda: exit(3),
     "error": lambda: [failure("refused by the model")],
     "error with outputs": lambda: [
-        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.int32))], error=pb_utils.TritonError("outputs and an error"))
+        pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUT", np.ones(1, np.int32))],
+            error=pb_utils.TritonError("outputs and an error"),
+        )
     ],
     "empty error": lambda: [failure("")],
     "none": lambda: None,
@@ -41,14 +49,31 @@ RESULTS = {
     "too few": list,
     "not a response": lambda: [7],
     "none in the list": lambda: [None],
-    "unknown output": lambda: [pb_utils.InferenceResponse([pb_utils.Tensor("OTHER", np.ones(1, np.int32))])],
+    "unknown output": lambda: [
+        pb_utils.InferenceResponse([pb_utils.Tensor("OTHER", np.ones(1, np.int32))])
+    ],
     "no outputs": lambda: [pb_utils.InferenceResponse([])],
-    "wrong type": lambda: [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.float64))])],
-    "wrong shape": lambda: [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones((2, 2), np.int32))])],
-    "type without a name": lambda: [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.complex64))])],
+    "wrong type": lambda: [
+        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.float64))])
+    ],
+    "wrong shape": lambda: [
+        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones((2, 2), np.int32))])
+    ],
+    "type without a name": lambda: [
+        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.ones(1, np.complex64))])
+    ],
     "tensor of a list": lambda: [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", [1])])],
 }
-CODES = ("UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED")
+CODES = (
+    "UNKNOWN",
+    "INTERNAL",
+    "NOT_FOUND",
+    "INVALID_ARG",
+    "UNAVAILABLE",
+    "UNSUPPORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+)
 
 
 class TritonPythonModel:

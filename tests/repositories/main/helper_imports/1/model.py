@@ -1,4 +1,5 @@
-"""Imports a module and a package beside model.py, a module of the model's folder, and reads a file by its own path."""
+"""Imports a module and a package beside model.py, a module of the model's folder, and reads a file
+by its own path."""
 
 import os
 
@@ -16,4 +17,6 @@ class TritonPythonModel:
         self.words = np.array([beside.BESIDE, INNER, read, folder], dtype=np.object_)
 
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("WORDS", self.words)]) for _ in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("WORDS", self.words)]) for _ in requests
+        ]

@@ -8,6 +8,9 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             pixels = pb_utils.get_input_tensor_by_name(request, "PIXELS").as_numpy()
-            outputs = [pb_utils.Tensor("MEAN", pixels.mean(axis=(2, 3))), pb_utils.Tensor("FLIPPED", pixels[..., ::-1])]
+            outputs = [
+                pb_utils.Tensor("MEAN", pixels.mean(axis=(2, 3))),
+                pb_utils.Tensor("FLIPPED", pixels[..., ::-1]),
+            ]
             responses.append(pb_utils.InferenceResponse(outputs))
         return responses

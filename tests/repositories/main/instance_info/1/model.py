@@ -1,4 +1,5 @@
-"""Answers with the arguments of its initialize; the config among them only by what this model needs of it."""
+"""Answers with the arguments of its initialize; the config among them only by what this model needs
+of it."""
 
 import json
 
@@ -9,7 +10,10 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
-        words = [f"{key}={args[key]}" for key in ("model_name", "model_version", "model_instance_name", "model_instance_kind")]
+        words = [
+            f"{key}={args[key]}"
+            for key in ("model_name", "model_version", "model_instance_name", "model_instance_kind")
+        ]
         words.append(f"device={args['model_instance_device_id']}")
         words.append(f"parameters={json.dumps(config['parameters'], sort_keys=True)}")
         self.words = np.array(words, dtype=np.object_)

@@ -1,4 +1,5 @@
-"""Logger at every level and a metric of every kind; answers with the counter's and the gauge's value."""
+"""Logger at every level and a metric of every kind; answers with the counter's and the gauge's
+value."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -7,9 +8,15 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         labels = {"model": args["model_name"], "version": args["model_version"]}
-        self.counter_family = pb_utils.MetricFamily("observed_total", "Amounts added up", pb_utils.MetricFamily.COUNTER)
-        self.gauge_family = pb_utils.MetricFamily("observed_last", "Last amount", pb_utils.MetricFamily.GAUGE)
-        self.histogram_family = pb_utils.MetricFamily("observed_sizes", "Amounts by size", pb_utils.MetricFamily.HISTOGRAM)
+        self.counter_family = pb_utils.MetricFamily(
+            "observed_total", "Amounts added up", pb_utils.MetricFamily.COUNTER
+        )
+        self.gauge_family = pb_utils.MetricFamily(
+            "observed_last", "Last amount", pb_utils.MetricFamily.GAUGE
+        )
+        self.histogram_family = pb_utils.MetricFamily(
+            "observed_sizes", "Amounts by size", pb_utils.MetricFamily.HISTOGRAM
+        )
         self.counter = self.counter_family.Metric(labels=labels)
         self.gauge = self.gauge_family.Metric(labels=labels)
         self.histogram = self.histogram_family.Metric(labels=labels, buckets=[1.0, 10.0, 100.0])

@@ -1,7 +1,7 @@
 """Decoupled: COUNT responses (zero too), in ways chosen by request parameters.
 
-thread: answer from a thread after execute has returned; fail_at: that response is an error, the rest follow;
-flag_with_last: the final flag travels with the last response instead of alone.
+thread: answer from a thread after execute has returned; fail_at: that response is an error, the
+rest follow; flag_with_last: the final flag travels with the last response instead of alone.
 """
 
 import json
@@ -17,7 +17,9 @@ def response(index, fail_at):
     if index == fail_at:
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"response {index} fails"))
     squares = np.arange(index, dtype=np.int32) ** 2
-    return pb_utils.InferenceResponse([pb_utils.Tensor("INDEX", np.array([index], np.int32)), pb_utils.Tensor("SQUARES", squares)])
+    return pb_utils.InferenceResponse(
+        [pb_utils.Tensor("INDEX", np.array([index], np.int32)), pb_utils.Tensor("SQUARES", squares)]
+    )
 
 
 def answer(sender, count, parameters):

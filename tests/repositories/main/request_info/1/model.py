@@ -1,4 +1,5 @@
-"""Answers with what the model can see of its request: id, parameters, flags, timeout, requested outputs."""
+"""Answers with what the model can see of its request: id, parameters, flags, timeout, requested
+outputs."""
 
 import json
 
@@ -24,6 +25,9 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             count = np.array([len(request.inputs()[0].as_numpy())], np.int32)
-            outputs = [pb_utils.Tensor("FACTS", np.array(facts(request), dtype=np.object_)), pb_utils.Tensor("COUNT", count)]
+            outputs = [
+                pb_utils.Tensor("FACTS", np.array(facts(request), dtype=np.object_)),
+                pb_utils.Tensor("COUNT", count),
+            ]
             responses.append(pb_utils.InferenceResponse(outputs))
         return responses

@@ -11,6 +11,12 @@ class TritonPythonModel:
             scalar = pb_utils.get_input_tensor_by_name(request, "SCALAR").as_numpy()
             grid = pb_utils.get_input_tensor_by_name(request, "GRID").as_numpy()
             ranks = np.tile(np.array([scalar.ndim, grid.ndim], np.int32), (grid.shape[0], 1))
-            total = (grid.reshape(grid.shape[0], -1).sum(axis=1) + scalar.reshape(-1)).astype(np.int32)
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("RANKS", ranks), pb_utils.Tensor("SUM", total)]))
+            total = (grid.reshape(grid.shape[0], -1).sum(axis=1) + scalar.reshape(-1)).astype(
+                np.int32
+            )
+            responses.append(
+                pb_utils.InferenceResponse(
+                    [pb_utils.Tensor("RANKS", ranks), pb_utils.Tensor("SUM", total)]
+                )
+            )
         return responses

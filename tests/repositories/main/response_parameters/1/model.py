@@ -1,4 +1,5 @@
-"""Response parameters of each type. Servers before 2.53 do not know them: there the answer goes out without."""
+"""Response parameters of each type. Servers before 2.53 do not know them: there the answer goes out
+without."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

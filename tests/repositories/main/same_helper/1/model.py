@@ -1,4 +1,5 @@
-"""Its `beside` module has the name of helper_imports' one: models must not see each other's modules."""
+"""Its `beside` module has the name of helper_imports' one: models must not see each other's
+modules."""
 
 import beside
 import numpy as np

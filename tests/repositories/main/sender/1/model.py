@@ -1,4 +1,5 @@
-"""A plain model that answers through response senders. What a wrong use raises is told to the client by the good answer."""
+"""A plain model that answers through response senders. What a wrong use raises is told to the
+client by the good answer."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils

@@ -1,4 +1,5 @@
-"""Whatever typed inputs a request brings come back under OUT_<datatype>. BF16 has no numpy type and travels by DLPack."""
+"""Whatever typed inputs a request brings come back under OUT_<datatype>. BF16 has no numpy type and
+travels by DLPack."""
 
 import triton_python_backend_utils as pb_utils
 
@@ -12,4 +13,7 @@ def same(tensor):
 
 class TritonPythonModel:
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([same(tensor) for tensor in request.inputs()]) for request in requests]
+        return [
+            pb_utils.InferenceResponse([same(tensor) for tensor in request.inputs()])
+            for request in requests
+        ]

@@ -9,4 +9,6 @@ class TritonPythonModel:
         self.version = np.array([int(args["model_version"])], np.int32)
 
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("VERSION", self.version)]) for _ in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("VERSION", self.version)]) for _ in requests
+        ]

@@ -1,4 +1,5 @@
-"""Decoupled text: one response per word of text_input. The words "!" and "!!" answer with an error instead."""
+"""Decoupled text: one response per word of text_input. The words "!" and "!!" answer with an error
+instead."""
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -10,9 +11,13 @@ def response(position, word):
     if word == "!":
         return pb_utils.InferenceResponse(error=pb_utils.TritonError("not a word: !"))
     if word == "!!":
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError("not a word: !!", pb_utils.TritonError.INVALID_ARG))
+        return pb_utils.InferenceResponse(
+            error=pb_utils.TritonError("not a word: !!", pb_utils.TritonError.INVALID_ARG)
+        )
     text = pb_utils.Tensor("text_output", np.array([word], dtype=np.object_))
-    return pb_utils.InferenceResponse([text, pb_utils.Tensor("position", np.array([position], np.int32))])
+    return pb_utils.InferenceResponse(
+        [text, pb_utils.Tensor("position", np.array([position], np.int32))]
+    )
 
 
 class TritonPythonModel:
@@ -22,6 +27,8 @@ class TritonPythonModel:
             text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()[0].decode()
             limit = pb_utils.get_input_tensor_by_name(request, "max_words")
             found = text.split()
-            for position, word in enumerate(found if limit is None else found[: int(limit.as_numpy()[0])]):
+            for position, word in enumerate(
+                found if limit is None else found[: int(limit.as_numpy()[0])]
+            ):
                 sender.send(response(position, word))
             sender.send(flags=FINAL)

@@ -1,7 +1,9 @@
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 4, "scenarios", "models"))
+sys.path.insert(
+    0, os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 4, "scenarios", "models")
+)
 from caller import AsyncCaller
 
 
