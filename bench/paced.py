@@ -108,11 +108,11 @@ def build_engine(
 ) -> Engine:
     scheduler = TokenScheduler(BlockPool(NUM_BLOCKS, 16), 256, NUM_TOKENS)
     return Engine(
-        runner,
+        runner,  # type: ignore[arg-type]
         scheduler,
         SequenceBuilder(tokenizer, vocab_size, [], MAX_LEN),
         settings,
-        True,  # type: ignore[arg-type]
+        True,
     )
 
 

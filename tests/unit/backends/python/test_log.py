@@ -19,21 +19,20 @@ def here() -> int:
 
 
 def test_severities_and_places(instance: Instance, runtime: FakeRuntime) -> None:
-    (
-        Logger.log("plain"),
-        Logger.log("chosen", Logger.WARNING),
-        Logger.log_info("i"),
-        Logger.log_warn("w"),
-    )
-    Logger.log_error("e"), Logger.log_verbose("v")
     line = here()
+    Logger.log("plain")
+    Logger.log("chosen", Logger.WARNING)
+    Logger.log_info("i")
+    Logger.log_warn("w")
+    Logger.log_error("e")
+    Logger.log_verbose("v")
     assert runtime.logged == [
-        ("INFO", "plain", "test_log.py", line - 2),
-        ("WARNING", "chosen", "test_log.py", line - 2),
-        ("INFO", "i", "test_log.py", line - 2),
-        ("WARNING", "w", "test_log.py", line - 2),
-        ("ERROR", "e", "test_log.py", line - 1),
-        ("VERBOSE", "v", "test_log.py", line - 1),
+        ("INFO", "plain", "test_log.py", line + 1),
+        ("WARNING", "chosen", "test_log.py", line + 2),
+        ("INFO", "i", "test_log.py", line + 3),
+        ("WARNING", "w", "test_log.py", line + 4),
+        ("ERROR", "e", "test_log.py", line + 5),
+        ("VERBOSE", "v", "test_log.py", line + 6),
     ]
 
 
