@@ -1,11 +1,11 @@
-# Every task of the project is a line here, and CI runs these same lines. `make` alone lists them.
+# Every task of the project is a line here. CI (.ci/run) runs check, test, frameworks and test-llm. `make` alone lists them.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-llm test-gpu frameworks check bench differential soak proto wheel clean
+.PHONY: help serve test test-llm test-gpu frameworks check coverage bench differential soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+coverage: $(VENV)/.dev  ## run the tests, or those of TESTS=..., and report the lines of naiad/ that they ran, in workers too
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(TESTS)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+
 bench: $(VENV)/.dev  ## measure beside the genuine Triton (bench/RESULTS.md says how)
 	$(BIN)/python -m bench.compare
 
@@ -61,10 +67,10 @@ soak: $(VENV)/.dev  ## a million small requests and 10,000 large ones: memory st
 	$(BIN)/python -m bench.memory
 
 proto: $(VENV)/.dev  ## generate naiad/pb from proto/
-	proto/generate.sh
+	PYTHON=$(BIN)/python proto/generate.sh
 
 wheel: $(VENV)/.dev  ## build the wheel into dist/
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 
 clean:  ## remove what the other tasks made
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
