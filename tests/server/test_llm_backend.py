@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.server.gates import eventually
 from tests.server.harness import Server, process_tree
 
-GREEDY = {"temperature": 0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 WAIT_S = 20.0
 
 
 def generate(server: Server, model: str = "tiny", **fields: Any) -> dict[str, Any]:
     status, body = server.post(f"/v2/models/{model}/generate", fields)
     assert status == 200, body
-    return json.loads(body)
+    response: dict[str, Any] = json.loads(body)
+    return response
 
 
 def events(server: Server, model: str = "tiny", **fields: Any) -> list[dict[str, Any]]:
@@ -40,7 +41,7 @@ def events(server: Server, model: str = "tiny", **fields: Any) -> list[dict[str,
 def refusal(server: Server, model: str = "tiny", **fields: Any) -> str:
     status, body = server.post(f"/v2/models/{model}/generate", fields)
     assert status == 400, body
-    return json.loads(body)["error"]
+    return str(json.loads(body)["error"])
 
 
 def metric(server: Server, name: str, model: str, **labels: str) -> float:
@@ -49,13 +50,6 @@ def metric(server: Server, name: str, model: str, **labels: str) -> float:
         if line.startswith(name + "{") and all(label in line for label in wanted):
             return float(line.rpartition(" ")[2])
     raise AssertionError(f"no metric {name}")
-
-
-def eventually(is_true: Callable[[], bool]) -> None:
-    """Asks until it is so; the state that is waited for has no other announcement."""
-    end = time.monotonic() + WAIT_S
-    while not is_true():
-        assert time.monotonic() < end, "it never came to be"
 
 
 def reference(server: Server, prompt: bytes, num_tokens: int) -> list[int]:
@@ -69,12 +63,12 @@ def reference(server: Server, prompt: bytes, num_tokens: int) -> list[int]:
     ids = tokenizer(prompt.decode(), return_tensors="pt", add_special_tokens=False).input_ids
     for _ in range(num_tokens):
         ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
-    return ids[0].tolist()[-num_tokens:]
+    return list(ids[0].tolist()[-num_tokens:])
 
 
 def server_checkpoint(server: Server) -> str:
     config = json.loads(server.get("/v2/models/tiny/config")[1])
-    return config["parameters"]["checkpoint"]["string_value"]
+    return str(config["parameters"]["checkpoint"]["string_value"])
 
 
 def test_tokens_are_those_of_transformers(server: Server) -> None:
@@ -207,7 +201,8 @@ def test_a_client_that_leaves_stops_its_generation(server: Server) -> None:
         lambda: (
             metric(server, "vllm:generation_tokens_total", "tiny") > before
             and _is_idle(server, "tiny")
-        )
+        ),
+        "the model is idle again",
     )
     assert metric(server, "vllm:generation_tokens_total", "tiny") - before < 3000
 
@@ -231,7 +226,7 @@ def test_killing_the_engine_fails_open_requests_and_the_model_comes_back(server:
     assert time.monotonic() - killed_s < 5
     assert b'"error"' in rest.splitlines()[-2]
     connection.close()
-    eventually(lambda: server.is_ready("/v2/models/fragile/ready"))
+    eventually(lambda: server.is_ready("/v2/models/fragile/ready"), "the model is ready again")
     assert generate(server, "fragile", text_input="back", max_tokens=2)
 
 
@@ -300,7 +295,10 @@ def _grpc_stream(
 def test_metrics_under_the_names_that_gateways_know(server: Server) -> None:
     before = metric(server, "vllm:prompt_tokens_total", "tiny")
     generate(server, text_input="count these tokens", max_tokens=5, **GREEDY)
-    eventually(lambda: metric(server, "vllm:prompt_tokens_total", "tiny") >= before + 18)
+    eventually(
+        lambda: metric(server, "vllm:prompt_tokens_total", "tiny") >= before + 18,
+        "the tokens are counted",
+    )
     assert metric(server, "vllm:time_to_first_token_seconds_count", "tiny") >= 1
     assert metric(server, "vllm:inter_token_latency_seconds_count", "tiny") >= 4
     assert metric(server, "vllm:request_success_total", "tiny", finished_reason="length") >= 1
@@ -317,7 +315,10 @@ def test_metrics_under_the_names_that_gateways_know(server: Server) -> None:
     hits = metric(server, "vllm:prefix_cache_hits_total", "tiny")
     for _ in range(2):
         generate(server, text_input=prompt, max_tokens=2, **GREEDY)
-    eventually(lambda: metric(server, "vllm:prefix_cache_hits_total", "tiny") >= hits + 32)
+    eventually(
+        lambda: metric(server, "vllm:prefix_cache_hits_total", "tiny") >= hits + 32,
+        "the hits are counted",
+    )
 
 
 def test_many_requests_with_random_lengths_and_cancellations_leave_nothing_behind(
@@ -351,16 +352,17 @@ def test_many_requests_with_random_lengths_and_cancellations_leave_nothing_behin
             failures.append(f"{plan}: no end")
         connection.close()
 
-    threads = [
-        threading.Thread(target=lambda part=part: [ask(plan) for plan in part])
-        for part in (plans[at::6] for at in range(6))
-    ]
+    def ask_all(part: list[tuple[int, int, bool]]) -> None:
+        for plan in part:
+            ask(plan)
+
+    threads = [threading.Thread(target=ask_all, args=(plans[at::6],)) for at in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not failures
-    eventually(lambda: _is_idle(server, "tiny"))
+    eventually(lambda: _is_idle(server, "tiny"), "the model is idle again")
 
 
 @pytest.fixture(name="server")

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.server.gates import eventually
 from tests.server.harness import Server
-from tests.server.test_llm_backend import GREEDY, WAIT_S, _is_idle, eventually, generate, metric
+from tests.server.test_llm_backend import GREEDY, WAIT_S, _is_idle, generate, metric
 
 CONTEXT = 4096
 
@@ -70,7 +71,7 @@ def test_more_tokens_than_the_context_holds_end_with_it(server: Server, max_toke
 def test_many_completions_share_one_prompt(server: Server) -> None:
     answer = generate(server, text_input="share", n=100, max_tokens=2, seed=1, ignore_eos=True)
     assert answer["index"] == list(range(100))
-    eventually(lambda: _is_idle(server, "tiny"))
+    eventually(lambda: _is_idle(server, "tiny"), "the model is idle again")
 
 
 def test_bytes_that_are_no_text_are_refused(server: Server) -> None:
@@ -142,14 +143,18 @@ def test_a_slow_reader_misses_nothing_and_holds_nobody_up(server: Server) -> Non
             b"POST /v2/models/tiny/generate_stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
             % (len(body), body)
         )
-        eventually(lambda: metric(server, "vllm:generation_tokens_total", "tiny") > before + 100)
+        eventually(
+            lambda: metric(server, "vllm:generation_tokens_total", "tiny") > before + 100,
+            "tokens come",
+        )
         assert generate(server, text_input="in between", max_tokens=2)
         eventually(
             lambda: (
                 metric(server, "vllm:generation_tokens_total", "tiny") >= before + 4 * num_tokens
-                and _is_idle(server, "tiny")
-            )
+            ),
+            "all tokens are there",
         )
+        eventually(lambda: _is_idle(server, "tiny"), "the model is idle again")
         received = bytearray()
         while piece := slow.recv(1 << 16):
             received += piece

@@ -22,9 +22,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.server.gates import eventually
 from tests.server.harness import Server, naiad
 from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
-from tests.server.test_llm_backend import WAIT_S, _worker, eventually, metric
+from tests.server.test_llm_backend import WAIT_S, _worker, metric
 
 pytest.importorskip("torch", reason="language models need torch")
 pytest.importorskip("transformers", reason="the tests' checkpoint is made by transformers")
@@ -142,7 +143,7 @@ class Client:
     def _openai(self, plan: Plan) -> int | None:
         body = json.loads(b"".join(self._post("/v1/completions", self._openai_fields(plan), None)))
         assert sorted(choice["finish_reason"] for choice in body["choices"]) == ["length"] * plan.n
-        return body["usage"]["completion_tokens"]
+        return int(body["usage"]["completion_tokens"])
 
     def _openai_stream(self, plan: Plan) -> int | None:
         fields = {
@@ -166,7 +167,7 @@ class Client:
             if choice["finish_reason"]
         ]
         assert ends == ["length"] * plan.n
-        return events[-1]["usage"]["completion_tokens"]
+        return int(events[-1]["usage"]["completion_tokens"])
 
     def _generate(self, plan: Plan) -> int | None:
         fields = {
@@ -272,7 +273,7 @@ def test_a_thousand_requests_leave_nothing_behind(server: Server) -> None:
         for client in storm(server, [draw(number) for number in range(50)])
         for failure in client.failures
     ]
-    eventually(lambda: metric(server, "vllm:num_requests_running", "stormy") == 0)
+    eventually(lambda: metric(server, "vllm:num_requests_running", "stormy") == 0, "nothing runs")
     before, preempted = footprint(server), metric(server, "vllm:num_preemptions_total", "stormy")
     ended = metric(server, "vllm:request_success_total", "stormy", finished_reason="length")
     plans = [draw(number) for number in range(NUM_REQUESTS)]
@@ -287,20 +288,26 @@ def test_a_thousand_requests_leave_nothing_behind(server: Server) -> None:
         lambda: (
             blocks(server, "used") == 0
             and blocks(server, "free") == blocks(server, "max") == SETTINGS["num_kv_blocks"]
-        )
+        ),
+        "all blocks are free",
     )
     gauges = (
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
         "nv_inference_pending_request_count",
     )
-    eventually(lambda: all(metric(server, name, "stormy") == 0 for name in gauges))
+    eventually(
+        lambda: all(metric(server, name, "stormy") == 0 for name in gauges), "all gauges are 0"
+    )
     assert metric(server, "vllm:num_preemptions_total", "stormy") > preempted
     gained = (
         metric(server, "vllm:request_success_total", "stormy", finished_reason="length") - ended
     )
     assert gained >= sum(client.num_completions for client in clients)
-    eventually(lambda: all(count <= before[name] for name, count in footprint(server).items()))
+    eventually(
+        lambda: all(count <= before[name] for name, count in footprint(server).items()),
+        "nothing is left behind",
+    )
 
 
 def test_killing_the_engine_fails_every_open_request_within_a_second(server: Server) -> None:
@@ -370,7 +377,7 @@ def test_killing_the_engine_fails_every_open_request_within_a_second(server: Ser
         thread.join()
     assert all(is_error for _, _, is_error in found), found
     assert max(end_s for _, end_s, _ in found) - killed_s < 1.0
-    eventually(lambda: server.is_ready("/v2/models/fragile/ready"))
+    eventually(lambda: server.is_ready("/v2/models/fragile/ready"), "the model is ready again")
     assert _worker(server, "fragile") != worker
     status, body = server.post(
         "/v2/models/fragile/generate", {"text_input": "back", "max_tokens": 2, "ignore_eos": True}
