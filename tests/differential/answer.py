@@ -1,10 +1,7 @@
-"""Answers as plain JSON data: what is kept of them, and what is made equal because it must differ
-between two servers.
+"""Answers as plain JSON data: what is kept of them, and what is made equal because it must differ between two servers.
 
-In:  what exchange_http and exchange_grpc saw. Out: dictionaries that golden files hold and that are
-     compared as text.
-Rule: normalising removes times, versions, paths and tracebacks; never a word that a client could
-      match on.
+In:  what exchange_http and exchange_grpc saw. Out: dictionaries that golden files hold and that are compared as text.
+Rule: normalising removes times, versions, paths and tracebacks; never a word that a client could match on.
 """
 
 from __future__ import annotations
@@ -52,12 +49,15 @@ def _sorted_map(value: Any) -> Any:
     return dict(sorted(value.items())) if isinstance(value, dict) else value
 
 
-def _each_dict(value: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    if isinstance(value, dict):
-        return change({key: _each_dict(item, change) for key, item in value.items()})
-    if isinstance(value, list):
-        return [_each_dict(item, change) for item in value]
-    return value
+def _each_dict(answer: Answer, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Answer:
+    def changed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return _each_dict(value, change)
+        if isinstance(value, list):
+            return [changed(item) for item in value]
+        return value
+
+    return change({key: changed(item) for key, item in answer.items()})
 
 
 def _without_times(answer: Answer) -> Answer:
@@ -99,13 +99,13 @@ def _without_version(answer: Answer) -> Answer:
 
 
 def _parser_detail(answer: Answer) -> Answer:
-    """What is wrong with broken JSON is said in the words of each server's parser; only that it is
-    broken is compared."""
+    """What is wrong with broken JSON is said in the words of each server's parser; only that it is broken is compared."""
     text = json.dumps(answer)
     text = re.sub(
         r"(failed to parse the request JSON buffer:)[^\"\\]*(\\\"[^\"\\]*)*", r"\1 <detail>", text
     )
-    return json.loads(text)
+    changed: Answer = json.loads(text)
+    return changed
 
 
 def _any_order(answer: Answer) -> Answer:
@@ -118,12 +118,12 @@ def _any_order(answer: Answer) -> Answer:
             )
         return value
 
-    return sort(answer)
+    changed: Answer = sort(answer)
+    return changed
 
 
 def _metric_names(answer: Answer) -> Answer:
-    """Of a metrics page: Triton's own families with their type and label names, for the models
-    only."""
+    """Of a metrics page: Triton's own families with their type and label names, for the models only."""
     if "text" not in answer:
         return answer
     families: dict[str, Any] = {}
@@ -173,8 +173,7 @@ def _output_order(answer: Answer) -> Answer:
 
 
 def _input_names(answer: Answer) -> Answer:
-    """The genuine server lists inputs in the order of a hash table and loses a bracket when none is
-    missing."""
+    """The genuine server lists inputs in the order of a hash table and loses a bracket when none is missing."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -193,8 +192,7 @@ def _sorted_names(message: str) -> str:
 
 
 def _empty_version(answer: Answer) -> Answer:
-    """A streamed response without outputs: whether it repeats the model's version is not settled
-    between releases."""
+    """A streamed response without outputs: whether it repeats the model's version is not settled between releases."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return (
@@ -212,16 +210,15 @@ def _error_type(answer: Answer) -> Answer:
 
 
 def _which_input(answer: Answer) -> Answer:
-    """Of two inputs whose batch sizes differ, either can be named: the genuine server looks at them
-    in a hash table's order."""
-    return json.loads(
+    """Of two inputs whose batch sizes differ, either can be named: the genuine server looks at them in a hash table's order."""
+    changed: Answer = json.loads(
         re.sub(r"input 'INPUT\d' batch size", "input <one of them> batch size", json.dumps(answer))
     )
+    return changed
 
 
 def _load_reason(answer: Answer) -> Answer:
-    """Why a load failed is told in each server's own words; that it failed, and in which words that
-    begins, is compared."""
+    """Why a load failed is told in each server's own words; that it failed, and in which words that begins, is compared."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -273,8 +270,7 @@ def reference(answer: Answer) -> Answer:
 
 
 def expected(golden: Answer, case: Case) -> Answer:
-    """The recorded answer with what the case knows better. A None in its `expect` removes the
-    key."""
+    """The recorded answer with what the case knows better. A None in its `expect` removes the key."""
     merged = {**golden, **case.expect}
     return normalised(
         {key: item for key, item in merged.items() if item is not None or key not in case.expect},

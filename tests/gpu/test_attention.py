@@ -6,8 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+
+import torch
 
 from naiad.llm.kernels.decode_attention import DecodeAttention, choose_tile
 from naiad.llm.kernels.prompt_attention import prompt_attention

@@ -19,8 +19,10 @@ import pytest
 from tests import onnx_file
 from tests.server.harness import Server, naiad
 
-torch = pytest.importorskip("torch", reason="needs torch")
+pytest.importorskip("torch", reason="needs torch")
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py (the gpu extra)")
+
+import torch
 
 CLASS = """
 import torch

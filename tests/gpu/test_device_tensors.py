@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch")
+pytest.importorskip("torch", reason="needs torch")
+
+import torch
 
 from naiad.backends.python.error import TritonModelException
 from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+
+import torch
 
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
@@ -200,7 +202,7 @@ def test_other_architectures_run_through_transformers_code(
     for parameter in model.parameters():
         parameter.data.mul_(4.0)
     model.save_pretrained(tmp_path)
-    values = {"max_num_seqs": 12, "max_num_batched_tokens": 96, "num_kv_blocks": 90}
+    values: dict[str, Any] = {"max_num_seqs": 12, "max_num_batched_tokens": 96, "num_kv_blocks": 90}
     given = prompts(10, seed=4)
     want, got = (
         generate(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
 
+import torch
+
 from naiad.llm.engine import Engine
-from naiad.llm.generation import GenerationRequest
+from naiad.llm.generation import GenerationRequest, TokenLogprobs
 from naiad.llm.parameters import SamplingParameters
 from naiad.llm.step.prompt_graphs import SIZES, prompt_ladder
 from naiad.llm.step.step_stager import StepStager, padded_size
@@ -25,9 +28,9 @@ LENGTHS = ((3,), (1, 70, 5), (90, 2), (64, 17, 1), (1, 1, 1), (40,))
 def plans_seen(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[StepPlan, torch.Tensor, torch.Tensor]]:
-    """Runs prompts of LENGTHS; for each step that has some, its plan and its logits: as it is, and
-    padded. Both leave the same cache."""
-    runner, stager, model = engine.runner, engine.runner.stager, engine.runner.model
+    """Runs prompts of LENGTHS; for each step that has some, its plan and its logits: as it is, and padded. Both leave the same cache."""
+    runner, stager = engine.runner, engine.runner.stager
+    model: Any = runner.model
     seen: list[tuple[StepPlan, torch.Tensor, torch.Tensor]] = []
     plain = runner._run
 
@@ -63,7 +66,9 @@ def test_padding_changes_nothing(
     family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny_config(family)
-    values = {"use_triton_interpreter": True} if IS_INTERPRETED else {"use_cuda_graphs": False}
+    values: dict[str, Any] = (
+        {"use_triton_interpreter": True} if IS_INTERPRETED else {"use_cuda_graphs": False}
+    )
     engine = build(config, lively_weights(config), device, max_num_batched_tokens=256, **values)
     planner = engine.runner.stager._planner
     engine.runner.stager = StepStager(256, 12, planner, device, max_padded_tokens=512)
@@ -89,7 +94,8 @@ def test_graphs_give_the_tokens_of_single_launches(device: torch.device) -> None
             use_cuda_graphs=use_cuda_graphs,
         )
         assert len(engine.runner.graphs) == (2 if use_cuda_graphs else 0)
-        source, tokens = random.Random(6), {}
+        source = random.Random(6)
+        tokens: dict[str, list[TokenLogprobs]] = {}
         for number in range(40):
             prompt = [
                 source.randrange(VOCAB) for _ in range(source.choice([1, 2, 30, 90, 190, 500]))
@@ -135,9 +141,7 @@ def test_the_ladder_ends_where_the_device_is_slower_than_the_host(
 
 
 def test_many_short_prompts_need_a_larger_graph(device: torch.device) -> None:
-    # where there is neither a GPU nor an interpreter, prompt_graphs cannot be imported without
-    # CUDA's parts
-    del device
+    del device  # where there is neither a GPU nor an interpreter, prompt_graphs cannot be imported without CUDA's parts
     config = tiny_config("llama")
     engine = build(config, lively_weights(config), torch.device("cpu"), max_num_batched_tokens=256)
     for number in range(10):

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+
+import torch
 
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.kernels.sampling import TritonSampler

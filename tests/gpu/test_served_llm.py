@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 pytest.importorskip("triton", reason="needs triton, which comes with torch's CUDA builds")
+
+import torch
 
 from tests.server.harness import Server, naiad
 from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model

@@ -4,7 +4,7 @@ played."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class Suite(msgspec.Struct, frozen=True):
 
 
 def _suite(
-    scenarios: list[Callable[[Scene], None]],
+    scenarios: Sequence[Callable[[Scene], None]],
     flags: list[str] | None = None,
     repository: Path = REPOSITORY,
 ) -> Suite:

@@ -3,6 +3,7 @@ state, bad files beside good ones."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import threading
@@ -162,7 +163,7 @@ def test_a_sequence_keeps_its_state(client: Any) -> None:
     for step in range(3):
         for sequence in totals:
             value = np.array([[sequence * (step + 1)]], np.float32)
-            flags = {
+            flags: dict[str, Any] = {
                 "sequence_id": base + sequence,
                 "sequence_start": step == 0,
                 "sequence_end": step == 2,
@@ -241,7 +242,7 @@ def digits() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The test digits, enlarged as for training."""
     sys.path.append(str(EXAMPLES / "repository/digit_image/1"))
     try:
-        from resize import resize
+        resize = importlib.import_module("resize").resize
     finally:
         sys.path.pop()
     with np.load(EXAMPLES / "digits/test_digits.npz") as file:

@@ -3,6 +3,7 @@ and files that fail with a message."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import warnings
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ def test_torchscript_by_its_index_names(client: Any) -> None:
 
     sys.path.append(str(EXAMPLES / "repository/digit_image/1"))
     try:
-        from resize import resize
+        resize = importlib.import_module("resize").resize
     finally:
         sys.path.pop()
     with np.load(EXAMPLES / "digits/test_digits.npz") as file:

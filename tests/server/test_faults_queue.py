@@ -4,6 +4,7 @@ depends on how fast anything is."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -94,6 +95,10 @@ def test_a_batch_waits_for_its_preferred_size(server: Server) -> None:
     assert [number(call.answer()) for call in [*first, last]] == [4, 4, 4, 4]
 
 
+def _is_pending(server: Server, count: int) -> bool:
+    return pending(server, "gate_priority") == count
+
+
 def test_priorities_decide_who_is_next(server: Server, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     running = call_gate(server, gate, "gate_priority")
@@ -102,9 +107,7 @@ def test_priorities_decide_who_is_next(server: Server, tmp_path: Path) -> None:
     calls = []
     for count, (priority, one) in enumerate(gates.items(), 1):
         calls.append(call_gate(server, one, "gate_priority", priority=priority))
-        eventually(
-            lambda count=count: pending(server, "gate_priority") == count, f"{count} requests wait"
-        )
+        eventually(partial(_is_pending, server, count), f"{count} requests wait")
     gate.open()
     for priority in (1, 0, 3):
         gates[priority].wait_entered()

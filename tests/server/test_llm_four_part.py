@@ -43,7 +43,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def generate(server: Server, model: str, **fields: Any) -> dict[str, Any]:
     status, body = server.post(f"/v2/models/{model}/generate", fields)
     assert status == 200, body
-    return json.loads(body)
+    response: dict[str, Any] = json.loads(body)
+    return response
 
 
 def streamed(server: Server, model: str, **fields: Any) -> list[str]:

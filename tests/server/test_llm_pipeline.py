@@ -116,7 +116,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def generate(server: Server, model: str, prompt: str) -> str | list[str]:
     status, body = server.post(f"/v2/models/{model}/generate", {"text_input": prompt})
     assert status == 200, body
-    return json.loads(body)["text_output"]
+    text: str | list[str] = json.loads(body)["text_output"]
+    return text
 
 
 def test_a_tutorials_model_py_runs_as_it_is(server: Server) -> None:

@@ -142,7 +142,7 @@ def test_bad_words_and_bias_keep_tokens_out(llm_server: Server) -> None:
 
 
 def test_seeded_sampling_repeats_itself(llm_server: Server) -> None:
-    fields = {
+    fields: dict[str, Any] = {
         "runtime_top_k": [50],
         "temperature": [1.5],
         "seed": np.array([[11]], np.uint64),

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
+import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.server.harness import Server
 
-openai = pytest.importorskip(
-    "openai", reason="the stock client is not installed (pip install openai)"
-)
-
-USER = [{"role": "user", "content": "Hello"}]
+USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
 WAIT_S = 30.0
 
 
@@ -186,7 +184,7 @@ def test_echo_stop_and_logprobs_of_completions(client: Any) -> None:
 def test_what_is_wrong_is_an_error_in_openais_shape(
     client: Any,
     fields: dict[str, Any],
-    kind: type[Exception],
+    kind: type[openai.APIStatusError],
     param: str | None,
     words: str,
     stream: bool,
@@ -194,6 +192,7 @@ def test_what_is_wrong_is_an_error_in_openais_shape(
     with pytest.raises(kind) as caught:
         chat(client, stream=stream, **fields)
     error = caught.value
+    assert isinstance(error.body, dict)
     assert words in error.body["message"]
     assert (error.param, error.type) == (param, "invalid_request_error")
 

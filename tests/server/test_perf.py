@@ -12,6 +12,7 @@ import io
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,13 +86,13 @@ def figure(text: str, name: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def sequence_server(tmp_path_factory: pytest.TempPathFactory) -> Server:
+def sequence_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("sequences")
     (folder / "sums" / "1").mkdir(parents=True)
     (folder / "sums" / "config.pbtxt").write_text(SEQUENCE_CONFIG)
     (folder / "sums" / "1" / "model.py").write_text(SEQUENCE_MODEL)
     with naiad([str(folder)]) as server:
-        yield server  # type: ignore[misc]
+        yield server
 
 
 @pytest.mark.parametrize("flags", [["-i", "http"], ["-i", "http", "-b", "4", "--input-tensor-format", "json"], ["-i", "grpc"],

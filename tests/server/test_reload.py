@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -79,7 +80,7 @@ class Load:
     def wait_answers(self) -> None:
         """Until each thread has had a good one."""
         for thread in self._threads:
-            eventually(lambda thread=thread: thread in self._answered, "a request is answered")
+            eventually(partial(self._answered.__contains__, thread), "a request is answered")
 
     def _http(self, server: Server, model: str) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)

@@ -19,7 +19,8 @@ from tests.server.harness import Endpoints
 
 @pytest.fixture(params=["http", "grpc"])
 def module(request: pytest.FixtureRequest) -> ModuleType:
-    return http_client if request.param == "http" else grpc_client
+    chosen: ModuleType = http_client if request.param == "http" else grpc_client
+    return chosen
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ from tests.server.harness import Endpoints
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
 def module(request: pytest.FixtureRequest) -> ModuleType:
-    return http_client if request.param == "http" else grpc_client
+    chosen: ModuleType = http_client if request.param == "http" else grpc_client
+    return chosen
 
 
 @pytest.fixture(scope="module")

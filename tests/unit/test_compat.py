@@ -7,7 +7,7 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from google.protobuf.descriptor import Descriptor
@@ -148,12 +148,12 @@ def in_order(fields: dict[str, list[str]]) -> dict[str, list[str]]:
 
 def test_config_fields() -> None:
     assert in_order(listed_fields("message: fields", 6)) == in_order(
-        fields_of(ModelConfig.DESCRIPTOR)
+        fields_of(cast(Descriptor, ModelConfig.DESCRIPTOR))
     )
 
 
 def test_statistics() -> None:
-    expected = fields_of(grpc_service_pb2.ModelStatistics.DESCRIPTOR)
+    expected = fields_of(cast(Descriptor, grpc_service_pb2.ModelStatistics.DESCRIPTOR))
     del expected["StatisticDuration"]
     assert in_order(listed_fields("message: fields", 10)) == in_order(expected)
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
+from naiad.transport.grpc import repeat as grpc_repeat
 from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.grpc.repeat import Repeats
+from naiad.transport.grpc.repeat_form import learn_frames
 from naiad.transport.http2.hpack import encode_headers
 from tests.unit.transport.http2.http2_rig import (
     DATA,
@@ -31,9 +36,24 @@ BLOCK = encode_headers(HEAD)
 INITIAL_WINDOW = 4
 
 
-class NoRepeats:
+class NoRepeats(Repeats):
+    def __init__(self) -> None:
+        pass
+
     def receive(self, view: memoryview, num_bytes: int) -> int:
         return 0
+
+
+def count_learning(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gains an entry for each kind of request that is learnt from now on."""
+    learnt: list[int] = []
+
+    def learn(*arguments: Any) -> object:
+        learnt.append(1)
+        return learn_frames(*arguments)
+
+    monkeypatch.setattr(grpc_repeat, "learn_frames", learn)
+    return learnt
 
 
 class Pair:
@@ -53,7 +73,8 @@ class Pair:
             self.num_short += num_streams
             opened(last_stream_id, num_streams, data_bytes, num_updates)
 
-        self.short.protocol.connection.opened = count
+        connection: Any = self.short.protocol.connection
+        connection.opened = count
 
     def feed(self, data: bytes) -> None:
         """In one read to the short way, frame by frame to the long one."""
@@ -80,7 +101,7 @@ class Pair:
             + (frame(WINDOW, 0, 0, u32(connection_update)) if connection_update else b"")
         )
 
-    def both(self, act: Callable[[Rig], None]) -> None:
+    def both(self, act: Callable[[Rig], object]) -> None:
         for rig in self.rigs:
             act(rig)
 

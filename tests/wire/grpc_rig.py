@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 from naiad.frontends.grpc.frontend import GrpcFrontend
@@ -37,8 +38,9 @@ class Clock:
         return self.now_ns
 
 
-class FakeTransport:
+class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
+        super().__init__()
         self.written = bytearray()
         self.writes = 0
         self.is_closed = False
@@ -46,13 +48,13 @@ class FakeTransport:
         self.buffered = 0
         self.protocol: Any = None
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.is_closed
         self.writes += 1
         self.written += data
 
-    def writelines(self, parts: list[bytes]) -> None:
-        self.write(b"".join(parts))
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
 
     def close(self) -> None:
         if not self.is_closed:
@@ -63,10 +65,10 @@ class FakeTransport:
         self.is_aborted = True
         self.close()
 
-    def get_extra_info(self, name: str) -> None:
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
         return None
 
-    def set_write_buffer_limits(self, high: int) -> None:
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
     def get_write_buffer_size(self) -> int:
@@ -118,7 +120,8 @@ class Rig:
         self.core = FakeCore()
         self.clock = Clock()
         if methods is None:
-            self.frontend = GrpcFrontend(self.core, options)
+            core: Any = self.core
+            self.frontend = GrpcFrontend(core, options)
             self.endpoint = self.frontend._endpoint
             self.endpoint.clock_ns = self.clock
         else:

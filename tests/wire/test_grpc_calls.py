@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.status import GrpcError, Status
@@ -32,18 +33,18 @@ class Handlers:
         self.cancelled: list[Call] = []
         self.received: list[bytes] = []
 
-    def echo(self, call: Call, message: bytes) -> None:
+    def echo(self, call: Call, message: Buffer) -> None:
         self.received.append(bytes(message))
         call.reply([message], len(message))
 
-    def hold(self, call: Call, message: bytes) -> None:
+    def hold(self, call: Call, message: Buffer) -> None:
         self.held.append(call)
         call.on_cancel = lambda: self.cancelled.append(call)
 
-    def broken(self, call: Call, message: bytes) -> None:
+    def broken(self, call: Call, message: Buffer) -> None:
         raise ZeroDivisionError("a bug with a secret path /etc/x")
 
-    def refuse(self, call: Call, message: bytes) -> None:
+    def refuse(self, call: Call, message: Buffer) -> None:
         raise GrpcError(Status.FAILED_PRECONDITION, "not today")
 
     def count(self, call: Call) -> Counting:
@@ -57,7 +58,7 @@ class Counting:
         self.call = call
         self.handlers = handlers
 
-    def on_message(self, message: bytes) -> None:
+    def on_message(self, message: Buffer) -> None:
         if bytes(message) == b"bug":
             raise ZeroDivisionError
         data = b"%d" % len(message)

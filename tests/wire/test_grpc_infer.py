@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.message import Message
 
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.pb import health_pb2
@@ -74,7 +76,7 @@ class TestModelInfer:
     @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
     @pytest.mark.parametrize("model", ["identity", "faulty"])
     async def test_its_memory_is_given_back_at_once(
-        self, rig: Rig, method: str, model: str
+        self, rig: Rig, method: str, model: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """By reference counts alone: shared memory must not wait for the garbage collector."""
         memory: list[weakref.ref[np.ndarray]] = []
@@ -84,7 +86,7 @@ class TestModelInfer:
             memory.append(weakref.ref(array))
             return array.data
 
-        rig.core.input_buffer = input_buffer
+        monkeypatch.setattr(rig.core, "input_buffer", input_buffer)
         rig.core.keeps_requests = False
         gc.disable()
         try:
@@ -117,7 +119,7 @@ class TestModelInfer:
         call = await infer(rig, one("held"))
         rig.core.held[0].answer(is_final=False)
         await rig.settle()
-        assert call.status is None
+        assert (call.status, call.message) == (None, "")
         rig.core.held[0].stream.close()
         await rig.settle()
         assert (call.status, len(call.messages)) == (0, 1)
@@ -231,9 +233,7 @@ class TestRestrictedProtocols:
 
 
 class TestInformation:
-    async def ask(
-        self, rig: Rig, name: str, request: pb.ModelReadyRequest | None, kind: type
-    ) -> object:
+    async def ask(self, rig: Rig, name: str, request: Message | None, kind: type[Any]) -> Any:
         call = await rig.unary(name, request.SerializeToString() if request is not None else b"")
         assert call.status == 0, call.message
         return kind.FromString(call.messages[0][1])
@@ -366,7 +366,7 @@ class TestRepository:
         ],
     )
     async def test_wrong_parameters(
-        self, rig: Rig, name: str, parameter: dict[str, object], words: str
+        self, rig: Rig, name: str, parameter: dict[str, Any], words: str
     ) -> None:
         load = pb.RepositoryModelLoadRequest(
             model_name="m", parameters={name: pb.ModelRepositoryParameter(**parameter)}

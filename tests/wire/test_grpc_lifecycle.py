@@ -4,10 +4,12 @@ get at this level."""
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.http2.frame import MAX_STREAM_ID, ErrorCode
@@ -23,10 +25,10 @@ class Handlers:
         self.cancelled = 0
         self.methods = [Method(ECHO, unary=self.echo), Method(HELD, unary=self.hold)]
 
-    def echo(self, call: Call, message: bytes) -> None:
+    def echo(self, call: Call, message: Buffer) -> None:
         call.reply([message], len(message))
 
-    def hold(self, call: Call, message: bytes) -> None:
+    def hold(self, call: Call, message: Buffer) -> None:
         self.held.append(call)
         call.on_cancel = self.cancel
 
@@ -39,7 +41,7 @@ def handlers() -> Handlers:
     return Handlers()
 
 
-def build(handlers: Handlers, **options: object) -> Rig:
+def build(handlers: Handlers, **options: Any) -> Rig:
     return Rig(GrpcOptions(**options), handlers.methods)
 
 
@@ -248,7 +250,7 @@ class TestStalls:
         for _ in range(11):
             rig.tick(1)
             rig.exchange()
-        assert call.status is None
+        assert (call.status, call.message) == (None, "")
         rig.tick(1)
         rig.exchange()
         assert (call.status, call.message) == (4, "the rest of the request did not arrive in time")

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.core.response import InferResponse
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import invalid_arg
 from naiad.frontends.grpc.repeat_infer import RepeatedInfer
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ServerLiveResponse
-from naiad.transport.grpc import repeat as grpc_repeat
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.hpack import encode_headers
@@ -48,6 +48,7 @@ from tests.wire.grpc_repeat_pair import (
     Pair,
     add_sub,
     answers,
+    count_learning,
     one,
     with_headers,
 )
@@ -145,10 +146,7 @@ class TestEqual:
         """In whatever order the others come: none of these is learnt a second time."""
         for length in (5, 6):
             await warm(pair, add_sub(request_id="x" * length), count=40)
-        learn, learnt = grpc_repeat.learn_frames, []
-        monkeypatch.setattr(
-            grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments)
-        )
+        learnt = count_learning(monkeypatch)
         often, *others = add_sub(), one("identity"), one("identity", bytes(8))
         await warm(pair, often, count=40)
         for number in range(80):
@@ -161,10 +159,7 @@ class TestEqual:
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """They are not learnt again and again, and never is it the wrong one for ever."""
-        learn, learnt = grpc_repeat.learn_frames, []
-        monkeypatch.setattr(
-            grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments)
-        )
+        learnt = count_learning(monkeypatch)
         messages = [
             add_sub(),
             one("identity"),
@@ -329,7 +324,8 @@ class TestLeftToTheLongWay:
         await warm(pair)
         data = b"".join(pair.request(add_sub(value), connection_update=9) for value in range(6))
         for start in range(0, len(data), cut):
-            pair.both(lambda rig, read=data[start : start + cut]: rig.feed(read))
+            for rig in pair.rigs:
+                rig.feed(data[start : start + cut])
             await pair.check()
         assert len(pair.short.core.requests) == 9
 
@@ -504,7 +500,9 @@ class TestInFlight:
         pair.feed(frame(RST, 0, pair.next_id - 2, u32(8)))
         await pair.check()
         assert [held.is_cancelled for held in pair.short.core.held] == [False, False, True]
-        pair.both(lambda rig: [held.answer() for held in rig.core.held])
+        for rig in pair.rigs:
+            for held in rig.core.held:
+                held.answer()
         assert len(answers(await pair.check())) == 2
 
     async def test_an_answer_after_a_reset(self, pair: Pair) -> None:
@@ -549,11 +547,8 @@ class TestInFlight:
     async def test_answers_of_all_kinds(self, pair: Pair, response: InferResponse) -> None:
         await warm(pair, one("held"))
         for number in range(3):
-            pair.both(
-                lambda rig, number=number: rig.core.held[number].stream.put(
-                    answer() if number < 2 else response, True
-                )
-            )
+            for rig in pair.rigs:
+                rig.core.held[number].stream.put(answer() if number < 2 else response, True)
             assert await pair.check() != b""
 
     async def test_reset_in_the_same_read(self, pair: Pair) -> None:
@@ -583,7 +578,9 @@ class TestInFlight:
         pair.both(lambda rig: rig.protocol.finish_drain())
         pair.feed(pair.request(one("held")))
         await pair.check(num_short=3)
-        pair.both(lambda rig: [held.answer() for held in rig.core.held])
+        for rig in pair.rigs:
+            for held in rig.core.held:
+                held.answer()
         await pair.check()
         assert pair.short.transport.is_closed
 
@@ -599,7 +596,9 @@ class TestInFlight:
         await warm(pair, one("held"))
         pair.feed(frame(SETTINGS, 0, 0, setting(INITIAL_WINDOW, 20)))
         await pair.check()
-        pair.both(lambda rig: [held.answer() for held in rig.core.held])
+        for rig in pair.rigs:
+            for held in rig.core.held:
+                held.answer()
         await pair.check()
         pair.feed(frame(SETTINGS, 0, 0, setting(INITIAL_WINDOW, 20_000)))
         await pair.check()
@@ -607,9 +606,13 @@ class TestInFlight:
 
     async def test_a_response_and_then_the_end(self, pair: Pair) -> None:
         await warm(pair, one("held"))
-        pair.both(lambda rig: [held.answer(is_final=False) for held in rig.core.held])
+        for rig in pair.rigs:
+            for held in rig.core.held:
+                held.answer(is_final=False)
         assert await pair.check() == b""
-        pair.both(lambda rig: [held.stream.close() for held in rig.core.held[:2]])
+        for rig in pair.rigs:
+            for held in rig.core.held[:2]:
+                held.stream.close()
         assert len(answers(await pair.check())) == 2
         pair.feed(frame(RST, 0, pair.next_id - 2, u32(8)))
         await pair.check()
@@ -617,14 +620,16 @@ class TestInFlight:
 
     async def test_the_end_without_a_response(self, pair: Pair) -> None:
         await warm(pair, one("held"))
-        pair.both(lambda rig: [held.stream.close() for held in rig.core.held])
+        for rig in pair.rigs:
+            for held in rig.core.held:
+                held.stream.close()
         assert b"null response" in await pair.check()
 
     async def test_answers_of_other_sizes(self, pair: Pair) -> None:
         await warm(pair, one("held"))
-        pair.both(
-            lambda rig: [held.answer(bytes(4 * size)) for size, held in enumerate(rig.core.held)]
-        )
+        for rig in pair.rigs:
+            for size, held in enumerate(rig.core.held):
+                held.answer(bytes(4 * size))
         assert len(answers(await pair.check())) == 3
 
 
@@ -658,12 +663,17 @@ class TestModels:
         pair.feed(pair.request(add_sub()))
         assert b"decoupled transaction policy" in await pair.check(num_short=2)
 
-    async def test_refused_by_its_queue(self, pair: Pair) -> None:
+    async def test_refused_by_its_queue(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         await warm(pair, one("identity"))
 
         def refuse(rig: Rig) -> None:
             infer = rig.core._identity
-            rig.core._identity = lambda request, stream: infer(_refused(request), stream)
+
+            def refused(request: InferRequest, stream: ResponseStream) -> None:
+                request.parameters = {"refuse": True}
+                infer(request, stream)
+
+            monkeypatch.setattr(rig.core, "_identity", refused)
 
         pair.both(refuse)
         pair.feed(pair.request(one("identity")))
@@ -674,11 +684,6 @@ class TestModels:
         pair.both(lambda rig: setattr(rig.core, "_identity", None))
         pair.feed(pair.request(one("identity")))
         assert b"internal error" in await pair.check(num_short=3)
-
-
-def _refused(request):  # type: ignore[no-untyped-def]
-    request.parameters = {"refuse": True}
-    return request
 
 
 ENDS = ("even id", "id that was used", "update of nothing", "update that overflows")
@@ -711,7 +716,9 @@ async def _compare(choices: list[str]) -> None:
         elif choice == "reset":
             pair.feed(frame(RST, 0, max(1, pair.next_id - 2), u32(8)))
         elif choice == "answer":
-            pair.both(lambda rig: [held.answer() for held in rig.core.held])
+            for rig in pair.rigs:
+                for held in rig.core.held:
+                    held.answer()
         else:
             pair.feed(ODD[choice](pair))
         await pair.check()

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from naiad.core.model_spec import ModelSpec
 from naiad.frontends.grpc.repeat_infer import RepeatedInfer
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
-from naiad.transport.grpc import repeat as grpc_repeat
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.repeat_arrival import Arrival
 from naiad.transport.grpc.status import Status
@@ -45,6 +44,7 @@ from tests.wire.grpc_repeat_pair import (
     Pair,
     add_sub,
     answers,
+    count_learning,
     one,
     with_headers,
 )
@@ -192,10 +192,7 @@ class TestEqual:
         for message in (add_sub(), add_sub(), large(), large(), add_sub()):
             pair.feed(pair.request(message))
             await pair.check()
-        learn, learnt = grpc_repeat.learn_frames, []
-        monkeypatch.setattr(
-            grpc_repeat, "learn_frames", lambda *arguments: learnt.append(1) or learn(*arguments)
-        )
+        learnt = count_learning(monkeypatch)
         before = pair.num_short
         for value in range(10):
             pair.feed(frame(WINDOW, 0, 0, u32(300)) + pair.request(add_sub(value)))
@@ -505,7 +502,7 @@ def _later(rig: Rig) -> None:
 
 
 SPEC_OF = {spec.name: spec for spec in SPECS}
-ACTIONS: dict[str, Callable[[Rig], None]] = {
+ACTIONS: dict[str, Callable[[Rig], object]] = {
     "nothing": lambda rig: None,
     "reload": _serve(SPEC_OF["identity"]),
     "with batches": _serve(msgspec.structs.replace(SPEC_OF["identity"], max_batch_size=ELEMENTS)),
@@ -546,27 +543,34 @@ def test_any_order_and_any_reads(conversation: list[tuple[str, list[tuple[int, s
     asyncio.run(_compare(conversation))
 
 
+def _bytes_of(pair: Pair, kind: str, value: int) -> bytes:
+    made: dict[str, Callable[[], bytes]] = {
+        "large": lambda: pair.request(large(value)),
+        "two inputs": lambda: pair.request(two_inputs(16, ELEMENTS)),
+        "small": lambda: pair.request(add_sub(value)),
+        "update": lambda: frame(WINDOW, 0, 0, u32(5)),
+        "other": lambda: pair.request(large(value, elements=30_000)),
+        "reset": lambda: frame(RST, 0, pair.next_id - 2, u32(8)) if pair.next_id > 1 else b"",
+        "smaller windows": lambda: frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 70_000)),
+        "larger windows": lambda: (
+            frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 1 << 20))
+            + frame(WINDOW, 0, 0, u32(1 << 22))
+        ),
+    }
+    return made[kind]()
+
+
 async def _compare(conversation: list[tuple[str, list[tuple[int, str]]]]) -> None:
     pair = Pair()
     for value, (kind, reads) in enumerate(conversation):
-        data = {
-            "large": lambda value=value: pair.request(large(value)),
-            "two inputs": lambda: pair.request(two_inputs(16, ELEMENTS)),
-            "small": lambda value=value: pair.request(add_sub(value)),
-            "update": lambda: frame(WINDOW, 0, 0, u32(5)),
-            "other": lambda value=value: pair.request(large(value, elements=30_000)),
-            "reset": lambda: frame(RST, 0, pair.next_id - 2, u32(8)) if pair.next_id > 1 else b"",
-            "smaller windows": lambda: frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 70_000)),
-            "larger windows": lambda: (
-                frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 1 << 20))
-                + frame(WINDOW, 0, 0, u32(1 << 22))
-            ),
-        }[kind]()
+        data = _bytes_of(pair, kind, value)
         for num_bytes, action in reads:
             read, data = data[:num_bytes], data[num_bytes:]
-            pair.both(lambda rig, read=read: rig.feed(read))
+            for rig in pair.rigs:
+                rig.feed(read)
             pair.both(ACTIONS[action])
             await pair.check()
-        pair.both(lambda rig, data=data: rig.feed(data))
+        for rig in pair.rigs:
+            rig.feed(data)
         await pair.check()
     await pair.close()

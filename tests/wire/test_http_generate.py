@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from naiad import log
 from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import Code, NaiadError
-from naiad.frontends.http import load_report as http_load_report
 from naiad.frontends.http.options import HttpOptions
 from naiad.transport.http1.limits import Http1Limits
 from tests.wire.http_client import Client, Reply, call, on_uvloop
@@ -209,7 +209,8 @@ async def test_a_reader_that_does_not_read_holds_the_model_back_and_is_then_drop
     options = HttpOptions(limits=Http1Limits(max_stream_buffer_bytes=4_000_000))
     async with serving(options) as server:
         client = await Client.connect(server.port)
-        client.writer.transport.pause_reading()
+        transport: Any = client.writer.transport
+        transport.pause_reading()
         client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
         held = await server.core.next_held()
         flow: list[bool] = []
@@ -263,7 +264,7 @@ def blocks(model: str, used: float = 3, most: float = 7, per: float = 64) -> dic
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(http_load_report.log, "error", lines.append)
+    monkeypatch.setattr(log, "error", lines.append)
     return lines
 
 

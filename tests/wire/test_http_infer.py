@@ -8,6 +8,7 @@ import gzip
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -377,7 +378,7 @@ async def test_a_flat_body_that_cannot_be_converted() -> None:
 )
 @pytest.mark.parametrize("count", [2, 5000])
 @on_uvloop
-async def test_compressed_bodies(encoding: str, pack, count: int) -> None:
+async def test_compressed_bodies(encoding: str, pack: Callable[[bytes], bytes], count: int) -> None:
     async with serving() as server:
         values = np.random.default_rng(1).random(count).tolist()
         body = json.dumps(
@@ -394,7 +395,9 @@ async def test_compressed_bodies(encoding: str, pack, count: int) -> None:
 )
 @pytest.mark.parametrize("count", [2, 50_000])
 @on_uvloop
-async def test_compressed_answers(encoding: str, unpack, count: int) -> None:
+async def test_compressed_answers(
+    encoding: str, unpack: Callable[[bytes], bytes], count: int
+) -> None:
     async with serving() as server:
         document = {
             "inputs": [tensor(shape=[count], data=[0.5] * count)],

@@ -199,7 +199,8 @@ async def test_index() -> None:
         for path in ("/v2/repository/index", "/v2/repository/some/index"):
             ready = (await call(server.port, "POST", path, {"ready": True})).json()
             assert all(row["state"] == "READY" for row in ready)
-        for body in ([], {"a": 1}, {"ready": False}):
+        bodies: list[Any] = [[], {"a": 1}, {"ready": False}]
+        for body in bodies:
             assert (
                 await call(server.port, "POST", "/v2/repository/index", body)
             ).json() == everything
@@ -218,7 +219,8 @@ async def test_index() -> None:
 @on_uvloop
 async def test_load_and_unload() -> None:
     async with serving() as server:
-        for body in (b"", b"[]", {}, {"parameters": {}}):
+        bodies: list[Any] = [b"", b"[]", {}, {"parameters": {}}]
+        for body in bodies:
             reply = await call(server.port, "POST", "/v2/repository/models/add_sub/load", body)
             assert (reply.status, reply.body) == (200, b"")
         assert server.core.loaded == [("add_sub", {})] * 4

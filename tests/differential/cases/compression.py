@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from typing import Any
 
 from tests.differential.case import Case, add_sub_inputs, get, infer, post
 
@@ -16,7 +17,7 @@ BINARY_OUT = json.dumps(
 TEXT = json.dumps({"text_input": "hello"}).encode()
 
 
-def sent(name: str, encoding: str, body: bytes, **options: object) -> Case:
+def sent(name: str, encoding: str, body: bytes, **options: Any) -> Case:
     return infer(name, "add_sub", body, headers={"Content-Encoding": encoding}, **options)
 
 

@@ -9,7 +9,7 @@ from tests.differential.case import Case, GrpcCase
 from tests.differential.cases.grpc_message import ROW, add_sub, described, output, request
 
 ENDED = "the genuine server ends the stream as if nothing was sent"
-EMPTY_FINAL = {"triton_enable_empty_final_response": True}
+EMPTY_FINAL: dict[str, Any] = {"triton_enable_empty_final_response": True}
 
 
 def stream(name: str, *messages: Any, **options: Any) -> Case:

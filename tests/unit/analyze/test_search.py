@@ -4,6 +4,7 @@ measurements."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ OPTIONS = ProfileOptions(run_config_search_max_concurrency=256)
 Rate = Callable[[int, int, int], float]
 
 
-def config(**fields: object) -> ModelConfig:
+def config(**fields: Any) -> ModelConfig:
     return ModelConfig(name="m", max_batch_size=8, **fields)
 
 
@@ -109,15 +110,11 @@ def test_a_resumed_search_asks_the_same() -> None:
             trial = next(search)
             while True:
                 asked.append(trial)
-                trial = search.send(
-                    rate(
-                        *(
-                            int(found.value(trial.point, name, 1))
-                            for name in ("max_batch_size", "instance_count")
-                        ),
-                        trial.concurrency,
-                    )
+                max_batch_size, count = (
+                    int(found.value(trial.point, name, 1))
+                    for name in ("max_batch_size", "instance_count")
                 )
+                trial = search.send(rate(max_batch_size, count, trial.concurrency))
         except StopIteration:
             return asked
 

@@ -19,7 +19,7 @@ CONFIG: dict[str, Any] = {
     "input": [tensor("a", "TYPE_FP32", [2]), tensor("b", "TYPE_STRING", [1])],
     "output": [tensor("c", "TYPE_FP32", [2]), tensor("d", "TYPE_STRING", [1])],
 }
-INPUTS = {"a": np.array([1, 2], np.float32), "b": np.array([b"x"], object)}
+INPUTS: dict[str, Any] = {"a": np.array([1, 2], np.float32), "b": np.array([b"x"], object)}
 
 
 @pytest.fixture

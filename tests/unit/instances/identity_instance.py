@@ -14,7 +14,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
-from naiad.core.work import LoadArguments
+from naiad.core.work import ControlOperation, LoadArguments
 from naiad.instances.calls import Services
 from naiad.instances.instance import Instance
 from naiad.instances.instance_plan import InstancePlan
@@ -32,7 +32,7 @@ def make_instance(
         "parameters": {name: {"string_value": value} for name, value in parameters.items()},
     }
 
-    async def no_control(operation: object) -> bool:
+    async def no_control(owner: str, operation: ControlOperation) -> bool:
         return False
 
     def no_infer(request: InferRequest) -> ResponseStream:

@@ -29,6 +29,9 @@ class TurningClock:
     def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
         raise NotImplementedError
 
+    def yield_cpu(self) -> None:
+        raise NotImplementedError
+
     def turn(self) -> None:
         due, self.due = self.due, []
         for callback in due:

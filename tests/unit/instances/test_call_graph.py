@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.errors import Code, NaiadError
 from naiad.instances.call_graph import OutgoingCall
+from naiad.instances.lease import Lease
 
 
 class FakeWaiter:
@@ -14,6 +17,19 @@ class FakeWaiter:
         self.max_batches = max_batches
         self.is_serving = True
         self.batches: list[tuple[list[InferRequest], list[OutgoingCall]]] = []
+
+    @property
+    def name(self) -> str:
+        return f"{self.model_name}_0"
+
+    @property
+    def may_borrow(self) -> bool:
+        return False
+
+    def lend(
+        self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]
+    ) -> None:
+        return None
 
     @property
     def is_free(self) -> bool:

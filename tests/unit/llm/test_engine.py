@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
-pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
+transformers = pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 
+import torch
 from numpy.typing import NDArray
 
 from naiad.errors import Code, NaiadError
@@ -31,7 +32,7 @@ EOS = 400
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A llama with a byte-level tokenizer."""
     path = tmp_path_factory.mktemp("checkpoint")
-    config = checkpoints.transformers.LlamaConfig(
+    config = transformers.LlamaConfig(
         **checkpoints.COMMON
         | {
             "vocab_size": VOCAB,
@@ -145,7 +146,7 @@ def test_a_bad_word_of_several_tokens_is_broken_off(engine: Engine) -> None:
 
 
 def test_logprobs_are_the_models_own(engine: Engine, folder: Path) -> None:
-    model = checkpoints.transformers.AutoModelForCausalLM.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     assert engine.builder.tokenizer is not None
     prompt = engine.builder.tokenizer.encode("The quick brown")
     completion = only(

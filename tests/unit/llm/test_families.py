@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
+
+import torch
 
 from naiad.errors import NaiadError
 from naiad.llm.engine_settings import EngineSettings

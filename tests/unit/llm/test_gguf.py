@@ -12,11 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 transformers = pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
 gguf = pytest.importorskip(
     "gguf", reason="needs gguf, the format's reference package, to write test files"
 )
+
+import torch
 
 from naiad.errors import NaiadError
 from naiad.llm.checkpoint.dequantize import dequantize

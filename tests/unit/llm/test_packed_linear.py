@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
+
+import torch
 
 from naiad.llm.engine import Engine
 from naiad.llm.models import packed_linear

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
 pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
+
+import torch
 
 from naiad.llm.models import step_layout
 from naiad.llm.models.step_layout import ALWAYS_PADDED, MAX_PADDING, StepLayout

@@ -49,7 +49,12 @@ def test_the_line_number_is_the_callers(capfd: pytest.CaptureFixture[str]) -> No
 def test_a_switched_off_level_writes_nothing(
     severity: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    log.configure(LogSettings(**{f"log_{severity}": False}))
+    levels = {"info": True, "warning": True, "error": True, severity: False}
+    log.configure(
+        LogSettings(
+            log_info=levels["info"], log_warning=levels["warning"], log_error=levels["error"]
+        )
+    )
     getattr(log, severity)("silent")
     log.emit(severity.upper(), "silent too", "model.py", 1, 1)
     assert written(capfd) == ("", "")

@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from naiad.perf.channels.call import Call, ConnectError
+from naiad.perf.channels.call import Call, ConnectError, Listener
 from naiad.perf.channels.channel_pool import ChannelPool
 from naiad.perf.load.closed_loop import ClosedLoop
 from naiad.perf.load.level import Level, Mode
@@ -19,7 +19,7 @@ from naiad.perf.load.precise_timer import FdTimer, LoopTimer
 from naiad.perf.load.request_source import PlainSource, SequenceIds, SequencePlan, SequenceSource
 from naiad.perf.load.sequence_loop import SequenceLoop
 from naiad.perf.measure.recorder import Recorder
-from tests.unit.perf.fakes import FakeNetwork
+from tests.unit.perf.fakes import FakeChannel, FakeNetwork
 
 MS = 1_000_000
 
@@ -115,7 +115,7 @@ async def test_connecting_fails_before_anything_is_sent() -> None:
         await load.apply(concurrency(1), Share())
 
 
-def _refusing(network: FakeNetwork, listener: ClosedLoop) -> object:
+def _refusing(network: FakeNetwork, listener: Listener) -> FakeChannel:
     channel = network.make(listener)
     channel.refuses = True
     return channel

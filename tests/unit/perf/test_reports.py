@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from naiad.perf.channels.address import Address
 from naiad.perf.channels.http_head import parse_head
 from naiad.perf.channels.infer_request import InferRequest, InputTensor
 from naiad.perf.data.output_check import make_check
@@ -158,11 +159,11 @@ def test_profile_export(tmp_path: Path) -> None:
     level = result()
     level.windows = [Window(0, 100, records([1.0], details=[detail]))]
     target = Target(
-        Traffic("http", None),
+        Traffic("http", Address("localhost", 8000)),
         LoadOptions(),
         WindowPlan(),
         add_sub(),
-        inputs=[InferRequest((tensor("IN", b"\x07\0\0\0"),), ())],  # type: ignore[arg-type]
+        inputs=[InferRequest((tensor("IN", b"\x07\0\0\0"),), ())],
     )
     write_profile(tmp_path / "p.json", [level], target, "triton", "", "1.0")
     document = json.loads((tmp_path / "p.json").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Callable
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_negotiation(accept: str, encoding: str) -> None:
 @pytest.mark.parametrize(
     ("encoding", "open_up"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)]
 )
-def test_there_and_back(encoding: str, open_up) -> None:
+def test_there_and_back(encoding: str, open_up: Callable[[bytes], bytes]) -> None:
     packed = compress([b"abc", bytearray(b"d" * 1000), memoryview(b"")], encoding)
     assert open_up(packed) == b"abc" + b"d" * 1000
     assert decompress(packed, encoding, 1003) == b"abc" + b"d" * 1000

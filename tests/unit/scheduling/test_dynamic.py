@@ -76,7 +76,11 @@ def test_what_arrives_while_the_instance_is_busy_waits_and_goes_together() -> No
 def test_a_batch_waits_while_the_turns_of_the_loop_bring_more() -> None:
     bench = Bench()
     bench.send("a", "b")
-    bench.clock.call_soon(lambda: bench.send("c") and None)
+
+    def send_later() -> None:
+        bench.send("c")
+
+    bench.clock.call_soon(send_later)
     bench.clock.turn()
     assert bench.instances[0].ids == [["a", "b", "c"]]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from naiad import log
 from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, invalid_arg
-from naiad.shm import region_inference
 from naiad.shm.region import SYSTEM
 from naiad.shm.region_inference import MAX_INLINE_BYTES, infer_with_regions
 from naiad.shm.region_table import RegionTable
@@ -145,11 +145,12 @@ class TestLarge:
     async def test_in_a_thread(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         threads: set[str] = set()
         read = rig.table._entries["r"].region.read_into
-        monkeypatch.setattr(
-            rig.table._entries["r"].region,
-            "read_into",
-            lambda *a: (threads.add(threading.current_thread().name), read(*a)),
-        )
+
+        def read_into(*arguments: Any) -> None:
+            threads.add(threading.current_thread().name)
+            read(*arguments)
+
+        monkeypatch.setattr(rig.table._entries["r"].region, "read_into", read_into)
         rig.start(LARGE, LARGE)
         assert rig.requests == []
         await wait_for(lambda: rig.requests)
@@ -213,7 +214,7 @@ class TestLarge:
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         logged: list[str] = []
-        monkeypatch.setattr(region_inference.log, "error", logged.append)
+        monkeypatch.setattr(log, "error", logged.append)
         monkeypatch.setattr(rig.table._entries["r"].region, "read_into", lambda *a: 1 / 0)
         rig.start(LARGE)
         await rig.is_final.wait()

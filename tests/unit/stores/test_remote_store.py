@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable
@@ -432,7 +433,7 @@ def test_no_room(
     class Full:
         free = 3
 
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: Full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Full)
     with pytest.raises(
         NaiadError, match="bytes are to be fetched, but the disk of the cache has only 3 left"
     ):

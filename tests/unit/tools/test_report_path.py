@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_an_export_path_is_made(tmp_path: Path) -> None:
         ({"compare": ["/nowhere/x.json"]}, "cannot be read"),
     ],
 )
-def test_a_mistake_is_told_before_the_first_request(given: dict[str, object], said: str) -> None:
+def test_a_mistake_is_told_before_the_first_request(given: dict[str, Any], said: str) -> None:
     """There is no server at this address: nobody gets so far as to ask it."""
     with pytest.raises(OptionError, match=said):
         run(PerfOptions(model="m", url="127.0.0.1:1", **given))

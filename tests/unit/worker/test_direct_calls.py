@@ -161,13 +161,14 @@ def test_forms() -> None:
     other_outputs = call()
     other_outputs.request.requested_outputs = ["Z"]
     assert form_of(call()) != form_of(other_outputs)
-    for field in (
+    special: list[dict[str, Any]] = [
         {"correlation_id": 3},
         {"flags": 1},
         {"timeout_us": 5},
         {"priority": 1},
         {"trace_id": 9},
-    ):
+    ]
+    for field in special:
         assert form_of(call(**field)) is None
     assert form_of(call(datatype="BYTES")) is None
     assert form_of(call(bytes(MAX_DATA_BYTES), "UINT8", [MAX_DATA_BYTES])) is not None

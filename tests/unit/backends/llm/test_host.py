@@ -3,6 +3,7 @@ engine that does as it is told."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
 
-from naiad.backends.llm import host as llm_host
 from naiad.backends.llm.backend import TensorForm
 from naiad.backends.llm.host import EngineHost
 from naiad.backends.llm.inputs import text_tensor
@@ -251,7 +251,7 @@ def test_a_failing_step_fails_what_was_open_and_the_engine_goes_on(bench: Bench)
 
 def test_a_lost_device_ends_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    monkeypatch.setattr(llm_host.os, "_exit", lambda status: ended.set())
+    monkeypatch.setattr(os, "_exit", lambda status: ended.set())
     bench.submit(1)
     bench.let(RuntimeError("CUDA error: an illegal memory access was encountered"))
     assert ended.wait(WAIT_S)

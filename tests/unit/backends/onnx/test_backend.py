@@ -23,7 +23,7 @@ from naiad.backends.onnx.session import execution_providers, session_options  # 
 from naiad.backends.served_config import read_config  # noqa: E402
 from tests.unit.backends import framework  # noqa: E402
 
-NUMBERS = {
+NUMBERS: dict[str, type[np.generic]] = {
     "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "INT8": np.int8,
     "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
 }  # fmt: skip

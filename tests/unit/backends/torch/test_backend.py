@@ -17,12 +17,14 @@ import pytest
 from naiad.errors import NaiadError
 from tests.unit.backends.framework import Loaded, arrays, bf16, load, parameters, request, tensor
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install naiad[pytorch])")
+pytest.importorskip("torch", reason="PyTorch is not installed (pip install naiad[pytorch])")
 
-from naiad.backends.torch.backend import PytorchBackend  # noqa: E402
-from naiad.backends.torch.program import Argument, Program, match  # noqa: E402
-from tests.unit.backends import framework  # noqa: E402
-from tests.unit.backends.torch import torch_models  # noqa: E402
+import torch
+
+from naiad.backends.torch.backend import PytorchBackend
+from naiad.backends.torch.program import Argument, Program, match
+from tests.unit.backends import framework
+from tests.unit.backends.torch import torch_models
 
 X, Y = tensor("x", "TYPE_FP32", [4]), tensor("OUTPUT__0", "TYPE_FP32", [3])
 LINEAR = {"max_batch_size": 8, "input": [X], "output": [Y]}
@@ -279,7 +281,8 @@ def test_a_compiled_package(tmp_path: Path, linear: Any) -> None:
     }
     served = serve(tmp_path / "m", config)
     x = np.random.default_rng(1).standard_normal((3, 4), np.float32)
-    first, second = served.execute(request(**{"ARGS[0]": x[:1]}), request(**{"ARGS[0]": x[1:]}))
+    inputs: list[dict[str, Any]] = [{"ARGS[0]": x[:1]}, {"ARGS[0]": x[1:]}]
+    first, second = served.execute(*(request(**one) for one in inputs))
     expected = linear(torch.from_numpy(x))[0].detach().numpy()
     np.testing.assert_allclose(
         np.concatenate([arrays(first)["RESULT[0]"], arrays(second)["RESULT[0]"]]),

@@ -7,7 +7,7 @@ import pytest
 from naiad.errors import NaiadError
 from naiad.frontends.http.header_forward import build_header_forwarder
 from naiad.frontends.http.options import Restriction
-from naiad.frontends.http.routes import Entry, Names, RouteTable
+from naiad.frontends.http.routes import Entry, Names, RouteBuilder, RouteTable
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head, parse_head
 from naiad.transport.http1.limits import Http1Limits
@@ -29,7 +29,7 @@ class Table:
         ]
         self.table = RouteTable(entries, restricted)
 
-    def _build(self, name: str):
+    def _build(self, name: str) -> RouteBuilder:
         def build(_head: Head, names: Names) -> Route:
             self.built.append((name, names))
             return Route(lambda exchange: None)

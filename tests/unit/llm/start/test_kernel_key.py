@@ -8,7 +8,9 @@ import types
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
+
+import torch
 
 from naiad.llm.start.kernel_key import computed_meanwhile
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
+
+import torch
 
 from naiad.errors import NaiadError
 from naiad.llm.engine_settings import EngineSettings

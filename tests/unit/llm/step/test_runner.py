@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
+
+import torch
 
 from naiad.llm.step.runner import Runner
 from naiad.llm.token_scheduler import ScheduledRow, StepPlan

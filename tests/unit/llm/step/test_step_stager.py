@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
+
+import torch
 
 from naiad.llm.step.chunk_plan import ROW, ChunkPlanner
 from naiad.llm.step.step_stager import TOKENS_PER_TILE, StepStager, padded_size

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
+pytest.importorskip("torch", reason="needs torch (the llm extra)")
+
+import torch
 
 from naiad.errors import NaiadError
 from naiad.llm.generation import GenerationRequest

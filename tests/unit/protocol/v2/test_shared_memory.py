@@ -139,7 +139,7 @@ def test_the_answer_says_what_the_output_is_and_no_more() -> None:
         "m", "1", "", [Tensor("X", "FP32", [4], b""), Tensor("Y", "INT8", [2], b"\1\2")]
     )
     encoded = json_codec.encode_response(response, forms, SPEC)
-    head = json.loads(encoded.parts[0])
+    head = json.loads(bytes(encoded.parts[0]))
     assert head["outputs"] == [
         {"name": "X", "datatype": "FP32", "shape": [4]},
         {"name": "Y", "datatype": "INT8", "shape": [2], "parameters": {"binary_data_size": 2}},

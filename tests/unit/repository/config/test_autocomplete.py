@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from naiad.pb.model_config_pb2 import TYPE_FP32, TYPE_INT8, ModelConfig
@@ -99,7 +101,7 @@ def test_default_max_batch_size() -> None:
     ],
 )
 def test_which_file_of_a_pytorch_model(
-    given: dict[str, str], files: list[str], platform: str, file: str
+    given: dict[str, Any], files: list[str], platform: str, file: str
 ) -> None:
     config = ModelConfig(name="m", **given)
     fill_backend(config, "m", files)

@@ -94,7 +94,7 @@ def test_whole_numbers_stay_numbers_and_maps_are_sorted() -> None:
 
 def test_an_enum_number_without_a_name_is_printed_as_it_is() -> None:
     config = ModelConfig()
-    config.input.add(name="x", data_type=77)  # type: ignore[arg-type]
+    config.input.add(name="x", data_type=77)
     assert config_to_dict(config)["input"][0]["data_type"] == 77
 
 

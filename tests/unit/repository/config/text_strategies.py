@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import strategies as st
@@ -67,15 +67,19 @@ def scalar_literal(draw: Any, field: FieldDescriptor) -> str:
                 "1e400",
             ]
         )
-        return draw(
-            st.one_of(special, st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr))
+        return str(
+            draw(
+                st.one_of(
+                    special, st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr)
+                )
+            )
         )
     if field.cpp_type == F.CPPTYPE_BOOL:
-        return draw(st.sampled_from(["true", "false", "True", "False", "t", "f", "0", "1"]))
+        return str(draw(st.sampled_from(["true", "false", "True", "False", "t", "f", "0", "1"])))
     if field.cpp_type == F.CPPTYPE_ENUM:
         assert field.enum_type is not None
         value = draw(st.sampled_from(list(field.enum_type.values)))
-        return draw(st.sampled_from([value.name, value.name, str(value.number)]))
+        return str(draw(st.sampled_from([value.name, value.name, str(value.number)])))
     return string_literal(draw, draw(NAMES))
 
 
@@ -118,7 +122,7 @@ def message_tokens(draw: Any, descriptor: Descriptor, depth: int = 0) -> list[st
 
 @st.composite
 def config_tokens(draw: Any) -> list[str]:
-    return message_tokens(draw, ModelConfig.DESCRIPTOR)
+    return message_tokens(draw, cast(Descriptor, ModelConfig.DESCRIPTOR))
 
 
 @st.composite

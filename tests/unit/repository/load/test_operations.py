@@ -349,7 +349,9 @@ async def test_the_end_gives_up_what_is_loading(rig: Rig) -> None:
     assert await fails(rig.load("m")) == "Server exiting"
 
 
-async def test_a_copy_that_was_ready_when_the_load_is_given_up_is_killed(rig: Rig) -> None:
+async def test_a_copy_that_was_ready_when_the_load_is_given_up_is_killed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
     gate = asyncio.Event()
     load = rig.loader.load
@@ -359,7 +361,7 @@ async def test_a_copy_that_was_ready_when_the_load_is_given_up_is_killed(rig: Ri
             await gate.wait()
         return await load(config, version, *rest)
 
-    rig.loader.load = load_second_slowly  # type: ignore[method-assign]
+    monkeypatch.setattr(rig.loader, "load", load_second_slowly)
     loading = asyncio.ensure_future(rig.load("m"))
     await rig.loader.has_loaded.wait()
     await rig.operations.stop()

@@ -105,7 +105,7 @@ class Model:
     ) -> None:
         dims = TensorSpec("x", datatype, [-1], [-1, -1])
         self.statistics = ModelStatistics(name, 1)
-        self.check = RequestCheck(
+        self.check: Callable[[InferRequest], None] = RequestCheck(
             ModelSpec(name, 1, [1], "python", max_batch_size, {"x": dims}, {"y": dims})
         ).check
         self.worker = Worker(clock, self.statistics)

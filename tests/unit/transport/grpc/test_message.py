@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ def framed(message: bytes, flag: int = 0) -> bytes:
 
 
 def reader(
-    budget: ReceiveBudget | None = None, max_bytes: int = MAX, **options: object
+    budget: ReceiveBudget | None = None, max_bytes: int = MAX, **options: Any
 ) -> MessageReader:
     return MessageReader(max_bytes, budget or ReceiveBudget(1 << 40), **options)
 
@@ -96,6 +97,7 @@ def test_the_buffer_is_taken_when_a_256th_has_arrived() -> None:
         (4096, b"a", 2_560_000)
     ]
     ((_, message),) = subject.feed(b"c" * 2_550_000)
+    assert isinstance(message, memoryview)
     assert message.obj is memory.obj
     assert bytes(message) == b"a" * 9_000 + b"b" * 1000 + b"c" * 2_550_000
 

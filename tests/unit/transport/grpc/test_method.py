@@ -30,7 +30,7 @@ def head(**changes: bytes | None) -> RequestHead:
 def rejection(found: RequestHead) -> dict[str, str]:
     assert found.method is None
     assert found.rejection is not None
-    return dict(hpack.Decoder().decode(found.rejection))
+    return {str(name): str(value) for name, value in hpack.Decoder().decode(found.rejection)}
 
 
 def test_a_plain_call() -> None:

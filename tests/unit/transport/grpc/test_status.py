@@ -20,7 +20,7 @@ from naiad.transport.grpc.timeout import parse_timeout_ns
 
 
 def fields(block: bytes) -> dict[str, str]:
-    return dict(hpack.Decoder().decode(block))
+    return {str(name): str(value) for name, value in hpack.Decoder().decode(block)}
 
 
 @given(st.text(max_size=200))

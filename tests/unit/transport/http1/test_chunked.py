@@ -47,7 +47,8 @@ def test_bodies(data: bytes, body: bytes) -> None:
     for at in range(len(data)):
         assert not decoder.is_done
         assert decoder.feed(data[at : at + 1]) == 1
-    assert (decoder.is_done, decoder.body) == (True, body)
+    assert decoder.is_done
+    assert decoder.body == body
 
 
 @pytest.mark.parametrize(

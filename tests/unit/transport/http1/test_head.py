@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.transport.http1.head import HeadError, parse_head
+from naiad.transport.http1.head import Head, HeadError, parse_head
 from naiad.transport.http1.limits import Http1Limits
 
 LIMITS = Http1Limits()
 
 
-def parse(text: str, limits: Http1Limits = LIMITS):
+def parse(text: str, limits: Http1Limits = LIMITS) -> Head:
     return parse_head(text.replace("\n", "\r\n").encode("latin-1"), limits)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
 from naiad.transport.http2.connection import Http2Connection
 from naiad.transport.http2.event import ConnectionFailed, Event
 from naiad.transport.http2.frame import PREFACE, ErrorCode
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import Http2Limits
+
+EventT = TypeVar("EventT", bound=Event)
 
 REQUEST = encode_headers([
     (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"), (b":authority", b"x"), (b"content-type", b"application/grpc"),
@@ -84,6 +86,13 @@ def frames(data: bytes) -> list[tuple[int, int, int, bytes]]:
         found.append((data[3], data[4], int.from_bytes(data[5:9], "big"), data[9 : 9 + length]))
         data = data[9 + length :]
     return found
+
+
+def only(kind: type[EventT], events: list[Event]) -> EventT:
+    """The single event that there is; it is of this kind."""
+    (event,) = events
+    assert isinstance(event, kind)
+    return event
 
 
 def failure(events: list[Event]) -> ConnectionFailed:

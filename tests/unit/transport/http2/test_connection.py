@@ -53,6 +53,7 @@ from tests.unit.transport.http2.http2_rig import (
     frame,
     frames,
     goaway_code,
+    only,
     request,
     sent,
     server,
@@ -107,7 +108,7 @@ class TestStates:
 
     def answered_early(self) -> tuple[Http2Connection, Stream]:
         connection = server()
-        (opened,) = connection.receive(request(1, end=False))
+        opened = only(HeadersReceived, connection.receive(request(1, end=False)))
         connection.sender.headers(opened.stream, TRAILERS, end_stream=True)
         assert [f[:3] for f in frames(sent(connection))] == [(HEADERS, END_HEADERS | END_STREAM, 1)]
         assert opened.stream.state == HALF_CLOSED_LOCAL
@@ -136,7 +137,7 @@ class TestStates:
 
     def test_reset_by_the_peer(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1))
+        opened = only(HeadersReceived, connection.receive(request(1)))
         (ended,) = connection.receive(frame(RST, 0, 1, u32(8)))
         assert ended == StreamEnded(opened.stream, 8, is_remote=True)
         assert opened.stream.state == CLOSED
@@ -144,7 +145,7 @@ class TestStates:
 
     def test_data_after_the_end_resets_the_stream(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1, end=True))
+        opened = only(HeadersReceived, connection.receive(request(1, end=True)))
         (ended,) = connection.receive(frame(DATA, 0, 1, b"more"))
         assert ended == StreamEnded(opened.stream, ErrorCode.STREAM_CLOSED, is_remote=False)
 
@@ -157,7 +158,7 @@ class TestStates:
 
     def test_headers_that_crossed_our_reset_are_ignored(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1, end=False))
+        opened = only(HeadersReceived, connection.receive(request(1, end=False)))
         connection.sender.reset(opened.stream, ErrorCode.CANCEL)
         assert connection.receive(request(1)) == []
 
@@ -261,12 +262,14 @@ class TestParts:
     def test_equal_blocks_share_their_head(self) -> None:
         connection = server()
         first, second = connection.receive(request(1) + request(3))
+        assert isinstance(first, HeadersReceived)
+        assert isinstance(second, HeadersReceived)
         assert first.head is second.head
 
     def test_an_empty_last_frame_is_told(self) -> None:
         connection = server()
         connection.receive(request(1, end=False))
-        (data,) = connection.receive(frame(DATA, END_STREAM, 1))
+        data = only(DataReceived, connection.receive(frame(DATA, END_STREAM, 1)))
         assert data == DataReceived(data.stream, b"", True)
 
     def test_small_data_is_copied_large_data_is_a_view(self) -> None:
@@ -275,6 +278,8 @@ class TestParts:
         small, large = connection.receive(
             frame(DATA, 0, 1, b"x" * 10) + frame(DATA, 0, 1, b"x" * 10_000)
         )
+        assert isinstance(small, DataReceived)
+        assert isinstance(large, DataReceived)
         assert isinstance(small.data, bytes)
         assert isinstance(large.data, memoryview)
 
@@ -296,11 +301,11 @@ class TestSink:
 
     def test_the_rest_of_a_frame(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1, end=False))
+        opened = only(HeadersReceived, connection.receive(request(1, end=False)))
         payload = bytes(range(256)) * 400
         whole = frame(DATA, END_STREAM, 1, payload)
         assert connection.receive_buffer() is None
-        (first,) = connection.receive(whole[:1009])
+        first = only(DataReceived, connection.receive(whole[:1009]))
         memory = bytearray(len(payload) + 50)
         view = memoryview(memory)
         view[: len(first.data)] = first.data
@@ -311,6 +316,7 @@ class TestSink:
             buffer = connection.receive_buffer()
             if buffer is None:
                 for event in connection.receive(rest[:5000]):
+                    assert isinstance(event, DataReceived)
                     view[filled : filled + len(event.data)] = event.data
                     filled += len(event.data)
                 rest = rest[5000:]
@@ -326,7 +332,7 @@ class TestSink:
 
     def test_never_beyond_the_frame_nor_into_its_padding(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1, end=False))
+        opened = only(HeadersReceived, connection.receive(request(1, end=False)))
         payload = b"\x20" + b"x" * 50_000 + b"\0" * 32
         connection.receive(frame(DATA, PADDED, 1, payload)[:20])
         opened.stream.sink = memoryview(bytearray(1 << 20))
@@ -339,7 +345,7 @@ class TestSink:
 
     def test_not_for_a_stream_that_is_gone(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1, end=False))
+        opened = only(HeadersReceived, connection.receive(request(1, end=False)))
         connection.receive(frame(DATA, END_STREAM, 1, b"x" * 50_000)[:20])
         opened.stream.sink = memoryview(bytearray(1 << 20))
         connection.sender.reset(opened.stream, ErrorCode.CANCEL)
@@ -367,7 +373,7 @@ class TestReceiveWindows:
 
     def test_too_much_on_a_stream_resets_it(self) -> None:
         connection = server(self.LIMITS)
-        (opened,) = connection.receive(request(1, end=False))
+        opened = only(HeadersReceived, connection.receive(request(1, end=False)))
         connection.pause(opened.stream)
         events = connection.receive(frame(DATA, 0, 1, b"x" * 100_000) + frame(DATA, 0, 1, b"x"))
         assert events[-1] == StreamEnded(
@@ -376,7 +382,7 @@ class TestReceiveWindows:
 
     def test_a_paused_stream_gets_its_window_when_it_goes_on(self) -> None:
         connection = server(self.LIMITS)
-        (opened,) = connection.receive(request(1, end=False))
+        opened = only(HeadersReceived, connection.receive(request(1, end=False)))
         connection.pause(opened.stream)
         connection.receive(frame(DATA, 0, 1, b"x" * 90_000))
         assert sent(connection) == b""
@@ -395,7 +401,7 @@ class TestReceiveWindows:
 
     def test_data_for_a_stream_that_we_reset_still_counts(self) -> None:
         connection = server(self.LIMITS)
-        (opened,) = connection.receive(request(1, end=False))
+        opened = only(HeadersReceived, connection.receive(request(1, end=False)))
         connection.sender.reset(opened.stream, ErrorCode.CANCEL)
         sent(connection)
         for _ in range(50):
@@ -501,19 +507,19 @@ def test_broken_byte_by_byte(name: str) -> None:
 class TestStreamErrors:
     def test_window_update_of_zero_resets_the_stream(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1))
+        opened = only(HeadersReceived, connection.receive(request(1)))
         (ended,) = connection.receive(frame(WINDOW, 0, 1, u32(0)))
         assert ended == StreamEnded(opened.stream, ErrorCode.PROTOCOL_ERROR, is_remote=False)
 
     def test_window_overflow_resets_the_stream(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1))
+        opened = only(HeadersReceived, connection.receive(request(1)))
         (ended,) = connection.receive(frame(WINDOW, 0, 1, u32((1 << 31) - 1)))
         assert ended == StreamEnded(opened.stream, ErrorCode.FLOW_CONTROL_ERROR, is_remote=False)
 
     def test_frames_on_closed_streams_are_harmless(self) -> None:
         connection = server()
-        (opened,) = connection.receive(request(1))
+        opened = only(HeadersReceived, connection.receive(request(1)))
         connection.sender.headers(opened.stream, TRAILERS, end_stream=True)
         assert (
             connection.receive(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from naiad.transport.http2.connection import Http2Connection
-from naiad.transport.http2.event import ConnectionFailed, HeadersReceived, StreamEnded
+from naiad.transport.http2.event import ConnectionFailed, Event, HeadersReceived, StreamEnded
 from naiad.transport.http2.frame import ErrorCode
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import FloodMeter, Http2Limits
@@ -29,6 +29,7 @@ from tests.unit.transport.http2.http2_rig import (
     frame,
     frames,
     goaway_code,
+    only,
     request,
     sent,
     server,
@@ -59,7 +60,7 @@ FLOODS = {
 def under_attack() -> Http2Connection:
     connection = server(LIMITS, Clock())
     connection.receive(request(1, end=False))
-    (other,) = connection.receive(request(3))
+    other = only(HeadersReceived, connection.receive(request(3)))
     connection.sender.headers(other.stream, TRAILERS, end_stream=True)
     sent(connection)
     return connection
@@ -79,7 +80,7 @@ def test_the_same_frames_at_a_human_pace_do_not(cause: str) -> None:
     clock = Clock()
     connection = server(LIMITS, clock)
     connection.receive(request(1, end=False))
-    (other,) = connection.receive(request(3))
+    other = only(HeadersReceived, connection.receive(request(3)))
     connection.sender.headers(other.stream, TRAILERS, end_stream=True)
     for _ in range(300):
         clock.advance_s(0.2)
@@ -100,7 +101,7 @@ def test_answered_streams_pay_for_control_frames() -> None:
     """A busy client that sends some WINDOW_UPDATEs per call is not an attacker."""
     connection = server(LIMITS, Clock())
     for stream_id in range(1, 2001, 2):
-        (opened,) = connection.receive(request(stream_id))
+        opened = only(HeadersReceived, connection.receive(request(stream_id)))
         connection.sender.response(opened.stream, RESPONSE, [b"x"], 1, TRAILERS)
         assert connection.receive(frame(WINDOW, 0, 0, u32(1)) * 4) == []
 
@@ -109,7 +110,7 @@ def test_a_long_stream_pays_for_its_window_updates() -> None:
     """One call, many messages: grpcio acknowledges each of them, on the stream and on the
     connection."""
     connection = server(LIMITS, Clock())
-    (opened,) = connection.receive(request(1, end=False))
+    opened = only(HeadersReceived, connection.receive(request(1, end=False)))
     connection.sender.headers(opened.stream, RESPONSE)
     for _ in range(2000):
         connection.sender.data(opened.stream, [b"x" * 10], 10)
@@ -119,7 +120,7 @@ def test_a_long_stream_pays_for_its_window_updates() -> None:
 def test_a_peer_that_opens_its_window_by_single_bytes_is_an_attacker() -> None:
     connection = server(LIMITS, Clock())
     connection.receive(frame(SETTINGS, 0, 0, setting(4, 0)))
-    (opened,) = connection.receive(request(1))
+    opened = only(HeadersReceived, connection.receive(request(1)))
     connection.sender.response(opened.stream, RESPONSE, [b"x" * 100_000], 100_000, TRAILERS)
     assert (
         failure(connection.receive(frame(WINDOW, 0, 1, u32(1)) * 300)).code
@@ -129,11 +130,11 @@ def test_a_peer_that_opens_its_window_by_single_bytes_is_an_attacker() -> None:
 
 
 class TestRapidReset:
-    def attack(self, connection: Http2Connection, count: int) -> list[object]:
+    def attack(self, connection: Http2Connection, count: int) -> list[Event]:
         data = b"".join(
             request(i, end=False) + frame(RST, 0, i, u32(8)) for i in range(1, 2 * count, 2)
         )
-        return list(connection.receive(data))
+        return connection.receive(data)
 
     def test_ends_the_connection(self) -> None:
         connection = server(LIMITS, Clock())
@@ -160,7 +161,7 @@ class TestRapidReset:
         """What some clients do when the answer comes before they have ended their request."""
         connection = server(LIMITS, Clock())
         for stream_id in range(1, 400, 2):
-            (opened,) = connection.receive(request(stream_id, end=False))
+            opened = only(HeadersReceived, connection.receive(request(stream_id, end=False)))
             connection.sender.response(opened.stream, RESPONSE, [b"x"], 1, TRAILERS)
             events = connection.receive(frame(RST, 0, stream_id, u32(0)))
             assert [type(event) for event in events] == [StreamEnded]
@@ -168,7 +169,7 @@ class TestRapidReset:
     def test_normal_calls_pay_for_cancelled_ones(self) -> None:
         connection = server(LIMITS, Clock())
         for stream_id in range(1, 2000, 4):
-            (opened,) = connection.receive(request(stream_id))
+            opened = only(HeadersReceived, connection.receive(request(stream_id)))
             connection.sender.response(opened.stream, RESPONSE, [b"x"], 1, TRAILERS)
             events = connection.receive(
                 request(stream_id + 2, end=False) + frame(RST, 0, stream_id + 2, u32(8))
@@ -207,7 +208,7 @@ class TestHeaders:
     def test_just_enough_headers_are_fine(self) -> None:
         connection = server()
         block = encode_headers([(b"h%d" % i, b"v" * 900) for i in range(30)])
-        (opened,) = connection.receive(request(1, block=block))
+        opened = only(HeadersReceived, connection.receive(request(1, block=block)))
         assert isinstance(opened, HeadersReceived)
 
     def test_requests_above_the_stream_limit_are_paid_for(self) -> None:

@@ -21,7 +21,7 @@ from naiad.transport.http2.event import (
 )
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import Http2Limits
-from naiad.transport.http2.stream import CLOSED
+from naiad.transport.http2.stream import CLOSED, Stream
 from tests.unit.transport.http2.http2_rig import (
     HELLO,
     REQUEST,
@@ -109,7 +109,7 @@ class Walk:
         self.wire = {id(self.client): bytearray(), id(self.server): bytearray()}
         self.said: dict[tuple[str, int], bytearray] = {}
         self.heard: dict[tuple[str, int], bytearray] = {}
-        self.open: dict[int, object] = {}
+        self.open: dict[int, Stream] = {}
         self.done: set[int] = set()
         self.reset: set[int] = set()
 
@@ -165,7 +165,7 @@ class Walk:
                 self.reset.add(stream.id)
                 self.open.pop(stream.id, None)
 
-    def answer(self, stream: object) -> None:
+    def answer(self, stream: Stream) -> None:
         if stream.state == CLOSED:
             return
         data = self.rng.randbytes(self.rng.choice([0, 5, 4000, 100_000]))
@@ -232,9 +232,11 @@ class TestOtherImplementation:
                         event.stream, RESPONSE, [payload], len(payload), TRAILERS
                     )
             events = client.receive_data(sent(connection))
-            for event in events:
-                if isinstance(event, h2.events.DataReceived):
-                    client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            for answer in events:
+                if isinstance(answer, h2.events.DataReceived):
+                    client.acknowledge_received_data(
+                        answer.flow_controlled_length, answer.stream_id
+                    )
             answers += events
         for stream_id in (1, 3, 5):
             content = b"".join(
@@ -270,6 +272,7 @@ class TestOtherImplementation:
             if isinstance(event, (HeadersReceived, DataReceived, TrailersReceived))
         ]
         assert [bytes(e.data) for e in content if isinstance(e, DataReceived)] == [b"answer"]
+        assert isinstance(content[-1], TrailersReceived)
         assert content[-1].head == [(b"grpc-status", b"0")]
         assert not client.streams
 

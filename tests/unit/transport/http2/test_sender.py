@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from naiad.transport.http2.connection import Http2Connection
-from naiad.transport.http2.event import StreamEnded
+from naiad.transport.http2.event import HeadersReceived, StreamEnded
 from naiad.transport.http2.limits import Http2Limits
 from naiad.transport.http2.sender import QUANTUM_BYTES, SlowReaderError
 from naiad.transport.http2.stream import CLOSED, Stream
@@ -21,6 +21,7 @@ from tests.unit.transport.http2.http2_rig import (
     failure,
     frame,
     frames,
+    only,
     request,
     sent,
     server,
@@ -32,8 +33,7 @@ MAX = (1 << 31) - 1
 
 
 def opened(connection: Http2Connection, stream_id: int = 1) -> Stream:
-    (event,) = connection.receive(request(stream_id))
-    return event.stream
+    return only(HeadersReceived, connection.receive(request(stream_id))).stream
 
 
 def data_of(data: bytes) -> dict[int, bytes]:
