@@ -1,7 +1,10 @@
-"""Answers as plain JSON data: what is kept of them, and what is made equal because it must differ between two servers.
+"""Answers as plain JSON data: what is kept of them, and what is made equal because it must differ
+between two servers.
 
-In:  what exchange_http and exchange_grpc saw. Out: dictionaries that golden files hold and that are compared as text.
-Rule: normalising removes times, versions, paths and tracebacks; never a word that a client could match on.
+In:  what exchange_http and exchange_grpc saw. Out: dictionaries that golden files hold and that are
+     compared as text.
+Rule: normalising removes times, versions, paths and tracebacks; never a word that a client could
+      match on.
 """
 
 from __future__ import annotations
@@ -99,7 +102,8 @@ def _without_version(answer: Answer) -> Answer:
 
 
 def _parser_detail(answer: Answer) -> Answer:
-    """What is wrong with broken JSON is said in the words of each server's parser; only that it is broken is compared."""
+    """What is wrong with broken JSON is said in the words of each server's parser; only that it is
+    broken is compared."""
     text = json.dumps(answer)
     text = re.sub(
         r"(failed to parse the request JSON buffer:)[^\"\\]*(\\\"[^\"\\]*)*", r"\1 <detail>", text
@@ -123,7 +127,8 @@ def _any_order(answer: Answer) -> Answer:
 
 
 def _metric_names(answer: Answer) -> Answer:
-    """Of a metrics page: Triton's own families with their type and label names, for the models only."""
+    """Of a metrics page: Triton's own families with their type and label names, for the models
+    only."""
     if "text" not in answer:
         return answer
     families: dict[str, Any] = {}
@@ -173,7 +178,8 @@ def _output_order(answer: Answer) -> Answer:
 
 
 def _input_names(answer: Answer) -> Answer:
-    """The genuine server lists inputs in the order of a hash table and loses a bracket when none is missing."""
+    """The genuine server lists inputs in the order of a hash table and loses a bracket when none is
+    missing."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -192,7 +198,8 @@ def _sorted_names(message: str) -> str:
 
 
 def _empty_version(answer: Answer) -> Answer:
-    """A streamed response without outputs: whether it repeats the model's version is not settled between releases."""
+    """A streamed response without outputs: whether it repeats the model's version is not settled
+    between releases."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return (
@@ -210,7 +217,8 @@ def _error_type(answer: Answer) -> Answer:
 
 
 def _which_input(answer: Answer) -> Answer:
-    """Of two inputs whose batch sizes differ, either can be named: the genuine server looks at them in a hash table's order."""
+    """Of two inputs whose batch sizes differ, either can be named: the genuine server looks at them
+    in a hash table's order."""
     changed: Answer = json.loads(
         re.sub(r"input 'INPUT\d' batch size", "input <one of them> batch size", json.dumps(answer))
     )
@@ -218,7 +226,8 @@ def _which_input(answer: Answer) -> Answer:
 
 
 def _load_reason(answer: Answer) -> Answer:
-    """Why a load failed is told in each server's own words; that it failed, and in which words that begins, is compared."""
+    """Why a load failed is told in each server's own words; that it failed, and in which words that
+    begins, is compared."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -270,7 +279,8 @@ def reference(answer: Answer) -> Answer:
 
 
 def expected(golden: Answer, case: Case) -> Answer:
-    """The recorded answer with what the case knows better. A None in its `expect` removes the key."""
+    """The recorded answer with what the case knows better. A None in its `expect` removes the
+    key."""
     merged = {**golden, **case.expect}
     return normalised(
         {key: item for key, item in merged.items() if item is not None or key not in case.expect},

@@ -28,7 +28,8 @@ LENGTHS = ((3,), (1, 70, 5), (90, 2), (64, 17, 1), (1, 1, 1), (40,))
 def plans_seen(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[StepPlan, torch.Tensor, torch.Tensor]]:
-    """Runs prompts of LENGTHS; for each step that has some, its plan and its logits: as it is, and padded. Both leave the same cache."""
+    """Runs prompts of LENGTHS; for each step that has some, its plan and its logits: as it is, and
+    padded. Both leave the same cache."""
     runner, stager = engine.runner, engine.runner.stager
     model: Any = runner.model
     seen: list[tuple[StepPlan, torch.Tensor, torch.Tensor]] = []
@@ -141,7 +142,9 @@ def test_the_ladder_ends_where_the_device_is_slower_than_the_host(
 
 
 def test_many_short_prompts_need_a_larger_graph(device: torch.device) -> None:
-    del device  # where there is neither a GPU nor an interpreter, prompt_graphs cannot be imported without CUDA's parts
+    # where there is neither a GPU nor an interpreter, prompt_graphs cannot be imported without
+    # CUDA's parts
+    del device
     config = tiny_config("llama")
     engine = build(config, lively_weights(config), torch.device("cpu"), max_num_batched_tokens=256)
     for number in range(10):

@@ -54,9 +54,9 @@ class LanguageCore(FakeCore):
             "embed", [tensor_spec("TEXT", "BYTES", [1], 4)], [vector], self._embed, max_batch_size=4
         )
         for each in self.models.values():
-            each.config = ModelConfig(
+            each.config = ModelConfig(  # type: ignore[attr-defined]
                 backend="llm" if each.spec.name in ("chat", "other", "whole") else "python"
-            )  # type: ignore[attr-defined]
+            )
             each.is_serving, each.name = True, each.spec.name  # type: ignore[attr-defined]
 
     def _all(self) -> Iterable[FakeModel]:

@@ -17,8 +17,12 @@ def chunked(*pieces: bytes) -> bytes:
 
 def raw(name: str, head: str, body: bytes = b"", method: str = "POST", **options: object) -> Case:
     return HttpCase(
-        name, method, "", raw=head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body, **options
-    )  # type: ignore[arg-type]
+        name,
+        method,
+        "",
+        raw=head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body,
+        **options,  # type: ignore[arg-type]
+    )
 
 
 CASES: list[Case] = [

@@ -27,7 +27,8 @@ class Completion(msgspec.Struct):
 
 
 def small_engine(folder: Path, **values: Any) -> Engine:
-    """Room for a few sequences only, so that budgets, preemption and prefix hits come up; in float32, as references are."""
+    """Room for a few sequences only, so that budgets, preemption and prefix hits come up; in
+    float32, as references are."""
     settings: dict[str, Any] = {
         "dtype": "float32",
         "max_num_batched_tokens": 24,

@@ -177,9 +177,9 @@ async def test_unhandled_errors_of_the_event_loop_arrive(capfd: pytest.CaptureFi
 
 
 def run(script: str, **streams: int | None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
         [sys.executable, "-c", script], text=True, timeout=30, check=False, **streams
-    )  # type: ignore[call-overload,no-any-return]
+    )
 
 
 def test_a_reader_that_left_does_not_kill_the_server() -> None:

@@ -248,10 +248,10 @@ def test_summaries() -> None:
     text = render(ModelSeries(busy(kind=SummaryStatistics)), settings=settings)
     name, labels = "nv_inference_request_summary_us", 'model="m",version="1"'
     assert f"{name}_count{{{labels}}} 2\n{name}_sum{{{labels}}} 16000\n" in text
-    assert [re.search(r'quantile="([^"]*)"', line)[1] for line in lines(text, name)] == [
+    assert [re.search(r'quantile="([^"]*)"', line)[1] for line in lines(text, name)] == [  # type: ignore[index]
         "0.5",
         "0.25",
-    ]  # type: ignore[index]
+    ]
 
 
 def test_unloaded_models_are_gone() -> None:

@@ -243,8 +243,8 @@ async def values_of(
 
     return [
         result.level.value
-        async for result in walk(found, measured, within_threshold(threshold_ms, -1))
-    ]  # type: ignore[operator]
+        async for result in walk(found, measured, within_threshold(threshold_ms, -1))  # type: ignore[operator]
+    ]
 
 
 async def test_linear_search() -> None:

@@ -24,8 +24,11 @@ from tests.unit.backends.models import request as work_request
 def call(**options: object) -> InferenceRequest:
     inputs = [Tensor("X", np.ones(2, np.float32))]
     return InferenceRequest(
-        model_name="other", inputs=inputs, requested_output_names=["Y"], **options
-    )  # type: ignore[arg-type]
+        model_name="other",
+        inputs=inputs,
+        requested_output_names=["Y"],
+        **options,  # type: ignore[arg-type]
+    )
 
 
 def output(value: int) -> WorkResponse:

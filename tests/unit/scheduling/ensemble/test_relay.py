@@ -442,8 +442,8 @@ def test_every_string_is_looked_at() -> None:
     for id, data in (("1", b"\1\0\0\0a"), ("2", b"\1\0\0\0b")):
         request = InferRequest("e", [Tensor("IN", "BYTES", [1, 1], data)], id=id)
         chain.scheduler.enqueue(request).deliver_to(
-            lambda response, is_final, id=id: chain.answers.update({id: response})
-        )  # type: ignore[misc]
+            lambda response, is_final, id=id: chain.answers.update({id: response})  # type: ignore[misc]
+        )
     chain.turn()
     bad = [Tensor("y", "BYTES", [1, 1], b"\1\0\0\0c"), Tensor("y", "BYTES", [1, 1], b"\2\0\0\0c")]
     chain.reply("a", lambda request: WorkResponse([bad[int(request.id) - 1]]))
