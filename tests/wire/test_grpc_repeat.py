@@ -206,7 +206,7 @@ class TestEqual:
                 rig.core.held.clear()
                 del waiting
             await pair.check()
-            assert [found for found in gc.get_objects() if isinstance(found, RepeatedInfer)] == []
+            assert [found for found in gc.get_objects() if type(found) is RepeatedInfer] == []
         finally:
             gc.enable()
 

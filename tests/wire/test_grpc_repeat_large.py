@@ -250,14 +250,14 @@ class TestEqual:
             await warm(pair)
             pair.feed(pair.request(large()))
             await pair.check()
-            assert [found for found in gc.get_objects() if isinstance(found, RepeatedInfer)] == []
+            assert [found for found in gc.get_objects() if type(found) is RepeatedInfer] == []
             _begin(pair, pair.request(large()))
             pair.both(lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "over"))
             await pair.check()
             # Its stream lives on in the connection, whose frame it is; its memory does not.
-            assert [found for found in gc.get_objects() if isinstance(found, Arrival)] == []
+            assert [found for found in gc.get_objects() if type(found) is Arrival] == []
             assert [
-                found.request for found in gc.get_objects() if isinstance(found, RepeatedInfer)
+                found.request for found in gc.get_objects() if type(found) is RepeatedInfer
             ] == [None]
         finally:
             gc.enable()
