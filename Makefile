@@ -24,6 +24,10 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.serve
 	$(BIN)/python -m pip install -q --group test --group dev
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(BIN)/python -m pip install -q --group docs
+	touch $@
+
 serve: $(VENV)/.chat  ## serve the examples and a small language model on 127.0.0.1:8000 (HTTP), :8001 (gRPC), :8002 (metrics)
 	$(BIN)/naiad pull smollm2
 	@echo 'When it says "Started HTTPService", try this in another terminal:'
@@ -51,11 +55,12 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-coverage: $(VENV)/.dev  ## run the tests, or those of TESTS=..., and report the lines of naiad/ that they ran, in workers too
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(TESTS)
-	$(BIN)/coverage combine -q
-	$(BIN)/coverage report
+check: docs
+
+.PHONY: docs
+docs: $(VENV)/.docs  ## check the links of all pages and build the site into build/site
+	$(BIN)/python -m pytest tests/unit/test_docs_links.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.dev  ## measure beside the genuine Triton (bench/RESULTS.md says how)
 	$(BIN)/python -m bench.compare
