@@ -89,14 +89,13 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", LIVES, ids=name_of)
 def test_a_named_function_or_class_is_in_the_file_it_links_to(page: Path) -> None:
-    missing: list[str] = []
-    for text, target in links_in(page):
-        if not target.endswith(".py") or not text.startswith("`") or "/" in text:
-            continue
-        source = (page.parent / target).read_text()
-        for name in text.strip("`").split("."):
-            if not re.search(rf"\b(?:class|def) {name}\b|^{name}\b", source, flags=re.MULTILINE):
-                missing.append(f"{text} is not in {target}")
+    missing = [
+        f"{text} is not in {target}"
+        for text, target in links_in(page)
+        if target.endswith(".py") and text.startswith("`") and "/" not in text
+        for name in text.strip("`").split(".")
+        if not re.search(rf"\b(?:class|def) {name}\b|^{name}\b", (page.parent / target).read_text(), flags=re.MULTILINE)
+    ]
     assert not missing, "\n".join(missing)
 
 
