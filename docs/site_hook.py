@@ -1,8 +1,9 @@
 """mkdocs hook: pages and source files outside docs/ that a page links to become pages of the site.
 
-In:  Markdown whose links are relative to the repository, as they work on a code host. Out: the same page with links
-that work in the site. A file `naiad/server.py` becomes the page `repository/naiad/server.py.md` that shows its source.
-Rule: a link to a file that does not exist stays as it is, so that `mkdocs build --strict` reports it.
+In:  Markdown whose links are relative to the repository, as they work on a code host.
+Out: the same page with links that work in the site. A file `naiad/server.py` becomes the page
+     `repository/naiad/server.py.md` that shows its source.
+Rule: a link to a file that does not exist stays as it is: `mkdocs build --strict` reports it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = "docs"
 OUTSIDE = "repository"
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
-LANGUAGES = {".py": "python", ".toml": "toml", ".proto": "protobuf", ".yml": "yaml", ".pbtxt": "text"}
+LANGUAGES = {
+    ".py": "python",
+    ".toml": "toml",
+    ".proto": "protobuf",
+    ".yml": "yaml",
+    ".pbtxt": "text",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -48,7 +55,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         target = _resolve(place, match[1])
         if not (ROOT / target).is_file():
             return match[0]
-        return os.path.relpath(_site_path(target), Path(page.file.src_uri).parent) + (match[2] or "")
+        link = os.path.relpath(_site_path(target), Path(page.file.src_uri).parent)
+        return link + (match[2] or "")
 
     return LINK.sub(rewrite, markdown)
 

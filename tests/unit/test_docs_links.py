@@ -1,4 +1,7 @@
-"""The pages hold together: every relative link and anchor leads somewhere, and pages that name code name code that exists."""
+"""The pages hold together: every relative link and anchor leads somewhere.
+
+Pages that name code name code that exists, and the README shows every folder and every page.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "bench").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        *(ROOT / "bench").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+    ]
+)
 LIVES = sorted(DOCS.glob("life-of-*.md"))
 RECORD_HEADINGS = ["Context", "Decision", "Measured effect", "How to switch it off"]
 
@@ -31,12 +41,15 @@ def without_code_blocks(text: str) -> str:
 
 
 def prose_of(text: str) -> str:
-    """Removes code, where brackets mean something else, except a code span that is the text of a link."""
+    """Removes code, where brackets mean something else, except code that is the text of a link."""
     return re.sub(r"(?<!\[)`[^`\n]*`(?!\])", "", without_code_blocks(text))
 
 
 def links_of(text: str) -> list[Link]:
-    return [Link(*found) for found in re.findall(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)", prose_of(text))]
+    return [
+        Link(*found)
+        for found in re.findall(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)", prose_of(text))
+    ]
 
 
 @cache
@@ -82,7 +95,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A page\n\n[a](#a-page) [b](#b) [c](c.md) [d](page.md#a-page) `[e](e.md)`\n\n```\n[f](f.md)\n```\n")
+    links = "[a](#a-page) [b](#b) [c](c.md) [d](page.md#a-page)"
+    page.write_text(f"# A page\n\n{links} `[e](e.md)`\n\n```\n[f](f.md)\n```\n")
     faults = [fault_of(page, link) for link in links_in(page)]
     assert faults == [None, "#b: there is no such heading", "c.md: there is no such file", None]
 
@@ -94,7 +108,11 @@ def test_a_named_function_or_class_is_in_the_file_it_links_to(page: Path) -> Non
         for text, target in links_in(page)
         if target.endswith(".py") and text.startswith("`") and "/" not in text
         for name in text.strip("`").split(".")
-        if not re.search(rf"\b(?:class|def) {name}\b|^{name}\b", (page.parent / target).read_text(), flags=re.MULTILINE)
+        if not re.search(
+            rf"\b(?:class|def) {name}\b|^{name}\b",
+            (page.parent / target).read_text(),
+            flags=re.MULTILINE,
+        )
     ]
     assert not missing, "\n".join(missing)
 
@@ -105,13 +123,14 @@ def linked_pages(page: Path) -> set[Path]:
 
 def test_the_readme_and_the_index_link_to_every_page() -> None:
     pages = set(DOCS.glob("*.md")) | {DOCS / "decisions" / "index.md"}
+    index = DOCS / "index.md"
     assert not {name_of(page) for page in pages - linked_pages(ROOT / "README.md")}
-    assert not {name_of(page) for page in pages - linked_pages(DOCS / "index.md") - {DOCS / "index.md"}}
+    assert not {name_of(page) for page in pages - linked_pages(index) - {index}}
 
 
 def test_the_readme_shows_every_folder() -> None:
     tree = (ROOT / "README.md").read_text().partition("## Where things are")[2]
-    shown = set(re.findall(r"([a-z_]+)/", tree))
+    shown = set(re.findall(r"([a-z0-9_]+)/", tree))
     folders = {path.parent.name for path in (ROOT / "naiad").rglob("__init__.py")}
     assert folders <= shown, folders - shown
 
@@ -127,5 +146,6 @@ def test_a_decision_record_is_complete(record: Path) -> None:
 
 
 def test_decision_records_are_numbered_without_gaps_and_all_in_the_index() -> None:
-    assert [record.name[:3] for record in RECORDS] == [f"{number:03d}" for number in range(1, len(RECORDS) + 1)]
+    numbers = [f"{number:03d}" for number in range(1, len(RECORDS) + 1)]
+    assert [record.name[:3] for record in RECORDS] == numbers
     assert set(RECORDS) <= linked_pages(DOCS / "decisions" / "index.md")
