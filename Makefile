@@ -55,18 +55,18 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+bench: $(VENV)/.dev  ## measure beside the genuine Triton (bench/RESULTS.md says how)
+	$(BIN)/python -m bench.compare
+
+differential: $(VENV)/.dev  ## send the same requests to the genuine Triton and to us, and compare
+	$(BIN)/python -m tests.differential.run
+
 check: docs
 
 .PHONY: docs
 docs: $(VENV)/.docs  ## check the links of all pages and build the site into build/site
 	$(BIN)/python -m pytest tests/unit/test_docs_links.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-
-bench: $(VENV)/.dev  ## measure beside the genuine Triton (bench/RESULTS.md says how)
-	$(BIN)/python -m bench.compare
-
-differential: $(VENV)/.dev  ## send the same requests to the genuine Triton and to us, and compare
-	$(BIN)/python -m tests.differential.run
 
 soak: $(VENV)/.dev  ## a million small requests and 10,000 large ones: memory stays flat
 	$(BIN)/python -m bench.memory
