@@ -44,24 +44,22 @@ frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, 
 
 test-llm: $(VENV)/.dev  ## the language-model tests, which `make test` skips (installs torch and transformers)
 	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm,openvino-llm]" gguf accelerate xgrammar jsonschema
-	$(BIN)/python -m pytest tests/unit/llm $(wildcard tests/unit/backends/test_llm*.py tests/server/test_llm*.py tests/server/test_openai*.py)
+	$(BIN)/python -m pytest tests/unit/llm tests/unit/backends/llm $(wildcard tests/server/test_llm*.py tests/server/test_openai*.py)
 
 test-gpu:  ## on a GPU, with the PYTHON that has torch: kernels, engine, 10,000 random requests, the server, compute-sanitizer
 	NAIAD_SOAK_REQUESTS=10000 NAIAD_SANITIZE=1 $(PYTHON) -m pytest tests/gpu
 
-check: $(VENV)/.dev  ## ruff, mypy strict, import-linter
+check: $(VENV)/.dev docs  ## ruff, mypy strict, import-linter, links between pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev  ## measure beside the genuine Triton (bench/RESULTS.md says how)
+bench: $(VENV)/.dev  ## measure against the genuine Triton (bench/RESULTS.md says how)
 	$(BIN)/python -m bench.compare
 
 differential: $(VENV)/.dev  ## send the same requests to the genuine Triton and to us, and compare
 	$(BIN)/python -m tests.differential.run
-
-check: docs
 
 .PHONY: docs
 docs: $(VENV)/.docs  ## check the links of all pages and build the site into build/site
