@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from naiad.analyze.free_port import free_ports
 from naiad.analyze.settings import ProfileOptions
 from naiad.perf.channels.address import parse_address
 from naiad.perf.channels.control import Control, ControlError
 from naiad.perf.channels.control_http import HttpControl
+from naiad.tools.free_port import free_ports
 
 _START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 30.0

@@ -122,7 +122,8 @@ class LazyCommand(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        command: click.Command = importlib.import_module(self._module).command
+        module, _, attribute = self._module.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute or "command")
         return command.make_context(info_name, args, parent, **extra)
 
 
@@ -133,6 +134,12 @@ naiad.add_command(
     LazyCommand(
         "pull", "naiad.tools.pull_command", "Fetch a language model for demos, or one from the hub."
     )
+)
+naiad.add_command(
+    LazyCommand("chat", "naiad.chat.command:chat", "Talk to a language model in the terminal.")
+)
+naiad.add_command(
+    LazyCommand("generate", "naiad.chat.command:generate", "Let a language model continue a text.")
 )
 naiad.add_command(
     LazyCommand(

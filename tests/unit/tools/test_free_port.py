@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from naiad.analyze import free_port
-from naiad.analyze.free_port import PORTS, client_ports, free_ports
+from naiad.tools import free_port
+from naiad.tools.free_port import PORTS, client_ports, free_ports
 
 
 def test_none_is_a_clients_and_all_are_free() -> None:
