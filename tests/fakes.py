@@ -15,17 +15,18 @@ from naiad.errors import internal
 
 
 class FakeTimer:
-    def __init__(self) -> None:
-        self.is_cancelled = False
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+        """None after `cancel`: as in asyncio, a cancelled timer refers to nothing."""
 
     def cancel(self) -> None:
-        self.is_cancelled = True
+        self.callback = None
 
 
 class FakeClock:
     def __init__(self) -> None:
         self._now_ns = 1_000_000_000
-        self._timers: list[tuple[int, int, FakeTimer, Callable[[], None]]] = []
+        self._timers: list[tuple[int, int, FakeTimer]] = []
         self._soon: list[Callable[[], None]] = []
         self._order = itertools.count()
         self.num_yields = 0
@@ -35,8 +36,8 @@ class FakeClock:
         return self._now_ns
 
     def call_at(self, when_ns: int, callback: Callable[[], None]) -> FakeTimer:
-        timer = FakeTimer()
-        heapq.heappush(self._timers, (when_ns, next(self._order), timer, callback))
+        timer = FakeTimer(callback)
+        heapq.heappush(self._timers, (when_ns, next(self._order), timer))
         return timer
 
     def call_soon(self, callback: Callable[[], None]) -> object:
@@ -57,10 +58,10 @@ class FakeClock:
         end_ns = self._now_ns + ns
         self.turn()
         while self._timers and self._timers[0][0] <= end_ns:
-            when_ns, _, timer, callback = heapq.heappop(self._timers)
+            when_ns, _, timer = heapq.heappop(self._timers)
             self._now_ns = max(self._now_ns, when_ns)
-            if not timer.is_cancelled:
-                callback()
+            if timer.callback is not None:
+                timer.callback()
                 self.turn()
         self._now_ns = end_ns
 

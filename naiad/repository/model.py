@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,8 +20,8 @@ from naiad.instances.template_process import Templates
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.config_json import config_to_json
 from naiad.repository.request_check import RequestCheck
-from naiad.scheduling.scheduler import Resizable, Scheduler
-from naiad.scheduling.sequence.handover import Handover, SequenceKeeper
+from naiad.scheduling.scheduler import Scheduler
+from naiad.scheduling.sequence.handover import Handover
 from naiad.shm.arena import Arena
 
 SLOT_IDLE_NS = 30_000_000_000
@@ -132,16 +133,21 @@ class Model:
         self._on_state()
 
     async def retire(self, instance: Instance, timeout_s: float) -> None:
-        """Returns when an instance that was left out has finished what it had, and is gone."""
-        if isinstance(self.scheduler, Resizable):
-            await self.scheduler.remove_instance(instance)
+        """Returns when an instance that `set_instances` left out has finished its work and has
+        stopped."""
+        resizable = self.scheduler.resizable
+        if resizable is not None:
+            await resizable.remove_instance(instance)
         await instance.stop(timeout_s)
 
     def take_over(self, old: Model) -> None:
-        """From a copy that serves until now: sequences that it has begun stay with it until their
-        end."""
-        if isinstance(old.scheduler, SequenceKeeper) and isinstance(self.scheduler, SequenceKeeper):
-            self.scheduler = Handover(self.scheduler, old.scheduler)
+        """This copy serves in place of the old one. Sequences that the old copy has begun stay
+        with it until they end."""
+        current, replaced = self.scheduler.sequences, old.scheduler.sequences
+        if current is not None and replaced is not None:
+            handover = Handover(current, replaced)
+            self.scheduler = handover
+            old.on_stopped.append(partial(handover.forget, replaced))
 
     async def stop(self, timeout_s: float) -> None:
         """Finishes what is in flight, then finalizes every instance and ends its worker."""

@@ -20,7 +20,7 @@ from naiad.errors import NaiadError, unavailable
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import RETRY_AFTER_S, QueuePolicy, RequestQueue
-from naiad.scheduling.scheduler import Executor
+from naiad.scheduling.scheduler import Executor, Resizable
 
 MAX_TURNS = 8
 """Of the event loop, that a batch may grow before it leaves."""
@@ -152,6 +152,14 @@ class DynamicScheduler:
         )
 
     # Instances come and go.
+
+    @property
+    def resizable(self) -> Resizable:
+        return self
+
+    @property
+    def sequences(self) -> None:
+        return None
 
     def add_instance(self, instance: Executor) -> None:
         self._instances.append(instance)

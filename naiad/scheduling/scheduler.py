@@ -1,5 +1,4 @@
-"""The interface of a scheduler, complete with three methods: requests for one model version in,
-answers out.
+"""The interface of a scheduler: requests for one model version in, responses out.
 
 A scheduler owns a request from `enqueue` until it hands it to an instance; the instance owns it
 until its final response.
@@ -8,7 +7,7 @@ until its final response.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
@@ -29,15 +28,34 @@ class Scheduler(Protocol):
         """Refuses new requests and returns when none is in flight."""
         ...
 
+    @property
+    def resizable(self) -> Resizable | None:
+        """The scheduler, or the one it wraps, that instances can be added to and removed from
+        while it runs; None if there is none."""
+        ...
 
-@runtime_checkable
+    @property
+    def sequences(self) -> SequenceKeeper | None:
+        """The scheduler as the keeper of its sequences; None if its requests form no sequences."""
+        ...
+
+
 class Resizable(Protocol):
-    """A scheduler whose instances may come and go while it runs."""
+    """A scheduler whose instances can be added and removed while it runs."""
 
     def add_instance(self, instance: Executor) -> None: ...
 
     async def remove_instance(self, instance: Executor) -> None:
-        """It gets no more batches from now on. Returns when it has finished what it has."""
+        """The instance gets no more batches. Returns when it has finished those that it has."""
+        ...
+
+
+class SequenceKeeper(Scheduler, Protocol):
+    """A scheduler whose requests belong to sequences. After `stop` it still accepts requests that
+    continue a sequence it has begun."""
+
+    def has_sequence(self, id: int | str) -> bool:
+        """Whether the sequence has begun and its last request has not arrived."""
         ...
 
 

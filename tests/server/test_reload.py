@@ -265,6 +265,8 @@ sequence_batching { max_sequence_idle_microseconds: 60000000 control_input [
   { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] } ] }
 """
 SEQUENCE_MODEL = """
+import os
+
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -278,35 +280,50 @@ class TritonPythonModel:
         for request in requests:
             is_start = pb_utils.get_input_tensor_by_name(request, "START").as_numpy()[0]
             self.count = 1 if is_start else self.count + 1
-            word = np.array([f"{word} {{self.count}}"], dtype=np.object_)
+            word = np.array([f"{word} {{self.count}} {{os.getpid()}}"], dtype=np.object_)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("WORD", word)]))
         return responses
 """
 
 
+class SequenceModel:
+    """A model whose instances count the requests of the one sequence that each of them holds."""
+
+    def __init__(self, server: Server, repository: Path) -> None:
+        self._server = server
+        self._folder = write_model(repository, "s")
+        put(self._folder / "config.pbtxt", SEQUENCE_CONFIG)
+
+    def write(self, word: str) -> None:
+        code = SEQUENCE_MODEL.replace("{word}", word).replace("{{", "{").replace("}}", "}")
+        put(self._folder / "1" / "model.py", code)
+
+    def write_count(self, count: int) -> None:
+        groups = f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]"
+        put(self._folder / "config.pbtxt", f"{SEQUENCE_CONFIG}{groups}")
+
+    def step(self, id: int, *, start: bool = False, end: bool = False) -> str:
+        parameters = {"sequence_id": id, "sequence_start": start, "sequence_end": end}
+        status, body = self._server.post("/v2/models/s/infer", {**ANY, "parameters": parameters})
+        assert status == 200, body
+        return str(json.loads(body)["outputs"][0]["data"][0]).rpartition(" ")[0]
+
+    def pid(self, id: int) -> int:
+        parameters = {"sequence_id": id}
+        _, body = self._server.post("/v2/models/s/infer", {**ANY, "parameters": parameters})
+        return int(json.loads(body)["outputs"][0]["data"][0].rpartition(" ")[2])
+
+
 def test_a_sequence_stays_with_the_copy_that_has_begun_it(
     server: Server, control: Control, repository: Path
 ) -> None:
-    """What the model remembers of it is there and nowhere else."""
-    model = write_model(repository, "s")
-    put(model / "config.pbtxt", SEQUENCE_CONFIG)
-    put(
-        model / "1" / "model.py",
-        SEQUENCE_MODEL.replace("{word}", "old").replace("{{", "{").replace("}}", "}"),
-    )
+    """Only that copy's model remembers the sequence."""
+    model = SequenceModel(server, repository)
+    model.write("old")
     assert control.load("s") == (200, "")
-
-    def step(id: int, *, start: bool = False, end: bool = False) -> str:
-        parameters = {"sequence_id": id, "sequence_start": start, "sequence_end": end}
-        status, body = server.post("/v2/models/s/infer", {**ANY, "parameters": parameters})
-        assert status == 200, body
-        return str(json.loads(body)["outputs"][0]["data"][0])
-
+    step = model.step
     assert [step(1, start=True), step(1)] == ["old 1", "old 2"]
-    put(
-        model / "1" / "model.py",
-        SEQUENCE_MODEL.replace("{word}", "new").replace("{{", "{").replace("}}", "}"),
-    )
+    model.write("new")
     assert control.load("s") == (200, "")
     assert [step(2, start=True), step(1), step(2, end=True), step(1, end=True)] == [
         "new 1",
@@ -315,3 +332,32 @@ def test_a_sequence_stays_with_the_copy_that_has_begun_it(
         "old 4",
     ]
     assert step(1, start=True, end=True) == "new 1"
+
+
+def test_a_sequence_model_is_resized_in_place_after_reloads_with_open_sequences(
+    server: Server, control: Control, repository: Path
+) -> None:
+    model = SequenceModel(server, repository)
+    words = ["zero", "one", "two"]
+    pids = []
+    for id, word in enumerate(words, 1):
+        model.write(word)
+        model.write_count(1)
+        assert control.load("s") == (200, "")
+        assert model.step(id, start=True) == f"{word} 1"
+        pids.append(model.pid(id))
+    assert len(set(pids)) == 3
+    model.write_count(2)
+    assert control.load("s") == (200, "")
+    assert model.pid(3) == pids[2], "the resize has not replaced the instance that served"
+    assert model.step(4, start=True) == "two 1"
+    assert model.pid(4) not in pids
+    model.write_count(1)
+    assert control.load("s") == (200, "")
+    assert [model.step(id, end=True) for id in (1, 2, 3, 4)] == [
+        "zero 3",
+        "one 3",
+        "two 4",
+        "two 3",
+    ]
+    assert wait_gone(pids[:2]) == []

@@ -43,7 +43,7 @@ from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.caching import CachingScheduler
 from naiad.scheduling.ensemble.ensemble import Infer
 from naiad.scheduling.rate_limiter import Needs, Permit, RateLimiter, read_needs
-from naiad.scheduling.scheduler import Resizable, Scheduler
+from naiad.scheduling.scheduler import Scheduler
 from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.shm.directory import SlotDirectory
@@ -260,8 +260,8 @@ class Loader:
 
         None when its scheduler cannot do that. Raises NaiadError; nothing has changed then.
         """
-        scheduler = model.scheduler
-        if not isinstance(scheduler, Resizable):
+        resizable = model.scheduler.resizable
+        if resizable is None:
             return None
         config = ModelConfig()
         config.CopyFrom(model.config)
@@ -296,7 +296,7 @@ class Loader:
         for name, at in change.come.items():
             model.signatures[name] = wanted[at].kind
         for instance in new:
-            scheduler.add_instance(instance)
+            resizable.add_instance(instance)
         gone = [instance for instance in model.instances if instance.name in change.go]
         model.set_instances(
             [instance for instance in model.instances if instance not in gone] + new, config

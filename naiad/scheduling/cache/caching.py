@@ -20,7 +20,7 @@ from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, unavailable
 from naiad.scheduling.cache.cache import CachedResponse, Key, ResponseCache, cache_key, keep
 from naiad.scheduling.queue import RETRY_AFTER_S
-from naiad.scheduling.scheduler import Executor, Resizable, Scheduler
+from naiad.scheduling.scheduler import Resizable, Scheduler
 
 
 class CachingScheduler:
@@ -67,15 +67,14 @@ class CachingScheduler:
             await self._stopped
         await self._inner.stop()
 
-    # Resizable, when the inner one is.
+    @property
+    def resizable(self) -> Resizable | None:
+        return self._inner.resizable
 
-    def add_instance(self, instance: Executor) -> None:
-        assert isinstance(self._inner, Resizable)
-        self._inner.add_instance(instance)
-
-    async def remove_instance(self, instance: Executor) -> None:
-        assert isinstance(self._inner, Resizable)
-        await self._inner.remove_instance(instance)
+    @property
+    def sequences(self) -> None:
+        """Always None: a config with both a response cache and sequences is refused."""
+        return None
 
     # Hits and misses.
 

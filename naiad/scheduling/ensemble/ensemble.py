@@ -69,6 +69,14 @@ class EnsembleScheduler:
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
 
+    @property
+    def resizable(self) -> None:
+        return None
+
+    @property
+    def sequences(self) -> None:
+        return None
+
     def relay_of(self, entry: RouteStep, route: Route) -> Relay | None:
         """What takes batches of this step's answers on, where they may go on as one."""
         if entry.relay is None and self._find is not None:

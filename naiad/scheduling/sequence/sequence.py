@@ -28,7 +28,7 @@ from naiad.errors import NaiadError, cancelled, invalid_arg, unavailable, unsupp
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import RETRY_AFTER_S
-from naiad.scheduling.scheduler import Executor
+from naiad.scheduling.scheduler import Executor, Resizable, SequenceKeeper
 from naiad.scheduling.sequence.controls import SequenceControls
 from naiad.scheduling.sequence.implicit_state import ImplicitState
 from naiad.scheduling.sequence.lane import DirectRule, Lane, Sequence
@@ -107,8 +107,11 @@ class SequenceScheduler:
         self._dispatch_soon()
         return outer
 
+    @property
+    def sequences(self) -> SequenceKeeper:
+        return self
+
     def has_sequence(self, id: int | str) -> bool:
-        """Whether it has begun and its last request has not come."""
         return id in self._by_id
 
     def inflight(self) -> int:
@@ -120,6 +123,8 @@ class SequenceScheduler:
         while not self._is_drained():
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()  # it would keep this scheduler in memory until it fires
 
     def _is_drained(self) -> bool:
         return not self._by_id and not self.inflight()
@@ -137,6 +142,10 @@ class SequenceScheduler:
                 lane.left.set_result(None)
 
     # Instances come and go.
+
+    @property
+    def resizable(self) -> Resizable:
+        return self
 
     def add_instance(self, instance: Executor) -> None:
         lane = Lane(instance, self._plan.slots_per_instance)

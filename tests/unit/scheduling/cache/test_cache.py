@@ -16,9 +16,11 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, internal, unavailable
+from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.cache.cache import CachedResponse, Key, cache_key
 from naiad.scheduling.cache.caching import CachingScheduler
 from naiad.scheduling.cache.local_cache import LocalCache
+from naiad.scheduling.dynamic import DynamicScheduler
 from tests.fakes import FakeClock
 
 SPEC = ModelSpec(
@@ -140,6 +142,8 @@ class InnerScheduler:
         self.requests: list[tuple[InferRequest, ResponseStream]] = []
         self.refusal: NaiadError | None = None
         self.is_stopped = False
+        self.resizable: DynamicScheduler | None = None
+        self.sequences = None
 
     def enqueue(self, request: InferRequest) -> ResponseStream:
         if self.refusal is not None:
@@ -199,6 +203,14 @@ class Bench:
         answer = self.answers[id]
         assert answer is not None
         return [bytes(tensor.data) for tensor in answer.outputs]
+
+
+def test_it_is_resizable_when_the_scheduler_behind_it_is() -> None:
+    bench = Bench()
+    assert bench.scheduler.resizable is None
+    dynamic = DynamicScheduler([], BatchRule(1), bench.clock, bench.statistics)
+    bench.inner.resizable = dynamic.resizable
+    assert bench.scheduler.resizable is dynamic
 
 
 def test_the_second_time_the_model_is_not_asked() -> None:
