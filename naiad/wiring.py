@@ -30,7 +30,7 @@ from naiad.repository.environment.python_environment import PythonEnvironments, 
 from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.host_policies import HostPolicies
 from naiad.repository.load.loader import Loader, LoadOptions
-from naiad.repository.load.operations import OperationOptions
+from naiad.repository.load.reload import ReloadOptions
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.repository import Repository, RepositoryOptions
@@ -206,7 +206,7 @@ def build_core(
             poll_interval_s=settings.repository_poll_secs
             if settings.model_control_mode == "poll"
             else 0,
-            operations=OperationOptions(
+            reloads=ReloadOptions(
                 settings.model_load_thread_count, settings.model_load_retry_count
             ),
         ),

@@ -1,8 +1,9 @@
-"""What is known about one model: its versions, their states, the copies that serve, and what they
-were made from."""
+"""What the server knows about one model: the states of its versions, the copies that serve, and
+what those were made from."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a loaded version was made from. Equal origins make equal copies."""
+    """What a copy of a version was made from. Equal origins make equal copies."""
 
     files: str
     config: bytes
-    """As it was read, without `instance_group` and `version_policy`."""
+    """The config as it was read, without `instance_group` and `version_policy`."""
     instance_groups: bytes
 
 
@@ -32,22 +33,22 @@ class Entry:
         self.models: dict[int, Model] = {}
         self.latest: Model | None = None
         self.origins: dict[int, Origin] = {}
-        """Of the versions in `models`."""
+        """The origins of the versions in `models`."""
         self.source: ModelSource | None = None
-        """What was read for the last load that got that far."""
+        """What the last load read, if it could read the model."""
         self.is_wanted = False
-        """Should serve: the server's readiness depends on it."""
+        """The model should serve, so the server is ready only if it does."""
         self.is_explicit = False
-        """Asked for by its own name, not only as a part of an ensemble."""
+        """A request has named the model; it was not only loaded as a part of an ensemble."""
         self.returns_with_parts = False
-        """An ensemble that could not be, or had to go, because of a part: it is loaded when the
-        part is."""
+        """An ensemble that could not be built, or was unloaded, because of one of its parts. It is
+        built when that part is loaded."""
         self.is_between_copies = False
-        """The old one had to go before the new one comes: it is worth asking again."""
+        """The old copy was stopped to make room for the new one, so clients should try again."""
         self.failure = ""
-        """Why the last load failed before any version could be tried."""
+        """Why the last load failed before it could start any version."""
         self.part_keys: set[str] = set()
-        """Of an ensemble: the models that its config named when it was last read."""
+        """The keys of the models that an ensemble's config named when it was last read."""
 
     def set_models(self, models: dict[int, Model]) -> None:
         self.models = models
@@ -59,22 +60,33 @@ class Entry:
     def status(self, version: int) -> VersionStatus:
         return self.statuses.setdefault(version, VersionStatus())
 
+    def begin_loading(self, versions: Iterable[int]) -> None:
+        """A version that serves stays READY while its new copy starts."""
+        for version in versions:
+            if self.status(version).state is not State.READY:
+                self.status(version).become(State.LOADING)
+
+    def abandon_loading(self, versions: Iterable[int], reason: str = "unloaded") -> None:
+        for version in versions:
+            if self.status(version).state is State.LOADING:
+                self.status(version).become(State.UNAVAILABLE, reason)
+
     def failure_text(self) -> str:
-        """Why there is nothing that serves, in Triton's words."""
+        """Why no version serves, in Triton's wording."""
         failed = {
             version: status
             for version, status in sorted(self.statuses.items())
             if status.state is State.UNAVAILABLE
         }
-        words = "".join(
+        reasons = "".join(
             f"version {version} is at UNAVAILABLE state: {status.reason};"
             for version, status in failed.items()
         )
-        return words or self.failure
+        return reasons or self.failure
 
     def shown_status(self, version: int) -> tuple[str, str]:
         """(state, reason) as the index shows them: a loaded version whose workers all crash in a
-        loop is not available."""
+        loop is shown as unavailable."""
         status, model = self.statuses[version], self.models.get(version)
         if status.state is State.READY and model is not None and model.breakdown:
             return State.UNAVAILABLE.value, model.breakdown

@@ -63,8 +63,16 @@ class ModelSource(msgspec.Struct, eq=False):
     folder: OverrideFolder | None = None
 
     @property
+    def namespace(self) -> str:
+        return self.store.location if self.store is not None else ""
+
+    @property
+    def is_ensemble(self) -> bool:
+        return self.config.HasField("ensemble_scheduling")
+
+    @property
     def parts(self) -> list[str]:
-        """Names of the models that an ensemble's steps call."""
+        """The names of the models that an ensemble's steps call."""
         return sorted({step.model_name for step in self.config.ensemble_scheduling.step})
 
 

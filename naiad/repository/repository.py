@@ -21,7 +21,8 @@ from naiad.repository.config.file_override import remove_leftovers
 from naiad.repository.entry import Entry
 from naiad.repository.index import build_index, status_rows
 from naiad.repository.load.loader import Loader
-from naiad.repository.load.operations import OperationOptions, Operations
+from naiad.repository.load.operations import Operations
+from naiad.repository.load.reload import ReloadOptions
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.namespace import Entries
@@ -40,7 +41,7 @@ class RepositoryOptions(msgspec.Struct, frozen=True):
     """`--load-model`; `*` means all."""
     poll_interval_s: float = 0.0
     """`--repository-poll-secs` in poll mode; 0 means no polling."""
-    operations: OperationOptions = OperationOptions()
+    reloads: ReloadOptions = ReloadOptions()
 
 
 class Repository:
@@ -48,7 +49,7 @@ class Repository:
         self._sources = sources
         self._options = options
         self._entries = Entries(is_namespacing=sources.is_namespacing)
-        self._operations = Operations(self._entries, sources, loader, options.operations)
+        self._operations = Operations(self._entries, sources, loader, options.reloads)
         self._poll = Poll(sources, self._operations, options.poll_interval_s)
 
     # For every request.
@@ -146,7 +147,7 @@ class Repository:
         is_complete = await asyncio.to_thread(self._sources.refresh, wanted)
         found = await asyncio.to_thread(self._sources.names)
         look = await asyncio.to_thread(self._sources.look) if self._options.poll_interval_s else {}
-        failures = await self._operations.load_all(set(found) if wanted is None else wanted)
+        failures = await self._operations.reload_all(set(found) if wanted is None else wanted)
         for name in sorted(failures):
             log.error(f"failed to load '{name}': {failures[name].message}")
         if self._options.poll_interval_s:
@@ -157,7 +158,7 @@ class Repository:
         """`caller`: the instance whose model asks for it, if one does."""
         self._require_explicit()
         check_model_name(name)
-        await self._operations.load(name, parameters, caller)
+        await self._operations.reload(name, parameters, caller)
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
         """Of a model that is not loaded, or not there at all, is no error: it is as it was asked

@@ -1,8 +1,7 @@
-"""Copies of a model that serve no more: they finish what they have, are finalized, and go. In the
-background, but never forgotten.
+"""Copies that no longer serve: each finishes the requests that it has, is finalized, and stops.
 
-A request that somebody waits for may take as long as it needs; one whose caller has gone keeps
-nothing.
+This happens in background tasks, which `finish` waits for. A request that a client waits for may
+take as long as it needs; a request whose client has disconnected does not delay the end.
 """
 
 from __future__ import annotations
@@ -21,30 +20,33 @@ class Drains:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, model: Model, on_end: Callable[[], None] = lambda: None) -> asyncio.Task[None]:
-        # now: whoever is told that the model is gone, or another, must find it so
+    def start(
+        self, model: Model, on_stopped: Callable[[], None] = lambda: None
+    ) -> asyncio.Task[None]:
+        # Not in the task: when the client reads that the model is unloaded or replaced, no other
+        # worker may still call these instances directly.
         for instance in model.instances:
             instance.is_lendable = False
             instance.recall()
-        return self._own(self._run(model, on_end))
+        return self._run(self._stop(model, on_stopped))
 
     def retire(self, model: Model, instance: Instance) -> None:
-        """Of a model that goes on without it."""
-        self._own(model.retire(instance, FINALIZE_TIMEOUT_S))
+        """Stops one instance of a model that keeps serving without it."""
+        self._run(model.retire(instance, FINALIZE_TIMEOUT_S))
 
     async def finish(self) -> None:
-        """Returns when every copy is gone."""
+        """Returns when every copy has stopped."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _run(self, model: Model, on_end: Callable[[], None]) -> None:
+    async def _stop(self, model: Model, on_stopped: Callable[[], None]) -> None:
         try:
             await model.stop(FINALIZE_TIMEOUT_S)
         finally:
-            on_end()
+            on_stopped()

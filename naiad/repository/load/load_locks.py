@@ -1,10 +1,10 @@
-"""Who may change which models now: requests for related models (an ensemble and its parts) take
-turns, others go side by side.
+"""Locks for loads and unloads: requests for related models (an ensemble and its parts) run one
+after the other, requests for unrelated models run at the same time.
 
-In:  the keys that a change touches, and which model asked for it, if one did. Out: a turn, held for
-     as long as the change takes.
-Rule: a change that would wait for itself (a model whose `initialize` loads a model that waits for
-      this very load) is refused.
+In:  the scope of a request, and the instance whose model made the request, if one did. Out: a
+     LoadLock, held until the request is done.
+Rule: a request that would wait for itself is refused. This happens when a model's `initialize`
+      loads a model that is related to its own.
 """
 
 from __future__ import annotations
@@ -14,116 +14,117 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from naiad.errors import NaiadError, unavailable
+from naiad.repository.load.load_scope import LoadScope
 
 RETRY_AFTER_S = 1
 
+FindScope = Callable[[], Awaitable[LoadScope]]
 
-class Turn:
-    def __init__(self, caller: str, parent: Turn | None) -> None:
+
+class LoadLock:
+    def __init__(self, caller: str, parent: LoadLock | None) -> None:
         self.caller = caller
-        """The instance whose model asked for it, if one did."""
+        """The instance whose model made the request; empty if none did."""
         self.parent = parent
-        """The turn whose model asked for this one, and does not become ready before this one
-        ends."""
-        self.keys: frozenset[str] = frozenset()
+        """The lock of the load whose starting model made this request. That load cannot finish
+        before this one."""
+        self.scope = LoadScope(frozenset())
         self.starting: set[str] = set()
-        """Instance groups of which new instances are starting now."""
-        self.waits_for: Turn | None = None
-        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Instance groups that have new instances starting now."""
+        self.waits_for: LoadLock | None = None
+        self.released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def has_ancestor(self, other: Turn) -> bool:
-        turn: Turn | None = self
-        while turn is not None:
-            if turn is other:
+    def has_ancestor(self, other: LoadLock) -> bool:
+        """Whether this lock is `other`, or was requested on behalf of it."""
+        lock: LoadLock | None = self
+        while lock is not None:
+            if lock is other:
                 return True
-            turn = turn.parent
+            lock = lock.parent
         return False
 
 
-class Turns:
+class LoadLocks:
     def __init__(self) -> None:
-        self._running: list[Turn] = []
-        self._waiting: list[Turn] = []
-        self._surveys: dict[int, list[frozenset[str]]] = {}
-        """For each survey that is under way, the keys of the turns that have ended meanwhile."""
+        self._held: list[LoadLock] = []
+        self._waiting: list[LoadLock] = []
+        self._released_during: dict[int, list[frozenset[str]]] = {}
+        """For each scope that is being read now, the keys of the locks released meanwhile."""
 
     @contextlib.asynccontextmanager
-    async def take(
-        self, survey: Callable[[], Awaitable[set[str]]], caller: str = ""
-    ) -> AsyncIterator[Turn]:
-        """`survey` tells the keys; it is asked again after each wait, because the disk may have
-        changed. Raises NaiadError."""
-        turn = Turn(caller, self._turn_starting(caller))
+    async def acquire(self, find_scope: FindScope, caller: str = "") -> AsyncIterator[LoadLock]:
+        """Calls `find_scope` again after each wait, because the disk may have changed. Raises
+        NaiadError if the request would wait for itself."""
+        lock = LoadLock(caller, self._load_that_starts(caller))
         while True:
-            keys = await self._survey(survey)
+            scope = await self._current_scope(find_scope)
             holder = next(
-                (other for other in self._running if not keys.isdisjoint(other.keys)), None
+                (other for other in self._held if not scope.keys.isdisjoint(other.scope.keys)),
+                None,
             )
             if holder is None:
                 break
-            if self._ends_after(holder, turn):
-                raise conflict(keys & holder.keys)
-            await self._wait(turn, holder)
-        turn.keys = frozenset(keys)
-        self._running.append(turn)
+            if self._would_deadlock(lock, holder):
+                raise conflict(scope.keys & holder.scope.keys)
+            await self._wait(lock, holder)
+        lock.scope = scope
+        self._held.append(lock)
         try:
-            yield turn
+            yield lock
         finally:
-            self._running.remove(turn)
-            turn.end.set_result(None)
-            for ended in self._surveys.values():
-                ended.append(turn.keys)
+            self._held.remove(lock)
+            lock.released.set_result(None)
+            for released in self._released_during.values():
+                released.append(scope.keys)
 
-    async def _survey(self, survey: Callable[[], Awaitable[set[str]]]) -> set[str]:
-        """What it saw holds now: no turn of a related model has ended since it began to look."""
+    async def _current_scope(self, find_scope: FindScope) -> LoadScope:
+        """A scope that no related request has made out of date while it was read."""
         while True:
-            ended: list[frozenset[str]] = []
-            self._surveys[id(ended)] = ended
+            released: list[frozenset[str]] = []
+            self._released_during[id(released)] = released
             try:
-                keys = await survey()
+                scope = await find_scope()
             finally:
-                del self._surveys[id(ended)]
-            if all(keys.isdisjoint(others) for others in ended):
-                return keys
+                del self._released_during[id(released)]
+            if all(scope.keys.isdisjoint(keys) for keys in released):
+                return scope
 
-    async def _wait(self, turn: Turn, holder: Turn) -> None:
-        turn.waits_for = holder
-        self._waiting.append(turn)
+    async def _wait(self, lock: LoadLock, holder: LoadLock) -> None:
+        lock.waits_for = holder
+        self._waiting.append(lock)
         try:
-            await asyncio.shield(holder.end)
+            await asyncio.shield(holder.released)
         finally:
-            self._waiting.remove(turn)
-            turn.waits_for = None
+            self._waiting.remove(lock)
+            lock.waits_for = None
 
-    def _turn_starting(self, caller: str) -> Turn | None:
-        return next((turn for turn in self._running if group_of(caller) in turn.starting), None)
+    def _load_that_starts(self, caller: str) -> LoadLock | None:
+        return next((lock for lock in self._held if group_of(caller) in lock.starting), None)
 
-    def _ends_after(self, holder: Turn, turn: Turn) -> bool:
-        """Cannot `holder` end before `turn` does? A turn ends after those that its starting models
-        asked for."""
-        seen: list[Turn] = []
-        open_turns = [holder]
-        while open_turns:
-            other = open_turns.pop()
+    def _would_deadlock(self, lock: LoadLock, holder: LoadLock) -> bool:
+        """Whether `holder` cannot be released before `lock` is. A lock is released after the locks
+        that its starting models requested, and after the one it waits for."""
+        seen: list[LoadLock] = []
+        unvisited = [holder]
+        while unvisited:
+            other = unvisited.pop()
             if other in seen:
                 continue
             seen.append(other)
-            if turn.has_ancestor(other):
+            if lock.has_ancestor(other):
                 return True
-            open_turns += [
-                child for child in self._running + self._waiting if child.parent is other
-            ]
+            unvisited += [child for child in self._held + self._waiting if child.parent is other]
             if other.waits_for is not None:
-                open_turns.append(other.waits_for)
+                unvisited.append(other.waits_for)
         return False
 
 
 def group_of(instance_name: str) -> str:
-    """Instances are called after their group, with a number."""
+    """An instance is named after its group, with a number appended."""
     return instance_name.rpartition("_")[0]
 
 
-def conflict(keys: set[str]) -> NaiadError:
+def conflict(keys: frozenset[str]) -> NaiadError:
     return unavailable(
         f"a related model '{min(keys)}' to a load/unload request is currently loading or unloading",
         RETRY_AFTER_S,

@@ -1,7 +1,7 @@
-"""A model's directory and config -> a loaded version: workers started, model initialized, scheduler
-in front.
+"""A model's directory and config -> a copy of one version: its workers are started, the model is
+initialized, and a scheduler stands in front of it.
 
-In:  what config.py read. Out: a Model that serves, or NaiadError with nothing left behind.
+In:  what config.py has read. Out: a Model that can serve, or NaiadError with nothing left running.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from naiad.shm.directory import SlotDirectory
 from naiad.worker.import_backend import BACKENDS, find_backend
 
 EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
-"""Parameter of a model's config: an `execute` that takes longer is killed. Unset means that long is
-busy, not dead."""
+"""Parameter of a model's config: a worker whose `execute` takes longer is killed. Without it, a slow
+worker counts as busy, not as dead."""
 
 
 class LoadOptions(msgspec.Struct, frozen=True):
@@ -67,23 +67,23 @@ class LoadOptions(msgspec.Struct, frozen=True):
 
 
 class ConfiguredProcess(msgspec.Struct, eq=False):
-    """A worker in which the model has completed its config. It goes on to load it, so that nothing
-    is imported twice."""
+    """A worker in which the model has completed its config. The same worker then loads the model,
+    so that nothing is imported twice."""
 
     version: int
     config_json: bytes
     process: WorkerProcess
     arena: Arena
     templates: Templates
-    """The server's, or those of the model's own interpreter."""
+    """The server's templates, or those of the model's own interpreter."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where one instance of a model is to be."""
+    """Where one instance of a model runs."""
 
     arguments: LoadArguments
     kind: bytes
-    """What makes it interchangeable with another."""
+    """Instances of equal kind are interchangeable."""
     needs: Needs
 
 
@@ -104,19 +104,19 @@ class Loader:
         self._services = services
         self._options = options
         self._directory = SlotDirectory()
-        """Of the shared memory of all models, so that a tensor can go from one to the other
-        uncopied."""
+        """The shared memory of all models, so that a tensor can be passed from one to another
+        without a copy."""
 
     @property
     def infer(self) -> Infer:
-        """For the steps of ensembles."""
+        """Sends the requests of an ensemble's steps."""
         return self._services.infer
 
     async def configure(
         self, config: ModelConfig, version: int, model_dir: Path
     ) -> ConfiguredProcess:
-        """Asks the model to complete its config. Raises NaiadError. The process is the caller's to
-        pass to `load` or to kill."""
+        """Asks the model to complete its config. Raises NaiadError. The caller must pass the
+        process to `start_copy` or to `discard`."""
         backend = self._backend(config)
         group = (
             config.instance_group[0]
@@ -129,7 +129,7 @@ class Loader:
         process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
         calls = Calls(process.channel, self._services, arguments.instance_name)
 
-        def take(message: ToServer) -> None:
+        def on_message(message: ToServer) -> None:
             match message:
                 case StartCall() | CancelCall() | CallFlow() | Metric() | Control():
                     calls.take(message)
@@ -138,7 +138,7 @@ class Loader:
                         message.severity, message.message, message.file, message.line, process.pid
                     )
 
-        process.on_message = take
+        process.on_message = on_message
         try:
             await process.start(templates.get(backend))
             return ConfiguredProcess(
@@ -150,11 +150,11 @@ class Loader:
             raise
 
     async def discard(self, configured: ConfiguredProcess) -> None:
-        """Of a process that does not go on to load the model."""
+        """Kills a process that will not load the model after all."""
         await configured.process.kill()
         self._release(configured.templates)
 
-    async def load(
+    async def start_copy(
         self,
         config: ModelConfig,
         version: int,
@@ -162,6 +162,7 @@ class Loader:
         model_dir: Path,
         configured: ConfiguredProcess | None = None,
     ) -> Model:
+        """Returns when every instance is ready. Raises NaiadError; nothing is left running then."""
         started_ns = time.monotonic_ns()
         spec = self._spec(config, version, versions, model_dir)
         statistics = build_statistics(config.name, version, self._options.latency)
@@ -193,8 +194,8 @@ class Loader:
             process = configured.process if configured is not None else None
             await _all_or_none(
                 [
-                    self._start(instance, process if at == 0 else None)
-                    for at, instance in enumerate(instances)
+                    self._start_instance(instance, process if index == 0 else None)
+                    for index, instance in enumerate(instances)
                 ]
             )
         except BaseException:
@@ -216,7 +217,7 @@ class Loader:
         model.on_stopped.append(lambda: self._release(templates))
         return model
 
-    def load_ensemble(
+    def build_ensemble(
         self,
         config: ModelConfig,
         version: int,
@@ -225,8 +226,8 @@ class Loader:
         parts: Mapping[str, Model],
         infer: Infer | None = None,
     ) -> Model:
-        """Needs no process: its steps are requests to other models. `parts` serve now. Raises
-        NaiadError."""
+        """An ensemble needs no process: its steps are requests to other models. `parts` are the
+        models that serve now. Raises NaiadError."""
         models = {name: part.config for name, part in parts.items()}
         fit = validate_ensemble(config, models)
         if fit.errors:
@@ -255,10 +256,11 @@ class Loader:
     async def resize(
         self, model: Model, groups: list[ModelInstanceGroup], model_dir: Path
     ) -> list[Instance] | None:
-        """Starts what is missing of these instance groups in a model that serves; the instances
-        that are to go are the caller's.
+        """Gives a model that serves the instances of these groups: starts those that are missing,
+        and returns those that the caller must retire.
 
-        None when its scheduler cannot do that. Raises NaiadError; nothing has changed then.
+        Returns None if the model's scheduler cannot be resized. Raises NaiadError; nothing has
+        changed then.
         """
         resizable = model.scheduler.resizable
         if resizable is None:
@@ -274,9 +276,10 @@ class Loader:
         templates = model.templates or self._templates
         new: list[Instance] = []
         try:
-            for name, at in change.come.items():
-                arguments = msgspec.structs.replace(wanted[at].arguments, instance_name=name)
-                permit = self._permit(wanted[at])
+            for name, wanted_name in change.start.items():
+                place = wanted[wanted_name]
+                arguments = msgspec.structs.replace(place.arguments, instance_name=name)
+                permit = self._permit(place)
                 new.append(
                     Instance(
                         self._clock,
@@ -289,22 +292,22 @@ class Loader:
                         permit,
                     )
                 )
-            await _all_or_none([self._start(instance, None) for instance in new])
+            await _all_or_none([self._start_instance(instance, None) for instance in new])
         except BaseException:
             await asyncio.gather(*(instance.stop(0.0) for instance in new))
             raise
-        for name, at in change.come.items():
-            model.signatures[name] = wanted[at].kind
+        for name, wanted_name in change.start.items():
+            model.signatures[name] = wanted[wanted_name].kind
         for instance in new:
             resizable.add_instance(instance)
-        gone = [instance for instance in model.instances if instance.name in change.go]
+        removed = [instance for instance in model.instances if instance.name in change.stop]
         model.set_instances(
-            [instance for instance in model.instances if instance not in gone] + new, config
+            [instance for instance in model.instances if instance not in removed] + new, config
         )
-        return gone
+        return removed
 
-    async def _start(self, instance: Instance, process: WorkerProcess | None) -> None:
-        """Raises NaiadError. `process` is one that has configured the model."""
+    async def _start_instance(self, instance: Instance, process: WorkerProcess | None) -> None:
+        """Raises NaiadError. `process` has configured the model already, if there is one."""
         await instance.load(process)
         await self._options.gpu_limits.check(instance.arguments)
 
@@ -319,8 +322,8 @@ class Loader:
             ) from error
 
     async def _templates_for(self, config: ModelConfig, backend: str, model_dir: Path) -> Templates:
-        """Those of the model's own interpreter, if it has one: they live as long as the model does.
-        Raises NaiadError."""
+        """The templates of the model's own interpreter, if it has one. They live as long as the
+        model does. Raises NaiadError."""
         if backend != "python" or self._options.environments is None:
             return self._templates
         launch = await self._options.environments.prepare(config, model_dir)
@@ -333,18 +336,19 @@ class Loader:
     def _backend(self, config: ModelConfig) -> str:
         backend: str = config.backend
         if backend in BACKENDS:
-            # The same backend from a template that has imported more.
+            # The same backend, from a template that has imported more modules.
             return config.platform if config.platform in BACKENDS else backend
         if self._backend_dir(backend) is not None:
             return "python"
         if find_backend(backend) is not None:
             return backend
         raise invalid_arg(
-            f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration."
+            f"unable to find backend library for backend '{backend}', "
+            "try specifying runtime on the model configuration."
         )
 
     def _backend_dir(self, backend: str) -> Path | None:
-        """A backend that is itself a model.py, shared by models that have none."""
+        """The directory of a backend that is itself a model.py, for models that have none."""
         directory = self._options.backend_directory
         if directory is None or not backend or Path(backend).name != backend:
             return None
@@ -360,7 +364,8 @@ class Loader:
             seconds = float(text) if text else self._options.execution_timeout_s
         except ValueError:
             raise invalid_arg(
-                f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', expected seconds"
+                f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', "
+                "expected seconds"
             ) from None
         return int(max(seconds, 0.0) * 1e9)
 
@@ -380,7 +385,8 @@ class Loader:
         for group in config.instance_group:
             if group.host_policy and not self._options.host_policies.knows(group.host_policy):
                 log.warning(
-                    f"model '{config.name}' asks for host policy '{group.host_policy}', which no --host-policy describes"
+                    f"model '{config.name}' asks for host policy '{group.host_policy}', "
+                    "which no --host-policy option describes"
                 )
             devices = list(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else [0]
             places = [device for device in devices for _ in range(max(group.count, 1))]
@@ -390,8 +396,7 @@ class Loader:
         return result
 
     def _permit(self, place: Place) -> Permit | None:
-        """Raises NaiadError when the server does not have the resources that such an instance
-        needs."""
+        """Raises NaiadError if the server does not have the resources that the instance needs."""
         return (
             self._limiter.add(place.needs)
             if self._limiter is not None and place.needs.resources
@@ -427,9 +432,9 @@ class Loader:
         )
 
 
-async def _all_or_none(loads: list[Coroutine[Any, Any, None]]) -> None:
-    """Waits for all of them, so that none goes on loading after the failure was reported; raises
+async def _all_or_none(starts: list[Coroutine[Any, Any, None]]) -> None:
+    """Waits for all instances, so that none is still starting when the failure is reported. Raises
     the first error."""
-    for result in await asyncio.gather(*loads, return_exceptions=True):
+    for result in await asyncio.gather(*starts, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

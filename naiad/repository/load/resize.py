@@ -1,8 +1,8 @@
-"""Which instances stay, come and go when only `instance_group` has changed.
+"""Which instances stay, start and stop when only `instance_group` has changed.
 
-In:  the instances there are and those wanted, each as a name and a signature. Out: a ResizePlan.
-     Pure. Triton's rule: an instance stays when some wanted one is of the same kind in the same
-     place, whatever either is called.
+In:  the present and the wanted instances, each as a name and a signature. Out: a ResizePlan. Pure.
+Triton's rule: an instance stays if a wanted one is of the same kind in the same place. Their names
+               need not be equal.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from naiad.pb.model_config_pb2 import ModelInstanceGroup
 
 class ResizePlan(msgspec.Struct, frozen=True):
     stay: list[str]
-    go: list[str]
-    come: dict[str, str]
-    """A new instance's name -> the wanted instance that it is."""
+    stop: list[str]
+    start: dict[str, str]
+    """A new instance's name -> the name of the wanted instance."""
 
 
 def signature(group: ModelInstanceGroup, device: int) -> bytes:
-    """What makes two instances interchangeable."""
+    """Instances with equal signatures are interchangeable."""
     rest = ModelInstanceGroup()
     rest.CopyFrom(group)
     for field in ("name", "count", "gpus"):
@@ -48,5 +48,5 @@ def plan_resize(present: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> Re
 
 
 def _unused(name: str, present: Mapping[str, bytes]) -> str:
-    """A name is given once, also when the one that had it is about to go."""
+    """No name is given twice, even if the instance that has it is about to stop."""
     return name if name not in present else _unused(f"{name}_new", present)

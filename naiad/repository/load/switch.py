@@ -1,8 +1,9 @@
-"""The moment of a reload: new copies take the place of old ones, in one turn of the event loop; the
-old ones drain.
+"""The moment of a reload: new copies replace old ones within one turn of the event loop. The old
+copies then drain.
 
-In:  what was loaded. Out: an entry whose models and states say who serves now.
-Rule: all versions or none. Where one failed, what serves is kept, and what did load is not needed.
+In:  new copies. Out: an entry whose models and states tell which copies serve now.
+Rule: all versions or none. If one version failed to start, the old copies keep serving and the new
+      ones are stopped.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from naiad import log
 from naiad.errors import NaiadError, invalid_arg
 from naiad.instances.instance import Instance
 from naiad.repository.entry import Entry
+from naiad.repository.load.copies import Copies, failures
 from naiad.repository.load.draining import Drains
 from naiad.repository.load.lifecycle import State
-from naiad.repository.load.load_plan import LoadPlan
-from naiad.repository.load.version_load import Loaded
+from naiad.repository.load.reload_plan import ReloadPlan
 from naiad.repository.model import Model
-from naiad.repository.model_source import ModelSource
 from naiad.repository.namespace import Entries
 
 
@@ -28,53 +28,53 @@ class Switch:
         self._entries = entries
         self._drains = drains
 
-    def apply(self, entry: Entry, source: ModelSource, plan: LoadPlan, loaded: Loaded) -> None:
-        """The new copies serve from here on; the old ones finish what they have. All of it in one
-        turn of the loop."""
-        failed = failures(loaded)
-        for version, error in failed.items():
-            log.error(
-                f"failed to load '{entry.name}' version {version}: {error.code}: {error.message}"
-            )
-            if entry.status(version).state is State.LOADING:
-                entry.status(version).become(State.UNAVAILABLE, f"{error.code}: {error.message}")
-        fresh = {version: result for version, result in loaded.items() if isinstance(result, Model)}
+    def swap_in(self, entry: Entry, plan: ReloadPlan, copies: Copies) -> None:
+        """From here on the new copies serve, and the old ones finish the requests that they have.
+        Raises NaiadError if a version failed to start."""
+        started = {version: copy for version, copy in copies.items() if isinstance(copy, Model)}
+        failed = failures(copies)
         if failed:
-            # All versions or none: what serves is kept, and what did load is not needed.
-            for version, model in fresh.items():
-                if entry.status(version).state is State.LOADING:
-                    entry.status(version).become(State.UNAVAILABLE, "unloaded")
-                self._drains.start(model)
-            words = "".join(
-                f"version {version} is at UNAVAILABLE state: {e.code}: {e.message};\n"
-                for version, e in failed.items()
+            self._reject(entry, started, failed)
+            versions = "".join(
+                f"version {version} is at UNAVAILABLE state: {error.code}: {error.message};\n"
+                for version, error in failed.items()
             )
-            raise invalid_arg(f"load failed for model '{entry.name}': {words}")
-        self._replace(entry, source, plan, fresh)
+            raise invalid_arg(f"load failed for model '{entry.name}': {versions}")
+        self._replace(entry, plan, started)
 
-    def _replace(
-        self, entry: Entry, source: ModelSource, plan: LoadPlan, fresh: dict[int, Model]
+    def _reject(
+        self, entry: Entry, started: dict[int, Model], failed: dict[int, NaiadError]
     ) -> None:
-        old = entry.models
-        models = {version: fresh.get(version) or old[version] for version in source.versions}
+        for version, error in failed.items():
+            reason = f"{error.code}: {error.message}"
+            log.error(f"failed to load '{entry.name}' version {version}: {reason}")
+            entry.abandon_loading([version], reason)
+        entry.abandon_loading(started)
+        for model in started.values():
+            self._drains.start(model)
+
+    def _replace(self, entry: Entry, plan: ReloadPlan, started: dict[int, Model]) -> None:
+        old, versions = entry.models, plan.source.versions
+        models = {version: started.get(version) or old[version] for version in versions}
         for version, model in models.items():
-            if version in fresh:
+            if version in started:
                 log.info(f"successfully loaded '{entry.name}' version {version}")
                 model.namespace = entry.namespace if self._entries.is_namespacing else ""
                 if version in old:
                     model.take_over(old[version])
             entry.status(version).become(State.READY)
-            model.set_versions(source.versions)
+            model.set_versions(versions)
         for version in plan.drop:
             entry.status(version).become(State.UNLOADING)
-        entry.failure, entry.source, entry.origins = "", source, plan.origins
+        entry.failure, entry.source, entry.origins = "", plan.source, plan.origins
         entry.set_models(models)
         for version, model in old.items():
             if models.get(version) is not model:
-                self._drains.start(model, partial(self._on_gone, entry, version))
+                self._drains.start(model, partial(self._on_stopped, entry, version))
 
     def retire(self, entry: Entry, versions: set[int]) -> list[asyncio.Task[None]]:
-        """From here on these copies get no new requests."""
+        """From here on these copies get no new requests. Each task ends when a copy has
+        stopped."""
         old = entry.models
         entry.set_models(
             {version: model for version, model in old.items() if version not in versions}
@@ -83,24 +83,20 @@ class Switch:
             if entry.status(version).state is State.READY:
                 entry.status(version).become(State.UNLOADING)
         return [
-            self._drains.start(old[version], partial(self._on_gone, entry, version))
+            self._drains.start(old[version], partial(self._on_stopped, entry, version))
             for version in versions
         ]
 
-    def _on_gone(self, entry: Entry, version: int) -> None:
+    def _on_stopped(self, entry: Entry, version: int) -> None:
         status = entry.status(version)
         if status.state is State.UNLOADING and version not in entry.models:
             status.become(State.UNAVAILABLE, "unloaded")
             log.info(f"successfully unloaded '{entry.name}' version {version}")
 
     def retire_instance(self, model: Model, instance: Instance) -> None:
-        """Of a model that goes on without it."""
+        """Stops one instance of a model that keeps serving without it."""
         self._drains.retire(model, instance)
 
     async def finish(self) -> None:
-        """Returns when every copy that was retired is gone."""
+        """Returns when every retired copy has stopped."""
         await self._drains.finish()
-
-
-def failures(loaded: Loaded) -> dict[int, NaiadError]:
-    return {version: result for version, result in loaded.items() if isinstance(result, NaiadError)}

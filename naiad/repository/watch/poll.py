@@ -75,7 +75,7 @@ class Poll:
 
     async def _load(self, keys: list[str]) -> None:
         try:
-            failures = await self._operations.load_all({name_of(key) for key in keys})
+            failures = await self._operations.reload_all({name_of(key) for key in keys})
             for key in keys:
                 error = failures.get(name_of(key))
                 self._watch.report(key, is_failed=error is not None)

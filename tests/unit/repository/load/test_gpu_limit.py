@@ -58,7 +58,7 @@ async def test_nothing_is_asked_where_there_is_no_limit(arguments: LoadArguments
     assert reader.asked == []
 
 
-async def test_a_limit_that_cannot_be_checked_refuses() -> None:
+async def test_a_limit_that_cannot_be_checked_rejects_the_model() -> None:
     with pytest.raises(
         NaiadError,
         match=r"memory limit set for GPU 1 cannot be checked: .*\(is naiad\[gpu\] installed",
@@ -97,26 +97,26 @@ def config() -> ModelConfig:
     return ModelConfig(name="m", backend="identity", instance_group=[group])
 
 
-async def test_a_model_is_looked_at_when_it_has_loaded_and_is_gone_when_refused(
+async def test_memory_is_checked_after_a_model_has_started(
     templates: Templates, tmp_path: Path
 ) -> None:
     reader = Reader(0, 501)
     with pytest.raises(NaiadError, match="has exceeded, model loading is rejected"):
-        await loader(templates, reader).load(config(), 1, [1], tmp_path)
+        await loader(templates, reader).start_copy(config(), 1, [1], tmp_path)
     assert reader.asked == [1]
 
 
-async def test_a_model_that_grows_is_looked_at_too(templates: Templates, tmp_path: Path) -> None:
+async def test_memory_is_checked_after_a_resize(templates: Templates, tmp_path: Path) -> None:
     reader = Reader(0, 100)
-    loads = loader(templates, reader)
-    model = await loads.load(config(), 1, [1], tmp_path)
+    starter = loader(templates, reader)
+    model = await starter.start_copy(config(), 1, [1], tmp_path)
     reader.used_bytes[1] = 600
     wanted = config().instance_group[0]
     wanted.count = 2
     with pytest.raises(
         NaiadError, match="can not create model 'm_1': memory limit set for GPU 1 has exceeded"
     ):
-        await loads.resize(model, [wanted], tmp_path)
+        await starter.resize(model, [wanted], tmp_path)
     assert [instance.name for instance in model.instances] == ["m_0"]
     assert reader.asked == [1, 1]
     for instance in model.instances:

@@ -1,5 +1,5 @@
-"""Related changes take turns, others do not wait; a change that would wait for itself is
-refused."""
+"""Requests for related models wait for each other, others do not; a request that would wait for
+itself is refused."""
 
 from __future__ import annotations
 
@@ -10,129 +10,130 @@ from contextlib import asynccontextmanager
 import pytest
 
 from naiad.errors import NaiadError
-from naiad.repository.load.load_locks import Turn, Turns
+from naiad.repository.load.load_locks import LoadLock, LoadLocks
+from naiad.repository.load.load_scope import LoadScope
 
 
-async def settle() -> None:
-    """Everything that can go on has gone on."""
+async def run_ready_tasks() -> None:
+    """Returns when every task waits for something."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
-async def taken(turns: Turns, *keys: str, caller: str = "") -> AsyncIterator[Turn]:
-    async def survey() -> set[str]:
-        return set(keys)
+async def held(locks: LoadLocks, *keys: str, caller: str = "") -> AsyncIterator[LoadLock]:
+    async def find_scope() -> LoadScope:
+        return LoadScope(frozenset(keys))
 
-    async with turns.take(survey, caller) as turn:
-        yield turn
+    async with locks.acquire(find_scope, caller) as lock:
+        yield lock
 
 
-async def run(turns: Turns, log: list[str], name: str, *keys: str, caller: str = "") -> None:
-    async with taken(turns, *keys, caller=caller):
+async def run(locks: LoadLocks, log: list[str], name: str, *keys: str, caller: str = "") -> None:
+    async with held(locks, *keys, caller=caller):
         log.append(name)
 
 
-async def test_others_go_side_by_side() -> None:
-    turns = Turns()
-    async with taken(turns, "a"), taken(turns, "b") as turn:
-        assert turn.keys == {"b"}
+async def test_unrelated_models_do_not_wait() -> None:
+    locks = LoadLocks()
+    async with held(locks, "a"), held(locks, "b") as lock:
+        assert lock.scope.keys == {"b"}
 
 
-async def test_related_ones_wait_in_order() -> None:
-    turns, log = Turns(), list[str]()
-    async with taken(turns, "a", "b"):
+async def test_related_models_wait_in_order() -> None:
+    locks, log = LoadLocks(), list[str]()
+    async with held(locks, "a", "b"):
         waiting = [
-            asyncio.ensure_future(run(turns, log, str(number), "b", "c")) for number in range(3)
+            asyncio.ensure_future(run(locks, log, str(number), "b", "c")) for number in range(3)
         ]
-        await settle()
+        await run_ready_tasks()
         assert log == []
     await asyncio.gather(*waiting)
     assert log == ["0", "1", "2"]
 
 
-async def test_a_cancelled_wait_is_forgotten() -> None:
-    turns, log = Turns(), list[str]()
-    async with taken(turns, "a"):
-        waiting = asyncio.ensure_future(run(turns, log, "x", "a"))
-        await settle()
+async def test_a_cancelled_request_stops_waiting() -> None:
+    locks, log = LoadLocks(), list[str]()
+    async with held(locks, "a"):
+        waiting = asyncio.ensure_future(run(locks, log, "x", "a"))
+        await run_ready_tasks()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    await run(turns, log, "y", "a")
+    await run(locks, log, "y", "a")
     assert log == ["y"]
 
 
-async def test_an_error_ends_the_turn() -> None:
-    turns = Turns()
+async def test_an_error_releases_the_lock() -> None:
+    locks = LoadLocks()
     with pytest.raises(ValueError, match="no"):
-        async with taken(turns, "a"):
+        async with held(locks, "a"):
             raise ValueError("no")
-    async with taken(turns, "a"):
+    async with held(locks, "a"):
         pass
 
 
-async def test_what_a_survey_saw_still_holds_when_the_turn_begins() -> None:
-    """A related change begins and ends while the disk is read: the disk is read again."""
-    turns, surveys = Turns(), 0
+async def test_a_scope_that_became_out_of_date_is_read_again() -> None:
+    """A related request begins and ends while the disk is read."""
+    locks, num_reads = LoadLocks(), 0
 
-    async def survey() -> set[str]:
-        nonlocal surveys
-        surveys += 1
-        if surveys == 1:
-            async with taken(turns, "a"):
+    async def find_scope() -> LoadScope:
+        nonlocal num_reads
+        num_reads += 1
+        if num_reads == 1:
+            async with held(locks, "a"):
                 pass
-        return {"a"}
+        return LoadScope(frozenset({"a"}))
 
-    async with turns.take(survey):
-        assert surveys == 2
+    async with locks.acquire(find_scope):
+        assert num_reads == 2
 
 
 async def test_a_starting_model_may_load_others() -> None:
-    turns, log = Turns(), list[str]()
-    async with taken(turns, "one") as turn:
-        turn.starting.add("one_group")
-        await run(turns, log, "other", "other", caller="one_group_0")
+    locks, log = LoadLocks(), list[str]()
+    async with held(locks, "one") as lock:
+        lock.starting.add("one_group")
+        await run(locks, log, "other", "other", caller="one_group_0")
     assert log == ["other"]
 
 
-async def refused(turns: Turns, *keys: str, caller: str) -> str:
+async def refused(locks: LoadLocks, *keys: str, caller: str) -> str:
     with pytest.raises(NaiadError) as caught:
-        async with taken(turns, *keys, caller=caller):
+        async with held(locks, *keys, caller=caller):
             pass
     return caught.value.message
 
 
 async def test_a_starting_model_may_not_load_itself() -> None:
-    turns = Turns()
-    async with taken(turns, "one", "ensemble") as turn:
-        turn.starting.add("one")
-        words = await refused(turns, "ensemble", "x", caller="one_0")
+    locks = LoadLocks()
+    async with held(locks, "one", "ensemble") as lock:
+        lock.starting.add("one")
+        message = await refused(locks, "ensemble", "x", caller="one_0")
     assert (
-        words
+        message
         == "a related model 'ensemble' to a load/unload request is currently loading or unloading"
     )
 
 
-async def test_a_circle_of_starting_models_is_refused() -> None:
-    turns, log = Turns(), list[str]()
-    async with taken(turns, "one") as one:
+async def test_starting_models_that_load_each_other_are_refused() -> None:
+    locks, log = LoadLocks(), list[str]()
+    async with held(locks, "one") as one:
         one.starting.add("one")
-        async with taken(turns, "two") as two:
+        async with held(locks, "two") as two:
             two.starting.add("two")
-            waiting = asyncio.ensure_future(run(turns, log, "two from one", "two", caller="one_0"))
-            await settle()
-            assert "related model 'one'" in await refused(turns, "one", caller="two_0")
+            waiting = asyncio.ensure_future(run(locks, log, "two from one", "two", caller="one_0"))
+            await run_ready_tasks()
+            assert "related model 'one'" in await refused(locks, "one", caller="two_0")
         await waiting
     assert log == ["two from one"]
 
 
-async def test_two_starting_models_may_need_the_same() -> None:
-    turns, log = Turns(), list[str]()
-    async with taken(turns, "one") as one, taken(turns, "two") as two:
+async def test_two_starting_models_may_load_the_same_model() -> None:
+    locks, log = LoadLocks(), list[str]()
+    async with held(locks, "one") as one, held(locks, "two") as two:
         one.starting.add("one")
         two.starting.add("two")
-        async with taken(turns, "shared", caller="one_0"):
-            waiting = asyncio.ensure_future(run(turns, log, "two", "shared", caller="two_0"))
-            await settle()
+        async with held(locks, "shared", caller="one_0"):
+            waiting = asyncio.ensure_future(run(locks, log, "two", "shared", caller="two_0"))
+            await run_ready_tasks()
             assert log == []
         await waiting

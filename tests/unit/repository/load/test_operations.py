@@ -1,5 +1,5 @@
-"""Loading and unloading with a loader that does as it is told: what serves when, what is kept, what
-is left behind."""
+"""Reloading and unloading with a fake loader: which copies serve, which are kept, and which are
+stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.config import ConfigOptions
 from naiad.repository.load.lifecycle import State
 from naiad.repository.load.loader import Loader
-from naiad.repository.load.operations import OperationOptions, Operations
+from naiad.repository.load.operations import Operations
+from naiad.repository.load.reload import ReloadOptions
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.namespace import Entries
@@ -26,7 +27,7 @@ from tests.server.model_folder import put, write_ensemble, write_model
 
 
 class FakeModel(Model):
-    """A copy of a model that is nothing but its events."""
+    """A copy of a model that only records its events."""
 
     def __init__(self, loader: FakeLoader, config: ModelConfig, version: int) -> None:
         self.config = config
@@ -37,10 +38,10 @@ class FakeModel(Model):
         self._loader = loader
         self.may_stop = asyncio.Event()
         self.may_stop.set()
-        self.note("loaded")
+        self.record("loaded")
         loader.has_loaded.set()
 
-    def note(self, event: str) -> None:
+    def record(self, event: str) -> None:
         self._loader.events.append(f"{self.name}:{self.version}#{self.number} {event}")
 
     def set_versions(self, versions: list[int]) -> None:
@@ -51,20 +52,20 @@ class FakeModel(Model):
 
     async def stop(self, timeout_s: float) -> None:
         await self.may_stop.wait()
-        self.note("stopped")
+        self.record("stopped")
         for callback in self.on_stopped:
             callback()
 
     async def kill(self) -> None:
-        self.note("killed")
+        self.record("killed")
 
 
 class FakeLoader:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.numbers = iter(range(1, 1000))
-        self.fails: dict[tuple[str, int], int] = {}
-        """How often a load of (name, version) is still to fail."""
+        self.num_failures: dict[tuple[str, int], int] = {}
+        """(name, version) -> how many more times it fails to start."""
         self.gates: dict[str, asyncio.Event] = {}
         self.num_loading = 0
         self.max_loading = 0
@@ -79,7 +80,7 @@ class FakeLoader:
     async def discard(self, configured: object) -> None:
         pass
 
-    async def load(
+    async def start_copy(
         self,
         config: ModelConfig,
         version: int,
@@ -96,12 +97,12 @@ class FakeLoader:
                 await self.gates[config.name].wait()
         finally:
             self.num_loading -= 1
-        if self.fails.get((config.name, version), 0):
-            self.fails[config.name, version] -= 1
+        if self.num_failures.get((config.name, version), 0):
+            self.num_failures[config.name, version] -= 1
             raise internal(f"{config.name}:{version} cannot")
         return FakeModel(self, config, version)
 
-    def load_ensemble(self, config: ModelConfig, version: int, *_: object) -> Model:
+    def build_ensemble(self, config: ModelConfig, version: int, *_: object) -> Model:
         return FakeModel(self, config, version)
 
     async def resize(self, model: Model, groups: object, model_dir: Path) -> None:
@@ -109,7 +110,7 @@ class FakeLoader:
 
 
 class Rig:
-    def __init__(self, repository: Path, options: OperationOptions) -> None:
+    def __init__(self, repository: Path, options: ReloadOptions) -> None:
         self.repository = repository
         self.loader = FakeLoader()
         self.entries = Entries()
@@ -117,19 +118,19 @@ class Rig:
         self.operations = Operations(self.entries, sources, cast(Loader, self.loader), options)
 
     async def load(self, name: str, **parameters: str) -> None:
-        await self.operations.load(name, dict(parameters))
+        await self.operations.reload(name, dict(parameters))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         await self.operations.unload(name, unload_dependents=unload_dependents)
 
-    async def settled(self) -> list[str]:
-        """The events so far, when everything in the background has come to rest."""
+    async def events(self) -> list[str]:
+        """The events since the last call, after every retired copy has stopped."""
         await self.operations._switch.finish()
         events, self.loader.events = self.loader.events, []
         return events
 
     def serving(self, name: str) -> dict[int, int]:
-        """version -> number of the copy"""
+        """Returns version -> number of the copy that serves it."""
         return {
             version: cast(FakeModel, model).number
             for version, model in self.entries.by_key[name].models.items()
@@ -147,24 +148,24 @@ class Rig:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    one = Rig(tmp_path, OperationOptions(max_concurrent_loads=2))
+    one = Rig(tmp_path, ReloadOptions(max_concurrent_loads=2))
     yield one
     await one.operations.stop()
 
 
-async def fails(work: Any) -> str:
+async def error_of(work: Any) -> str:
     with pytest.raises(NaiadError) as caught:
         await work
     return caught.value.message
 
 
-async def test_the_new_copy_is_loaded_before_the_old_one_goes(rig: Rig) -> None:
+async def test_the_new_copy_starts_before_the_old_one_stops(rig: Rig) -> None:
     write_model(rig.repository, "m")
     await rig.load("m")
     rig.touch("m")
     await rig.load("m")
     assert rig.serving("m") == {1: 2}
-    assert await rig.settled() == ["m:1#1 loaded", "m:1#2 loaded", "m:1#1 stopped"]
+    assert await rig.events() == ["m:1#1 loaded", "m:1#2 loaded", "m:1#1 stopped"]
 
 
 async def test_an_unchanged_model_is_not_loaded_again(rig: Rig) -> None:
@@ -176,16 +177,16 @@ async def test_an_unchanged_model_is_not_loaded_again(rig: Rig) -> None:
         (rig.repository / "m" / "config.pbtxt").read_text() + "# a remark\n",
     )
     await rig.load("m")
-    assert await rig.settled() == ["m:1#1 loaded"]
+    assert await rig.events() == ["m:1#1 loaded"]
 
 
 async def test_a_failed_reload_changes_nothing(rig: Rig) -> None:
     write_model(rig.repository, "m")
     await rig.load("m")
     rig.touch("m")
-    rig.loader.fails["m", 1] = 1
+    rig.loader.num_failures["m", 1] = 1
     assert (
-        await fails(rig.load("m"))
+        await error_of(rig.load("m"))
         == "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: m:1 cannot;\n"
     )
     assert rig.serving("m") == {1: 1}
@@ -197,10 +198,10 @@ async def test_a_failed_reload_changes_nothing(rig: Rig) -> None:
 async def test_one_version_that_fails_fails_the_first_load(rig: Rig) -> None:
     """As under Triton: all versions or none."""
     write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
-    rig.loader.fails["m", 2] = 1
-    assert "version 2 is at UNAVAILABLE state" in await fails(rig.load("m"))
+    rig.loader.num_failures["m", 2] = 1
+    assert "version 2 is at UNAVAILABLE state" in await error_of(rig.load("m"))
     assert rig.serving("m") == {}
-    assert await rig.settled() == ["m:1#1 loaded", "m:1#1 stopped"]
+    assert await rig.events() == ["m:1#1 loaded", "m:1#1 stopped"]
     assert rig.entries.by_key["m"].statuses[1].reason == "unloaded"
     assert rig.entries.by_key["m"].statuses[2].reason == "Internal: m:2 cannot"
 
@@ -209,13 +210,13 @@ async def test_a_new_version_that_fails_keeps_the_others(rig: Rig) -> None:
     write_model(rig.repository, "m", versions=(1,), extra="version_policy { all { } }")
     await rig.load("m")
     write_model(rig.repository, "m", versions=(2,), extra="version_policy { all { } }")
-    rig.loader.fails["m", 2] = 1
-    await fails(rig.load("m"))
+    rig.loader.num_failures["m", 2] = 1
+    await error_of(rig.load("m"))
     assert rig.serving("m") == {1: 1}
     assert rig.states("m") == {1: State.READY, 2: State.UNAVAILABLE}
 
 
-async def test_only_what_changed_is_loaded(rig: Rig) -> None:
+async def test_only_changed_versions_are_started_again(rig: Rig) -> None:
     write_model(rig.repository, "m", versions=(1, 2, 3), extra="version_policy { all { } }")
     await rig.load("m")
     rig.touch("m", 2)
@@ -226,7 +227,7 @@ async def test_only_what_changed_is_loaded(rig: Rig) -> None:
     assert set(rig.serving("m").values()) == {5, 6, 7}
 
 
-async def test_versions_follow_the_policy_in_place(rig: Rig) -> None:
+async def test_a_changed_version_policy_keeps_the_versions_that_stay(rig: Rig) -> None:
     folder = write_model(
         rig.repository,
         "m",
@@ -243,31 +244,31 @@ async def test_versions_follow_the_policy_in_place(rig: Rig) -> None:
     await rig.load("m")
     assert rig.serving("m") == {1: 3, 3: 2}
     assert rig.entries.by_key["m"].models[3].spec.versions == [1, 3]
-    await rig.settled()
+    await rig.events()
     assert rig.states("m") == {1: State.READY, 2: State.UNAVAILABLE, 3: State.READY}
 
 
-async def test_loads_are_tried_again(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, OperationOptions(load_retry_count=2))
+async def test_a_load_that_fails_is_tried_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, ReloadOptions(load_retry_count=2))
     write_model(tmp_path, "m")
-    rig.loader.fails["m", 1] = 2
+    rig.loader.num_failures["m", 1] = 2
     await rig.load("m")
-    rig.loader.fails["m", 1] = 3
+    rig.loader.num_failures["m", 1] = 3
     rig.touch("m")
-    await fails(rig.load("m"))
+    await error_of(rig.load("m"))
     await rig.operations.stop()
 
 
-async def test_so_many_load_at_once_and_no_more(rig: Rig) -> None:
-    """How far their loads overlap is up to the threads that read the disk; that no more than two do
-    is up to us."""
+async def test_the_number_of_concurrent_loads_is_limited(rig: Rig) -> None:
+    """How far the loads overlap depends on the threads that read the disk, but it is never more
+    than two."""
     for number in range(8):
         write_model(rig.repository, f"m{number}")
-    assert await rig.operations.load_all({f"m{number}" for number in range(8)}) == {}
+    assert await rig.operations.reload_all({f"m{number}" for number in range(8)}) == {}
     assert 1 <= rig.loader.max_loading <= 2
 
 
-async def test_a_model_without_room_for_two_goes_first(rig: Rig) -> None:
+async def test_the_old_copy_stops_first_if_the_config_says_so(rig: Rig) -> None:
     write_model(
         rig.repository,
         "m",
@@ -276,14 +277,14 @@ async def test_a_model_without_room_for_two_goes_first(rig: Rig) -> None:
     await rig.load("m")
     rig.touch("m")
     await rig.load("m")
-    assert await rig.settled() == ["m:1#1 loaded", "m:1#1 stopped", "m:1#2 loaded"]
+    assert await rig.events() == ["m:1#1 loaded", "m:1#1 stopped", "m:1#2 loaded"]
     rig.touch("m")
-    rig.loader.fails["m", 1] = 1
-    await fails(rig.load("m"))
+    rig.loader.num_failures["m", 1] = 1
+    await error_of(rig.load("m"))
     assert rig.states("m") == {1: State.UNAVAILABLE}
 
 
-async def test_states_while_copies_come_and_go(rig: Rig) -> None:
+async def test_states_during_load_and_unload(rig: Rig) -> None:
     write_model(rig.repository, "m")
     rig.loader.gates["m"] = asyncio.Event()
     loading = asyncio.ensure_future(rig.load("m"))
@@ -297,11 +298,11 @@ async def test_states_while_copies_come_and_go(rig: Rig) -> None:
     await rig.unload("m")
     assert rig.states("m") == {1: State.UNLOADING}
     model.may_stop.set()
-    await rig.settled()
+    await rig.events()
     assert rig.states("m") == {1: State.UNAVAILABLE}
 
 
-async def test_an_ensemble_is_made_anew_with_its_part(rig: Rig) -> None:
+async def test_an_ensemble_is_rebuilt_when_its_part_is_reloaded(rig: Rig) -> None:
     write_model(rig.repository, "part")
     write_ensemble(rig.repository, "inner", "part")
     write_ensemble(rig.repository, "outer", "inner")
@@ -311,7 +312,7 @@ async def test_an_ensemble_is_made_anew_with_its_part(rig: Rig) -> None:
     assert [rig.serving(name) for name in ("part", "inner", "outer")] == [{1: 4}, {1: 5}, {1: 6}]
 
 
-async def test_the_start_loads_each_model_once(rig: Rig) -> None:
+async def test_each_of_many_models_is_loaded_once(rig: Rig) -> None:
     write_model(rig.repository, "part")
     write_model(rig.repository, "bad")
     for name, part in (
@@ -322,17 +323,17 @@ async def test_the_start_loads_each_model_once(rig: Rig) -> None:
         ("about", "round"),
     ):
         write_ensemble(rig.repository, name, part)
-    rig.loader.fails["bad", 1] = 5
-    failures = await rig.operations.load_all(
+    rig.loader.num_failures["bad", 1] = 5
+    failures = await rig.operations.reload_all(
         {"part", "bad", "inner", "outer", "unfit", "round", "about", "missing"}
     )
     assert set(failures) == {"bad", "unfit", "round", "about", "missing"}
-    assert rig.loader.fails["bad", 1] == 4
+    assert rig.loader.num_failures["bad", 1] == 4
     assert "circular dependency" in failures["round"].message
     assert rig.serving("outer") == {1: 3}
 
 
-async def test_the_end_gives_up_what_is_loading(rig: Rig) -> None:
+async def test_stop_cancels_loads(rig: Rig) -> None:
     write_model(rig.repository, "slow")
     write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
     await rig.load("m")
@@ -340,36 +341,36 @@ async def test_the_end_gives_up_what_is_loading(rig: Rig) -> None:
     loading = asyncio.ensure_future(rig.load("slow"))
     await rig.loader.has_begun.wait()
     await rig.operations.stop()
-    assert await fails(loading) == "Server exiting"
+    assert await error_of(loading) == "Server exiting"
     assert rig.loader.num_loading == 0
-    assert [event for event in await rig.settled() if "stopped" in event] == [
+    assert [event for event in await rig.events() if "stopped" in event] == [
         "m:1#1 stopped",
         "m:2#2 stopped",
     ]
-    assert await fails(rig.load("m")) == "Server exiting"
+    assert await error_of(rig.load("m")) == "Server exiting"
 
 
-async def test_a_copy_that_was_ready_when_the_load_is_given_up_is_killed(
+async def test_a_copy_that_is_ready_when_its_load_is_cancelled_is_killed(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
     gate = asyncio.Event()
-    load = rig.loader.load
+    start_copy = rig.loader.start_copy
 
-    async def load_second_slowly(config: ModelConfig, version: int, *rest: Any) -> Model:
+    async def start_second_slowly(config: ModelConfig, version: int, *rest: Any) -> Model:
         if version == 2:
             await gate.wait()
-        return await load(config, version, *rest)
+        return await start_copy(config, version, *rest)
 
-    monkeypatch.setattr(rig.loader, "load", load_second_slowly)
+    monkeypatch.setattr(rig.loader, "start_copy", start_second_slowly)
     loading = asyncio.ensure_future(rig.load("m"))
     await rig.loader.has_loaded.wait()
     await rig.operations.stop()
-    await fails(loading)
-    assert "m:1#1 killed" in await rig.settled()
+    await error_of(loading)
+    assert "m:1#1 killed" in await rig.events()
 
 
-async def test_a_caller_that_goes_away_does_not_undo_its_load(rig: Rig) -> None:
+async def test_a_load_continues_when_its_caller_is_cancelled(rig: Rig) -> None:
     write_model(rig.repository, "m")
     rig.loader.gates["m"] = asyncio.Event()
     loading = asyncio.ensure_future(rig.load("m"))
@@ -381,13 +382,15 @@ async def test_a_caller_that_goes_away_does_not_undo_its_load(rig: Rig) -> None:
     assert rig.serving("m") == {1: 1}
 
 
-async def test_an_unreadable_model_leaves_no_trace(rig: Rig) -> None:
+async def test_a_model_that_cannot_be_read_leaves_no_entry(rig: Rig) -> None:
     assert (
-        await fails(rig.load("nowhere"))
+        await error_of(rig.load("nowhere"))
         == "failed to load 'nowhere', failed to poll from model repository"
     )
     assert "nowhere" not in rig.entries.by_key
     os.mkdir(rig.repository / "empty")
     put(rig.repository / "empty" / "config.pbtxt", 'backend: "python"')
-    words = "load failed for model 'empty': at least one version must be available under the version policy of model 'empty'\n"
-    assert await fails(rig.load("empty")) == words
+    assert await error_of(rig.load("empty")) == (
+        "load failed for model 'empty': at least one version must be available under the version "
+        "policy of model 'empty'\n"
+    )

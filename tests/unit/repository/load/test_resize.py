@@ -1,4 +1,4 @@
-"""Instances that stay, come and go when `instance_group` changes."""
+"""Which instances stay, start and stop when `instance_group` changes."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from naiad.repository.load.resize import ResizePlan, plan_resize, signature
 CPU, GPU = b"cpu", b"gpu"
 
 
-def test_more() -> None:
+def test_a_missing_instance_is_started() -> None:
     assert plan_resize({"m_0": CPU}, {"m_0": CPU, "m_1": CPU}) == ResizePlan(
         ["m_0"], [], {"m_1": "m_1"}
     )
 
 
-def test_fewer() -> None:
+def test_a_surplus_instance_is_stopped() -> None:
     assert plan_resize({"m_0": CPU, "m_1": CPU}, {"m_0": CPU}) == ResizePlan(["m_0"], ["m_1"], {})
 
 
-def test_an_instance_stays_whatever_it_is_called() -> None:
+def test_an_instance_stays_under_its_old_name() -> None:
     assert plan_resize({"old_0": CPU}, {"new_0": CPU}) == ResizePlan(["old_0"], [], {})
 
 
-def test_another_kind_is_another_instance() -> None:
-    """Its name is taken until the old one is gone."""
+def test_an_instance_of_another_kind_replaces_it() -> None:
+    """The old instance keeps its name until it has stopped."""
     assert plan_resize({"m_0": CPU}, {"m_0": GPU}) == ResizePlan([], ["m_0"], {"m_0_new": "m_0"})
 
 
-def test_a_free_name_is_used_for_what_comes() -> None:
-    assert plan_resize({"m_1": CPU, "m_2": CPU}, {"m_0": CPU, "m_1": CPU, "m_2": CPU}).come == {
+def test_a_new_instance_gets_a_free_name() -> None:
+    assert plan_resize({"m_1": CPU, "m_2": CPU}, {"m_0": CPU, "m_1": CPU, "m_2": CPU}).start == {
         "m_0": "m_0"
     }
 
 
-def test_signatures() -> None:
+def test_signatures_ignore_names_and_counts() -> None:
     group = ModelInstanceGroup(name="a", count=1, kind=ModelInstanceGroup.KIND_CPU)
     same = ModelInstanceGroup(name="b", count=3, kind=ModelInstanceGroup.KIND_CPU)
     other = ModelInstanceGroup(
@@ -53,12 +53,12 @@ NAMES = st.dictionaries(
 
 
 @given(NAMES, NAMES)
-def test_what_there_is_afterwards_is_what_was_wanted(
+def test_the_result_is_always_what_was_wanted(
     present: dict[str, bytes], wanted: dict[str, bytes]
 ) -> None:
     plan = plan_resize(present, wanted)
-    after = [present[name] for name in plan.stay] + [wanted[at] for at in plan.come.values()]
+    after = [present[name] for name in plan.stay] + [wanted[name] for name in plan.start.values()]
     assert sorted(after) == sorted(wanted.values())
-    assert sorted(plan.stay + plan.go) == sorted(present)
-    assert len(plan.stay) + len(plan.come) == len(wanted)
-    assert not plan.come.keys() & present.keys()
+    assert sorted(plan.stay + plan.stop) == sorted(present)
+    assert len(plan.stay) + len(plan.start) == len(wanted)
+    assert not plan.start.keys() & present.keys()

@@ -1,9 +1,9 @@
-"""What a load has to do: which versions are loaded, which stay as they are, which only get more or
-fewer instances, which go.
+"""What a reload has to do: the versions to start, to resize, to keep and to drop.
 
-In:  what serves, and what was read from disk. Out: a LoadPlan. Pure; operations.py carries it out.
-     Triton's rule: a version is loaded anew when its files or its config changed; `version_policy`
-     alone adds and removes versions, `instance_group` alone adds and removes instances.
+In:  what serves, and what was read from disk. Out: a ReloadPlan. Pure; reload.py carries it out.
+Triton's rule: a version is started again when its files or its config have changed. A change of
+               `version_policy` alone adds and removes versions, and a change of `instance_group`
+               alone adds and removes instances.
 """
 
 from __future__ import annotations
@@ -17,55 +17,62 @@ from naiad.repository.entry import Origin
 from naiad.repository.model_source import ModelSource
 
 UNLOAD_FIRST = "UNLOAD_BEFORE_RELOAD"
-"""Parameter of a model's config: there is no room for two copies, so the old one goes before the
-new one comes."""
+"""Parameter of a model's config for models that do not fit into memory twice: the old copy is
+unloaded before the new copy is started."""
 
 
-class LoadPlan(msgspec.Struct, frozen=True):
-    load: list[int]
+class ReloadPlan(msgspec.Struct, frozen=True):
+    source: ModelSource
+    start: list[int]
+    """Versions that need a new copy."""
     resize: list[int]
+    """Versions that only need more or fewer instances."""
     keep: list[int]
     drop: list[int]
     origins: dict[int, Origin]
-    """Of every version that will serve."""
+    """The origins of all versions that serve afterwards."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.load or self.resize or self.drop)
+        return not (self.start or self.resize or self.drop)
 
 
-def plan_load(
-    loaded: Mapping[int, Origin], source: ModelSource, *, is_forced: bool = False
-) -> LoadPlan:
-    """`loaded`: the origins of the versions that serve. Forced: nothing is kept, for ensembles
-    whose parts changed."""
+def plan_reload(
+    serving: Mapping[int, Origin], source: ModelSource, *, is_forced: bool = False
+) -> ReloadPlan:
+    """`serving` has the origin of each version that serves. With `is_forced` every version is
+    started again, which is for ensembles whose parts have changed."""
     config, groups = _without_counts(source.config), _groups(source.config)
     origins = {
         version: Origin(source.fingerprint.of_version(version), config, groups)
         for version in source.versions
     }
-    load: list[int] = []
+    start: list[int] = []
     resize: list[int] = []
     keep: list[int] = []
     for version, origin in origins.items():
-        old = loaded.get(version)
+        old = serving.get(version)
         if (
             old is None
             or is_forced
             or source.folder is not None
             or (old.files, old.config) != (origin.files, origin.config)
         ):
-            load.append(version)
+            start.append(version)
         elif old.instance_groups != origin.instance_groups:
             resize.append(version)
         else:
             keep.append(version)
-    return LoadPlan(load, resize, keep, sorted(loaded.keys() - origins.keys()), origins)
+    drop = sorted(serving.keys() - origins.keys())
+    return ReloadPlan(source, start, resize, keep, drop, origins)
 
 
 def is_unloaded_first(*configs: ModelConfig) -> bool:
-    return any(config.parameters[UNLOAD_FIRST].string_value.lower() in ("true", "yes", "on", "1") for config in configs
-               if UNLOAD_FIRST in config.parameters)  # fmt: skip
+    return any(
+        config.parameters[UNLOAD_FIRST].string_value.lower() in ("true", "yes", "on", "1")
+        for config in configs
+        if UNLOAD_FIRST in config.parameters
+    )
 
 
 def copy_of(config: ModelConfig) -> ModelConfig:

@@ -1,8 +1,8 @@
-"""One load of a model's versions: each is completed by the model itself, started, and tried again
-as often as the server allows.
+"""Starts new copies of a model: each version completes its config, starts its instances, and is
+tried again as often as the server allows.
 
-In:  a ModelSource and the versions of it that are wanted. Out: a Model or an error for each;
-     nothing else is left running.
+In:  a ModelSource and some of its versions. Out: a Model or an error for each version. A version
+     that failed leaves nothing running.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from naiad.repository.load.loader import ConfiguredProcess, Loader
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSource, ModelSources
 
-Loaded = dict[int, Model | NaiadError]
+Copies = dict[int, Model | NaiadError]
+"""A version -> its new copy, or the error that kept it from starting."""
 
 
-class VersionLoads:
+class CopyStarter:
     def __init__(self, sources: ModelSources, loader: Loader, *, retry_count: int = 0) -> None:
         self._sources = sources
         self._loader = loader
         self._retry_count = retry_count
 
-    async def load(self, source: ModelSource, versions: list[int]) -> Loaded:
-        """Side by side. When it is cancelled, what was loaded meanwhile is stopped."""
-        tasks = [asyncio.ensure_future(self._load(source, version)) for version in versions]
+    async def start(self, source: ModelSource, versions: list[int]) -> Copies:
+        """Starts all versions at the same time. If this is cancelled, copies that have started are
+        killed."""
+        if not versions:
+            return {}
+        tasks = [asyncio.ensure_future(self._try_start(source, version)) for version in versions]
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
@@ -40,19 +44,20 @@ class VersionLoads:
             raise
         return {version: task.result() for version, task in zip(versions, tasks, strict=True)}
 
-    async def _load(self, source: ModelSource, version: int) -> Model | NaiadError:
+    async def _try_start(self, source: ModelSource, version: int) -> Model | NaiadError:
         for attempt in range(self._retry_count + 1):
             try:
-                return await self._load_once(source, version)
+                return await self._start_version(source, version)
             except NaiadError as failure:
                 error = failure
                 if attempt < self._retry_count:
                     log.warning(
-                        f"failed to load '{source.name}' version {version}, trying again: {error.code}: {error.message}"
+                        f"failed to load '{source.name}' version {version}, trying again: "
+                        f"{error.code}: {error.message}"
                     )
         return error
 
-    async def _load_once(self, source: ModelSource, version: int) -> Model:
+    async def _start_version(self, source: ModelSource, version: int) -> Model:
         config = source.config
         configured: ConfiguredProcess | None = None
         await run_agents(config, source.directory)
@@ -60,7 +65,7 @@ class VersionLoads:
             if source.should_configure:
                 configured = await self._loader.configure(config, version, source.directory)
                 config = self._sources.complete(source, configured.config_json)
-            model = await self._loader.load(
+            model = await self._loader.start_copy(
                 config, version, source.versions, source.directory, configured
             )
         except BaseException:
@@ -71,3 +76,7 @@ class VersionLoads:
             source.folder.hold()
             model.on_stopped.append(source.folder.release)
         return model
+
+
+def failures(copies: Copies) -> dict[int, NaiadError]:
+    return {version: result for version, result in copies.items() if isinstance(result, NaiadError)}

@@ -1,0 +1,97 @@
+"""The parts of an ensemble: which models its steps mean, and whether these serve.
+
+In:  the config of an ensemble, and the namespace it belongs to. Out: entries, keys and models.
+Rule: with namespacing, a name means the model of the ensemble's own namespace first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+from naiad.errors import NaiadError, invalid_arg
+from naiad.repository.entry import Entry
+from naiad.repository.model import Model
+from naiad.repository.model_source import ModelSource, ModelSources
+from naiad.repository.namespace import Entries
+from naiad.repository.store import Store
+
+Infer = Callable[[InferRequest], ResponseStream]
+
+
+class EnsembleParts:
+    def __init__(self, entries: Entries, sources: ModelSources) -> None:
+        self._entries = entries
+        self._sources = sources
+
+    def find(self, name: str, namespace: str) -> Entry | None:
+        try:
+            return self._entries.part(name, namespace)
+        except NaiadError:  # The name is ambiguous; `models` reports it.
+            return None
+
+    def places(self, name: str, namespace: str) -> list[Store]:
+        """The repositories that may hold the part."""
+        places = self._sources.places(name)
+        own = [store for store in places if store.location == namespace]
+        return own if own and self._sources.is_namespacing else places
+
+    def keys(self, source: ModelSource) -> set[str]:
+        return {self._key(name, source.namespace) for name in source.parts}
+
+    def _key(self, name: str, namespace: str) -> str:
+        entry = self.find(name, namespace)
+        if entry is not None:
+            return entry.key
+        places = self.places(name, namespace)
+        return self._sources.key(name, places[0]) if len(places) == 1 else name
+
+    def models(self, source: ModelSource) -> dict[str, Model]:
+        """The model that each step calls, by name. Raises NaiadError if one does not serve."""
+        namespace = source.namespace
+        missing = [
+            name
+            for name in source.parts
+            if self.find(name, namespace) is None and len(self.places(name, namespace)) != 1
+        ]
+        if missing:
+            raise invalid_arg(
+                f"ensemble {source.name} contains models that are not available or ambiguous: "
+                f"{', '.join(missing)}"
+            )
+        return {
+            step.model_name: self._model(
+                source.name, step.model_name, step.model_version, namespace
+            )
+            for step in source.config.ensemble_scheduling.step
+        }
+
+    def _model(self, ensemble: str, name: str, version: int, namespace: str) -> Model:
+        entry = self.find(name, namespace)
+        if entry is None or entry.latest is None:
+            reason = entry.failure_text() if entry is not None else ""
+            detail = f" Model '{name}' loading failed with error: {reason}" if reason else ""
+            raise invalid_arg(
+                f"ensemble '{ensemble}' depends on '{name}' which has no loaded version.{detail}"
+            )
+        if version > 0 and version not in entry.models:
+            raise invalid_arg(
+                f"ensemble '{ensemble}' depends on '{name}' whose required version {version} "
+                "is not loaded."
+            )
+        return entry.models[version] if version > 0 else entry.latest
+
+    def infer_in(self, source: ModelSource, infer: Infer) -> Infer:
+        """The function that sends the steps' requests to the models of the right namespace."""
+        if not self._sources.is_namespacing or source.store is None:
+            return infer
+        namespace = source.namespace
+
+        def infer_part(request: InferRequest) -> ResponseStream:
+            entry = self._entries.part(request.model_name, namespace)
+            if entry is not None:
+                request.model_name = entry.key
+            return infer(request)
+
+        return infer_part
