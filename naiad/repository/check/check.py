@@ -26,9 +26,8 @@ from naiad.repository.config.config import (
     read_model_config,
 )
 from naiad.repository.config.ensemble_fit import cycle_message, find_cycle, validate_ensemble
-from naiad.repository.config.nearest import nearest
-from naiad.repository.config.problem import InvalidConfigError, Problem
-from naiad.repository.config.problem_list import ProblemList
+from naiad.repository.config.problem import InvalidConfigError, Problem, ProblemList
+from naiad.repository.config.suggestion import nearest
 from naiad.repository.config.validate import validate_config
 from naiad.repository.scan import (
     CONFIG_FILE,

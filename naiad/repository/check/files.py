@@ -15,8 +15,7 @@ from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.repository.check.source import check_python_source
 from naiad.repository.config.autocomplete import MODEL_FILES
 from naiad.repository.config.config import ModelConfigFile
-from naiad.repository.config.problem import Problem
-from naiad.repository.config.problem_list import ProblemList
+from naiad.repository.config.problem import Problem, ProblemList
 from naiad.repository.config.source_map import entry_path
 from naiad.repository.scan import select_versions
 

@@ -7,7 +7,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from naiad.repository.config.problem import Position, Problem
+from naiad.repository.config.problem import Problem
+from naiad.repository.config.source_map import Position
 
 
 def check_python_source(path: Path, shown: str, *, has_tensors: bool) -> Iterator[Problem]:

@@ -18,11 +18,10 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.config.field_name import unknown_field_fix
-from naiad.repository.config.nearest import nearest
 from naiad.repository.config.pbtxt_scalar import INTEGER_RANGES, WrongValueError, describe_type
 from naiad.repository.config.problem import MAX_PROBLEMS, InvalidConfigError, Problem
 from naiad.repository.config.source_map import entry_path
+from naiad.repository.config.suggestion import nearest, unknown_field_fix
 
 _PREFIX = "Invalid config override: "
 

@@ -18,10 +18,9 @@ from naiad.pb.model_config_pb2 import (
     ModelInput,
     ModelOutput,
 )
-from naiad.repository.config.nearest import nearest
-from naiad.repository.config.problem import Problem
-from naiad.repository.config.problem_list import ProblemList
+from naiad.repository.config.problem import Problem, ProblemList
 from naiad.repository.config.source_map import SourceMap, entry_path
+from naiad.repository.config.suggestion import nearest
 from naiad.repository.config.validate_io import batch_note, dims_text
 
 

@@ -16,11 +16,11 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from naiad.repository.config.field_name import unknown_field_fix
 from naiad.repository.config.pbtxt_scalar import WrongValueError, describe_type, read_scalar
 from naiad.repository.config.pbtxt_token import Kind, TextSyntaxError, Token, tokens
 from naiad.repository.config.problem import MAX_PROBLEMS, InvalidConfigError, Problem
 from naiad.repository.config.source_map import SourceMap, entry_path
+from naiad.repository.config.suggestion import unknown_field_fix
 
 M = TypeVar("M", bound=Message)
 

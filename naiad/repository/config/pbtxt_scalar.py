@@ -12,8 +12,8 @@ import re
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
-from naiad.repository.config.nearest import nearest
 from naiad.repository.config.pbtxt_token import Kind, Token
+from naiad.repository.config.suggestion import nearest
 
 INTEGER_RANGES: dict[int, tuple[str, int, int]] = {
     FieldDescriptor.CPPTYPE_INT32: ("int32", -(2**31), 2**31 - 1),

@@ -12,17 +12,11 @@ from __future__ import annotations
 import msgspec
 
 from naiad.errors import Code, NaiadError
+from naiad.repository.config.source_map import Position, SourceMap
 
 MAX_PROBLEMS = 100
 """So many are told of one configuration; what comes after is either the same again or no
 configuration at all."""
-
-
-class Position(msgspec.Struct, frozen=True):
-    """Both counted from 1, as editors do."""
-
-    line: int
-    column: int
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,3 +62,30 @@ class InvalidConfigError(NaiadError):
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         super().__init__(Code.INVALID_ARG, problems[0].sentence() + more)
         self.problems = problems
+
+
+class ProblemList:
+    def __init__(self, lines: SourceMap) -> None:
+        self.problems: list[Problem] = []
+        self._lines = lines
+
+    def is_written(self, path: str) -> bool:
+        return path in self._lines
+
+    def add(
+        self, code: str, message: str, path: str, *, found: str, expected: str, fix: str = ""
+    ) -> None:
+        position = self._lines.position(path)
+        self.problems.append(
+            Problem(
+                code=code,
+                message=message,
+                path=path,
+                file=self._lines.file_name,
+                position=position,
+                source=self._lines.line(position),
+                found=found,
+                expected=expected,
+                fix=fix,
+            )
+        )

@@ -11,10 +11,17 @@ import json
 import re
 from bisect import bisect_right
 
-from naiad.repository.config.problem import Position
+import msgspec
 
 MAX_SHOWN = 200
 _LAST_SEGMENT = re.compile(r'(?:\.[^.\[\]"]+|\[\d+\]|\["(?:[^"\\]|\\.)*"\])$')
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Both counted from 1, as editors do."""
+
+    line: int
+    column: int
 
 
 class SourceMap:

@@ -9,19 +9,16 @@ Rule: only this configuration is looked at. What an ensemble needs of its models
 
 from __future__ import annotations
 
+from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.config import ConfigOptions, ModelConfigFile
-from naiad.repository.config.problem import InvalidConfigError, Problem
-from naiad.repository.config.problem_list import ProblemList
-from naiad.repository.config.source_map import SourceMap
-from naiad.repository.config.validate_batching import (
-    check_dynamic_batching,
-    check_sequence_batching,
-)
+from naiad.repository.config.problem import InvalidConfigError, Problem, ProblemList
+from naiad.repository.config.source_map import SourceMap, entry_path
+from naiad.repository.config.validate_batching import check_dynamic_batching
 from naiad.repository.config.validate_ensemble import ENSEMBLE_PLATFORM, check_ensemble_scheduling
 from naiad.repository.config.validate_instances import check_instance_groups
-from naiad.repository.config.validate_io import check_batch_io, check_tensors
-from naiad.repository.config.validate_warmup import check_warmup
+from naiad.repository.config.validate_io import check_batch_io, check_tensors, dims_text
+from naiad.repository.config.validate_sequence import check_sequence_batching
 
 # A backend named here goes with its own platforms only; any other backend takes any platform.
 _PLATFORMS = {
@@ -53,7 +50,7 @@ def validate_config(
     check_tensors(config, found)
     check_batch_io(config, found)
     check_instance_groups(config, options, found)
-    check_warmup(config, found)
+    _check_warmup(config, found)
     return found.problems
 
 
@@ -189,3 +186,30 @@ def _check_metrics(config: ModelConfig, found: ProblemList) -> None:
                 found="no buckets",
                 expected="buckets: [ 0.1, 1, 10 ]",
             )
+
+
+def _check_warmup(config: ModelConfig, found: ProblemList) -> None:
+    if config.HasField("ensemble_scheduling"):
+        return
+    for index, sample in enumerate(config.model_warmup):
+        for name, warm_input in sorted(sample.inputs.items()):
+            path = entry_path(f"model_warmup[{index}].inputs", name)
+            if any(dim < 0 for dim in warm_input.dims):
+                message = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
+                shown = f"dims {dims_text(warm_input.dims)}"
+                found.add(
+                    "warmup-dims",
+                    message,
+                    f"{path}.dims",
+                    found=shown,
+                    expected="real sizes, without the batch dimension",
+                )
+            if warm_input.data_type not in BY_CONFIG_NUMBER:
+                message = f"warmup setting must specify 'data_type' for input '{name}' in sample '{sample.name}' for {config.name}"
+                found.add(
+                    "warmup-type",
+                    message,
+                    path,
+                    found="no data_type",
+                    expected="the input's data type",
+                )

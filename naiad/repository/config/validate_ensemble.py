@@ -10,9 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from naiad.pb.model_config_pb2 import ModelConfig, ModelEnsembling
-from naiad.repository.config.nearest import nearest
-from naiad.repository.config.problem_list import ProblemList
+from naiad.repository.config.problem import ProblemList
 from naiad.repository.config.source_map import entry_path
+from naiad.repository.config.suggestion import nearest
 
 ENSEMBLE_PLATFORM = "ensemble"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config.config import ConfigOptions
-from naiad.repository.config.problem_list import ProblemList
+from naiad.repository.config.problem import ProblemList
 from naiad.repository.config.validate_io import TENSORRT_PLATFORM
 
 Kind = ModelInstanceGroup.Kind

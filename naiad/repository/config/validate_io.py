@@ -20,8 +20,8 @@ from naiad.pb.model_config_pb2 import (
     ModelInput,
     ModelOutput,
 )
-from naiad.repository.config.nearest import nearest
-from naiad.repository.config.problem_list import ProblemList
+from naiad.repository.config.problem import ProblemList
+from naiad.repository.config.suggestion import nearest
 
 TENSORRT_PLATFORM = "tensorrt_plan"
 _VARIABLE_HINT = "-1 to indicate a variable-size dimension"

@@ -13,7 +13,8 @@ from naiad.repository.config.config import (
     ModelConfigFile,
     read_model_config,
 )
-from naiad.repository.config.problem import InvalidConfigError, Position, Problem
+from naiad.repository.config.problem import InvalidConfigError, Problem
+from naiad.repository.config.source_map import Position
 
 OPTIONS = ConfigOptions()
 

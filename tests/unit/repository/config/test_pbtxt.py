@@ -10,7 +10,8 @@ import pytest
 from naiad.errors import Code
 from naiad.pb.model_config_pb2 import TYPE_FP32, ModelConfig
 from naiad.repository.config.pbtxt import parse_text
-from naiad.repository.config.problem import InvalidConfigError, Position, Problem
+from naiad.repository.config.problem import InvalidConfigError, Problem
+from naiad.repository.config.source_map import Position
 
 
 def parse(text: str) -> ModelConfig:

@@ -1,16 +1,33 @@
-"""A field that does not exist: what the user probably meant, or where that field belongs.
+"""Suggestions for misspelt names: the name that the user probably meant, or where a field belongs.
 
-In: the name and the message it was written in. Out: a sentence, or nothing when no guess is good.
+In:  a name that does not exist, and the names that do. Out: a name or a sentence, or an empty string
+     if no guess is good enough.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 from google.protobuf.descriptor import Descriptor
 
-from naiad.repository.config.nearest import nearest
-
-# Written by people who know the thing under another name.
-_MEANT = {
+# Names of data types in other frameworks, and in other parts of the format.
+_ALIASES = {
+    "TYPE_FLOAT": "TYPE_FP32",
+    "TYPE_FLOAT16": "TYPE_FP16",
+    "TYPE_FLOAT32": "TYPE_FP32",
+    "TYPE_FLOAT64": "TYPE_FP64",
+    "TYPE_HALF": "TYPE_FP16",
+    "TYPE_DOUBLE": "TYPE_FP64",
+    "TYPE_BFLOAT16": "TYPE_BF16",
+    "TYPE_INT": "TYPE_INT32",
+    "TYPE_LONG": "TYPE_INT64",
+    "TYPE_BYTES": "TYPE_STRING",
+    "TYPE_STR": "TYPE_STRING",
+    "TYPE_BOOLEAN": "TYPE_BOOL",
+}
+# Names of fields that users know from elsewhere.
+_FIELD_ALIASES = {
     "inputs": "input",
     "outputs": "output",
     "instance_groups": "instance_group",
@@ -36,9 +53,24 @@ _MEANT = {
 }
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Empty when nothing is near enough to be worth saying."""
+    names = list(known)
+    for candidate in (name, name.upper()):
+        if candidate in names:
+            return candidate
+        if _ALIASES.get(candidate) in names:
+            return _ALIASES[candidate]
+    by_lower = {candidate.lower(): candidate for candidate in names}
+    if name.lower() in by_lower:
+        return by_lower[name.lower()]
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
+    return by_lower[close[0]] if close else ""
+
+
 def unknown_field_fix(name: str, around: Descriptor) -> str:
     fields = around.fields_by_name
-    for candidate in (_MEANT.get(name, ""), name):
+    for candidate in (_FIELD_ALIASES.get(name, ""), name):
         if candidate in fields:
             return f"did you mean '{candidate}'?"
         places = _places(candidate, around.file.message_types_by_name.get("ModelConfig"))
