@@ -1,8 +1,9 @@
-"""Repository agents: what a config wants done with a model's files before any code of it runs.
+"""Repository agents: checks of a model's files that a config asks for, made before any code of the
+model runs.
 
-One agent is known, Triton's `checksum`: each of its parameters `MD5:<path>` (or `SHA256:<path>`)
-holds what that file of the model must hash to. A config that names an agent which is not there is
-not loaded: what it would have checked is not checked.
+There is one agent, Triton's `checksum`: each of its parameters `MD5:<path>` (or `SHA256:<path>`) is
+the expected hash of a file of the model. A config that names any other agent is not loaded, because
+nobody would make its checks.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ ALGORITHMS = ("MD5", "SHA256")
 
 
 async def run_agents(config: ModelConfig, model_dir: Path) -> None:
-    """Raises NaiadError when the model must not be loaded."""
+    """Raises NaiadError if the model must not be loaded."""
     for agent in config.model_repository_agents.agents:
         if agent.name != "checksum":
             raise invalid_arg(
-                f"unable to find repository agent '{agent.name}' of model '{config.name}': this server has 'checksum'"
+                f"unable to find repository agent '{agent.name}' of model '{config.name}': "
+                "this server has 'checksum'"
             )
         await asyncio.to_thread(_check, agent, model_dir)
 
@@ -34,7 +36,8 @@ def _check(agent: ModelRepositoryAgents.Agent, model_dir: Path) -> None:
         path = path_inside(model_dir, file_name)
         if algorithm not in ALGORITHMS or not colon or path is None or not file_name:
             raise invalid_arg(
-                f"checksum: parameter '{name}' is not MD5:<path of a file of the model> or SHA256:<path>"
+                f"checksum: parameter '{name}' is not MD5:<path of a file of the model> "
+                "or SHA256:<path>"
             )
         try:
             with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""The repository index: a row for each version of each model that is there or serves, and the table
-that is printed at start.
+"""The repository index, and the table that the server prints when it has started.
 
-In:  entries, and what the repositories hold now. Out: rows, as Triton shows them. A model that was
-     never loaded has only its name; one whose directory is gone is shown as long as it serves.
+In:  entries, and the models in the repositories. Out: one row for each version, as in Triton. A
+     model that was never loaded has one row with its name; a model whose directory was deleted is
+     shown while it serves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def build_index(entries: Entries, sources: ModelSources, *, ready_only: bool) ->
     rows: list[ModelIndex] = []
     for name, entry, is_duplicate in _models(entries, sources):
         if is_duplicate:
-            # Triton shows this row also to those who ask for ready models only.
+            # Triton shows this row even if only ready models are requested.
             rows.append(ModelIndex(name, "", State.UNAVAILABLE.value, DUPLICATE))
         elif entry is None or not entry.statuses:
             rows += [] if ready_only else [ModelIndex(name)]
@@ -32,8 +32,8 @@ def build_index(entries: Entries, sources: ModelSources, *, ready_only: bool) ->
 
 
 def _models(entries: Entries, sources: ModelSources) -> Iterator[tuple[str, Entry | None, bool]]:
-    """(name, entry, whether it is in several repositories), repository by repository with
-    namespacing, else by name."""
+    """(name, entry, whether several repositories have the model), sorted by name; with namespacing,
+    sorted by repository first."""
     places = sources.names()
     shown: set[str] = set()
     for store in sources.stores if sources.is_namespacing else ():

@@ -1,6 +1,6 @@
 """One loaded version of a model: its config, its instances, its scheduler, its counters.
 
-In:  built by loader.py when every instance is ready. Out: what InferenceCore hands requests to.
+In:  built by loader.py when every instance is ready. Out: InferenceCore hands it requests.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Model:
         self.arena = arena
         self.check = RequestCheck(spec).check
         self.on_stopped: list[Callable[[], None]] = []
-        """What is given back when the copy is gone, such as the files that it was loaded from."""
+        """Called when the copy has stopped, for example to delete the files of a load request."""
         self.namespace = ""
-        """The repository it is from, where models are told apart by it."""
+        """With --model-namespacing, the repository that the model is from; otherwise empty."""
         self.templates: Templates | None = None
-        """What its workers are forked from, when that is not the server's."""
+        """The templates that its workers are forked from, if they are not the server's."""
         self.signatures: dict[str, bytes] = {}
-        """By the name of an instance: what makes it interchangeable with another
-        (naiad.repository.load.resize)."""
+        """The name of an instance -> its signature. Instances with equal signatures are
+        interchangeable (naiad.repository.load.resize)."""
         self.is_serving = True
-        """Takes requests: at least one instance has a live worker. An ensemble's steps say so
-        themselves."""
+        """Accepts requests: at least one instance has a live worker. It is always True for an
+        ensemble, whose steps refuse requests themselves."""
         for instance in instances:
             instance.observers.append(self._on_state)
 
@@ -73,32 +73,31 @@ class Model:
 
     @property
     def is_healthy(self) -> bool:
-        """Truthful readiness: at least one instance answers its heartbeat and says that it is
-        ready."""
+        """At least one instance responds to its heartbeat and reports that it is ready."""
         return any(instance.is_healthy for instance in self.instances) or not self.instances
 
     @property
     def breakdown(self) -> str:
-        """Why it cannot serve although it is loaded: every instance crashes in a loop. Empty
-        otherwise."""
+        """Why a loaded model cannot serve: every instance crashes in a loop. Empty otherwise."""
         if not self.instances or not all(
             instance.is_broken and not instance.is_serving for instance in self.instances
         ):
             return ""
-        return f"Internal: worker of '{self.instances[0].name}' crashes in a loop: it {self.instances[0].last_end}"
+        first = self.instances[0]
+        return f"Internal: worker of '{first.name}' crashes in a loop: it {first.last_end}"
 
-    def ask_ready(self, answer: Callable[[bool], None]) -> None:
-        """`answer` gets what the first instance says whose model has an opinion; at once where none
-        has."""
+    def ask_ready(self, on_ready: Callable[[bool], None]) -> None:
+        """Calls `on_ready` with the result of the first instance whose model has an `is_ready`
+        method, or at once if there is none."""
         for instance in self.instances:
             if instance.has_ready_hook and instance.is_serving:
-                instance.ask_ready(answer)
+                instance.ask_ready(on_ready)
                 return
-        answer(self.is_healthy)
+        on_ready(self.is_healthy)
 
     @property
     def parts(self) -> set[str]:
-        """Names of the models that an ensemble's steps call."""
+        """The names of the models that an ensemble's steps call."""
         return {step.model_name for step in self.config.ensemble_scheduling.step}
 
     def heartbeat(self, now_ns: int) -> None:
@@ -108,18 +107,18 @@ class Model:
             instance.heartbeat(now_ns)
 
     def set_versions(self, versions: list[int]) -> None:
-        """Those that serve beside this one have changed."""
+        """Sets the versions of the model that serve now."""
         if self.spec.versions != versions:
             for instance in self.instances:
-                # A call of the latest version may have to go elsewhere now, also one that has been
-                # made before and is answered later.
+                # The latest version may now be another one. Workers that call this instance
+                # directly must ask the server again, also for calls that they have begun.
                 instance.is_latest = self.spec.version == max(versions)
                 instance.recall()
             self.spec = msgspec.structs.replace(self.spec, versions=versions)
 
     def set_instances(self, instances: list[Instance], config: ModelConfig) -> None:
-        """`instance_group` has changed, and nothing else has. Those that are left out are the
-        caller's to retire."""
+        """Applies a change of `instance_group`. The caller must retire the instances that are left
+        out."""
         for instance in instances:
             if instance not in self.instances:
                 instance.observers.append(self._on_state)
@@ -150,13 +149,13 @@ class Model:
             old.on_stopped.append(partial(handover.forget, replaced))
 
     async def stop(self, timeout_s: float) -> None:
-        """Finishes what is in flight, then finalizes every instance and ends its worker."""
+        """Finishes the requests in flight, then finalizes every instance and ends its worker."""
         await self.scheduler.stop()
         await asyncio.gather(*(instance.stop(timeout_s) for instance in self.instances))
         self._close()
 
     async def kill(self) -> None:
-        """Without waiting for anything: requests in flight are failed."""
+        """Ends every worker at once. Requests in flight fail."""
         await asyncio.gather(*(instance.stop(0.0) for instance in self.instances))
         self._close()
 
@@ -197,7 +196,7 @@ def build_spec(
 
 
 def _labels(model_dir: Path, file_name: str) -> list[str]:
-    """One label per line, as Triton reads them: an empty line is an empty label."""
+    """The labels, one per line. As in Triton, an empty line is an empty label."""
     if not file_name:
         return []
     return (model_dir / file_name).read_text(encoding="utf-8", errors="replace").splitlines()

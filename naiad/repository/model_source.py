@@ -1,9 +1,9 @@
 """Where a model comes from: its directory in one of the repositories, or the config and files of a
 load request.
 
-In:  a model name. Out: a ModelSource with a config that was read, ready to be loaded. The disk is
-     read anew each time.
-Rule: everything here may block (disks, remote stores), so operations call it in a thread.
+In:  the name of a model. Out: a ModelSource with its config, ready to be loaded. Every call reads
+     the disk again.
+Rule: every function may block (on disks or remote stores), so it is called in a thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from naiad.repository.namespace import model_key
 from naiad.repository.scan import select_versions
 from naiad.repository.store import Store
 from naiad.repository.watch.fingerprint import Fingerprint, fingerprint, merged
-from naiad.repository.watch.recent_change import YoungFiles
+from naiad.repository.watch.recent_change import RecentChanges
 
 CONFIGURING_BACKENDS = frozenset(
     {"python", "onnxruntime", "openvino", "pytorch", "llm", "vllm", "tensorrtllm"}
@@ -38,21 +38,21 @@ DUPLICATE = "model appears in two or more repositories"
 
 
 class Override(msgspec.Struct, frozen=True):
-    """What a load request brought along."""
+    """The config and files that a load request contains."""
 
     config: str | bytes | None = None
     folder: OverrideFolder | None = None
 
 
 class NoVersionError(NaiadError):
-    """The config is fine, but there is nothing to load."""
+    """The config is valid, but it selects no version that exists."""
 
 
 class ModelSource(msgspec.Struct, eq=False):
     key: str
     name: str
     store: Store | None
-    """None when the files came with the request."""
+    """None if the files came with the request."""
     directory: Path
     config: ModelConfig
     versions: list[int]
@@ -83,13 +83,14 @@ class ModelSources:
         self.stores = stores
         self.is_namespacing = is_namespacing
         self._options = options
-        self._young = YoungFiles()
+        self._recent_changes = RecentChanges()
 
     # Which models there are.
 
     def names(self) -> dict[str, list[Store]]:
-        """A repository that cannot be read has none; the log says so."""
-        found: dict[str, list[Store]] = {}
+        """Every model -> the repositories that have it. A repository that cannot be read is left
+        out, and the log says so."""
+        places: dict[str, list[Store]] = {}
         for store in self.stores:
             try:
                 names = store.names()
@@ -97,15 +98,15 @@ class ModelSources:
                 log.error(f"failed to read model repository '{store.location}': {error.message}")
                 continue
             for name in names:
-                found.setdefault(name, []).append(store)
-        return found
+                places.setdefault(name, []).append(store)
+        return places
 
     def places(self, name: str) -> list[Store]:
         return [store for store in self.stores if store.has(name)]
 
     def refresh(self, names: Collection[str] | None = None) -> bool:
-        """Remote repositories bring their copies up to date. False when one can neither be reached
-        nor has a copy; the log says so."""
+        """Updates the local copies of remote repositories. Returns False if a repository can
+        neither be reached nor has a copy; the log says so."""
         is_complete = True
         for store in self.stores:
             try:
@@ -119,18 +120,18 @@ class ModelSources:
         for store in self.stores:
             store.close()
 
-    def look(self) -> dict[str, Fingerprint]:
-        """The key of every model -> what its files look like now. Raises when a repository cannot
-        be read at all."""
-        found: dict[str, Fingerprint] = {}
+    def fingerprints(self) -> dict[str, Fingerprint]:
+        """The key of every model -> the fingerprint of its files. Raises NaiadError if a repository
+        cannot be read."""
+        result: dict[str, Fingerprint] = {}
         for store in self.stores:
             for name in store.names():
                 directory = store.directory(name)
                 if directory is None:
                     continue
-                key, seen = self.key(name, store), fingerprint(directory, self._young)
-                found[key] = merged(found[key], seen) if key in found else seen
-        return found
+                key, files = self.key(name, store), fingerprint(directory, self._recent_changes)
+                result[key] = merged(result[key], files) if key in result else files
+        return result
 
     def key(self, name: str, store: Store | None) -> str:
         return (
@@ -140,7 +141,8 @@ class ModelSources:
     # One of them.
 
     def override(self, name: str, parameters: dict[str, str | bytes]) -> Override:
-        """`parameters` of a load request: `config`, `file:<path>`. Raises NaiadError."""
+        """`parameters` are those of a load request: `config` and `file:<path>`. Raises
+        NaiadError."""
         files = {
             key.removeprefix("file:"): value
             for key, value in parameters.items()
@@ -148,7 +150,8 @@ class ModelSources:
         }
         if files and "config" not in parameters:
             log.error(
-                f"Poll failed for model directory '{name}': Load parameter 'config' must be specified for model file override"
+                f"Poll failed for model directory '{name}': "
+                "Load parameter 'config' must be specified for model file override"
             )
             raise internal(f"failed to load '{name}', failed to poll from model repository")
         return Override(
@@ -166,8 +169,8 @@ class ModelSources:
         )
         if directory is None:
             raise internal(f"failed to load '{name}', no version is available")
-        # Before the files are read: what changes meanwhile is then seen as a change.
-        seen = fingerprint(directory, self._young)
+        # Taken before the files are read, so that a change in between shows as a change later.
+        files = fingerprint(directory, self._recent_changes)
         file = read_model_config(directory, options=self._options, override=override.config)
         for warning in file.directory.warnings + file.notes:
             log.warning(warning.sentence())
@@ -191,13 +194,14 @@ class ModelSources:
             file.config,
             versions,
             file,
-            seen,
+            files,
             should_configure,
             override.folder,
         )
 
     def read_parts(self, name: str, store: Store) -> set[str]:
-        """Names of the models that it calls, if it is an ensemble. Raises NaiadError."""
+        """The names of the models that an ensemble calls; empty for other models. Raises
+        NaiadError."""
         directory = store.directory(name)
         if directory is None:
             return set()
@@ -205,7 +209,7 @@ class ModelSources:
         return {step.model_name for step in file.config.ensemble_scheduling.step}
 
     def complete(self, source: ModelSource, config_json: bytes) -> ModelConfig:
-        """With what the model said about itself. Raises NaiadError."""
+        """The config, completed by what the model has returned. Raises NaiadError."""
         config = ModelConfig()
         config.CopyFrom(source.config)
         apply_auto_complete(config, msgspec.json.decode(config_json))

@@ -1,9 +1,9 @@
-"""Which model a name means. Without --model-namespacing a name is a model; with it, a repository
-and a name are.
+"""Finds the model that a name means. With --model-namespacing, models of the same name may exist in
+several repositories.
 
 In:  a name as clients, ensembles and other models write it. Out: the entry of one model, or
-     Triton's words about why not. A key is the name itself, or `<repository>::<name>` with
-     namespacing; clients may write either.
+     Triton's error. A key is the name itself or, with namespacing, `<repository>::<name>`; clients
+     may write either.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Entries:
     def __init__(self, *, is_namespacing: bool = False) -> None:
         self.is_namespacing = is_namespacing
         self.by_key: dict[str, Entry] = {}
-        """Without namespacing the only thing that a request looks at."""
+        """Without namespacing, a request needs only this lookup."""
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self.by_key.values()))
 
     def add(self, key: str, name: str, namespace: str = "") -> Entry:
-        """The one that is there, or a new one."""
+        """Returns the entry with this key, which is created if there is none."""
         entry = self.by_key.get(key)
         if entry is None:
             entry = self.by_key[key] = Entry(key, name, namespace)
@@ -44,7 +44,7 @@ class Entries:
         self.by_key.pop(key, None)
 
     def find(self, name: str) -> Entry | None:
-        """Raises NaiadError when several models could be meant."""
+        """Raises NaiadError if the name is ambiguous."""
         entry = self.by_key.get(name)
         if entry is not None or not self.is_namespacing:
             return entry
@@ -52,8 +52,8 @@ class Entries:
         wanted = [entry for entry in found if entry.is_wanted or entry.models] or found
         if len(wanted) > 1:
             raise invalid_arg(
-                f"There are {len(wanted)} identifiers of model '{name}' in global map, model namespace must be provided to resolve "
-                "ambiguity."
+                f"There are {len(wanted)} identifiers of model '{name}' in global map, "
+                "model namespace must be provided to resolve ambiguity."
             )
         return wanted[0] if wanted else None
 
@@ -64,7 +64,7 @@ class Entries:
         return [entry for entry in self.by_key.values() if entry.name == name]
 
     def part(self, name: str, namespace: str) -> Entry | None:
-        """What an ensemble of this namespace means: a model of its own namespace first. Raises
-        NaiadError."""
+        """The model that a step of an ensemble means: one of the ensemble's own namespace first.
+        Raises NaiadError if the name is ambiguous."""
         own = self.by_key.get(model_key(namespace, name)) if self.is_namespacing else None
         return own if own is not None else self.find(name)

@@ -1,9 +1,9 @@
-"""The model repository as the rest of the server sees it: which models there are, which serve, and
-the requests to change that.
+"""The model repository as the rest of the server sees it: which models exist and serve, and the
+requests that change this.
 
 In:  names and versions, as clients write them. Out: `ready_model` for the inference core, the
      index, readiness, statistics.
-Rule: looks up and answers; what changes the set of models is in operations.py.
+Rule: this file looks models up; operations.py changes which models serve.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.namespace import Entries
 from naiad.repository.watch.poll import Poll
+from naiad.repository.watch.watch import Fingerprints
 from naiad.shm.arena import INLINE_MAX_BYTES
 
 RETRY_AFTER_S = 1
@@ -36,9 +37,9 @@ MAX_VERSION = 2**63 - 1
 
 class RepositoryOptions(msgspec.Struct, frozen=True):
     is_explicit: bool = False
-    """`--model-control-mode=explicit`: nothing is loaded but what is asked for."""
+    """`--model-control-mode=explicit`: only models that a request names are loaded."""
     startup_models: list[str] = []
-    """`--load-model`; `*` means all."""
+    """`--load-model`; `*` means all models."""
     poll_interval_s: float = 0.0
     """`--repository-poll-secs` in poll mode; 0 means no polling."""
     reloads: ReloadOptions = ReloadOptions()
@@ -55,7 +56,8 @@ class Repository:
     # For every request.
 
     def ready_model(self, name: str, version: str = LATEST) -> Model:
-        """The version that serves. Raises Triton's `Request for unknown model` errors."""
+        """The copy that serves this version. Raises Triton's `Request for unknown model`
+        errors."""
         entry = self._entries.by_key.get(name) or self._entries.find(name)
         if entry is not None:
             model = entry.latest if version == LATEST else entry.models.get(parse_version(version))
@@ -84,8 +86,8 @@ class Repository:
         try:
             return entry.latest.arena.allocate(num_bytes)
         except OSError:
-            # no descriptors left, or no memory: it is received elsewhere, and may have more luck on
-            # its way to a worker
+            # There are no file descriptors or no memory left. The request is received into ordinary
+            # memory; there may be room again when it is sent to a worker.
             return None
 
     # State.
@@ -95,14 +97,14 @@ class Repository:
             yield from entry.models.values()
 
     def is_ready(self) -> bool:
-        """Every model that should serve does, with workers that answer."""
+        """Whether every model that should serve does, with workers that respond."""
         return all(entry.is_ready for entry in self._entries.by_key.values() if entry.is_wanted)
 
     def is_model_ready(self, name: str, version: str = LATEST) -> bool:
         number = LATEST if version == LATEST else parse_version(version)
         try:
             entry = self._entries.find(name)
-        except NaiadError:  # several models have this name: none of them can be asked for by it
+        except NaiadError:  # Several models have this name, so it means none of them.
             return False
         if entry is None:
             return False
@@ -133,36 +135,39 @@ class Repository:
         return build_index(self._entries, self._sources, ready_only=ready_only)
 
     def status_rows(self) -> list[tuple[str, str, str]]:
-        """(model, version, status) for the table that is printed at start."""
+        """(model, version, status) for the table that the server prints when it has started."""
         return status_rows(self._entries)
 
     # Changes.
 
     async def start(self) -> bool:
-        """Loads what the control mode says; True when all of it serves. One model's failure is not
-        another's."""
+        """Loads the models that the control mode selects. Returns True if all of them serve; a
+        model that fails does not keep the others from serving."""
         remove_leftovers()
         is_listed = self._options.is_explicit and self._options.startup_models != ["*"]
-        wanted = set(self._options.startup_models) if is_listed else None
-        is_complete = await asyncio.to_thread(self._sources.refresh, wanted)
-        found = await asyncio.to_thread(self._sources.names)
-        look = await asyncio.to_thread(self._sources.look) if self._options.poll_interval_s else {}
-        failures = await self._operations.reload_all(set(found) if wanted is None else wanted)
+        listed = set(self._options.startup_models) if is_listed else None
+        is_complete = await asyncio.to_thread(self._sources.refresh, listed)
+        present = await asyncio.to_thread(self._sources.names)
+        fingerprints: Fingerprints = {}
+        if self._options.poll_interval_s:
+            fingerprints = await asyncio.to_thread(self._sources.fingerprints)
+        failures = await self._operations.reload_all(set(present) if listed is None else listed)
         for name in sorted(failures):
             log.error(f"failed to load '{name}': {failures[name].message}")
         if self._options.poll_interval_s:
-            self._poll.start(look, set(failures))
+            self._poll.start(fingerprints, set(failures))
         return is_complete and not failures
 
     async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
-        """`caller`: the instance whose model asks for it, if one does."""
+        """Returns when the model serves. `caller` is the instance whose model made the request, if
+        one did."""
         self._require_explicit()
         check_model_name(name)
         await self._operations.reload(name, parameters, caller)
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
-        """Of a model that is not loaded, or not there at all, is no error: it is as it was asked
-        for."""
+        """Returns when the model accepts no more requests. To unload a model that is not loaded, or
+        does not exist, is no error."""
         self._require_explicit()
         check_model_name(name)
         await self._operations.unload(name, unload_dependents=unload_dependents, caller=caller)
@@ -177,8 +182,8 @@ class Repository:
         return sum(model.scheduler.inflight() > 0 for model in self.models())
 
     async def drain(self) -> None:
-        """Returns when no request is in flight. New ones are refused from now on, but for those
-        that belong to one in flight."""
+        """Returns when no request is in flight. From now on new requests are refused, except those
+        that a request in flight makes."""
         await self._poll.stop()
         await asyncio.gather(*(model.scheduler.stop() for model in self.models()))
 
@@ -193,7 +198,7 @@ class Repository:
 
 
 def parse_version(version: str) -> int:
-    """Triton reads it as a 64-bit number, and says `stol` when it is none."""
+    """Triton parses a version as a 64-bit number; its error names the C++ function `stol`."""
     try:
         number = int(version)
     except ValueError:

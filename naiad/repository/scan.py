@@ -1,9 +1,9 @@
 """A repository's directories -> the models and versions in it.
 
-In:  the path of a model repository. Out: one ModelDirectory per model, with the versions that exist
-     and what was strange about them.
-Rule: nothing is opened here but directories; a directory that cannot be read is told, never fatal
-      for its neighbours.
+In:  the path of a model repository. Out: one ModelDirectory per model, with its versions and
+     warnings.
+Rules: only directories are opened. A directory that cannot be read is reported and does not affect
+       the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from naiad.pb.model_config_pb2 import ModelVersionPolicy
 from naiad.repository.config.problem import Problem
 
 CONFIG_FILE = "config.pbtxt"
-# Directories of a model that are no versions and no mistakes either.
+# Directories of a model that are not versions, and are not mistakes either.
 NOT_VERSIONS = frozenset({"warmup", "initial_state", "configs"})
 _MAX_VERSION = 2**63 - 1
 
@@ -28,17 +28,17 @@ class ModelDirectory(msgspec.Struct, frozen=True):
     name: str
     path: Path
     versions: dict[int, Path]
-    """Ascending."""
+    """Version -> its directory, in ascending order."""
     warnings: list[Problem]
 
 
 def scan_repository(path: Path) -> list[ModelDirectory]:
-    """Sorted by name. Directories whose name starts with a dot (.git, ..data of a mounted volume)
-    are no models."""
+    """The models, sorted by name. Directories whose name starts with a dot are not models (.git, or
+    ..data of a mounted volume)."""
     try:
         entries = _subdirectories(path)
     except OSError as error:
-        # The path is the operator's own argument, so it may be said.
+        # The message may contain the path, because the operator gave it.
         raise internal(f"failed to open directory {path}: {error.strerror}") from error
     return [scan_model(Path(entry.path)) for entry in entries if not entry.name.startswith(".")]
 
@@ -62,7 +62,8 @@ def scan_model(path: Path) -> ModelDirectory:
 
 
 def select_versions(available: Iterable[int], policy: ModelVersionPolicy) -> list[int]:
-    """Those the policy serves, ascending. An empty policy is Triton's default, the latest one."""
+    """The versions that the policy serves, in ascending order. An empty policy serves the latest
+    version, as in Triton."""
     versions = sorted(available)
     match policy.WhichOneof("policy_choice"):
         case "all":
@@ -77,7 +78,7 @@ def select_versions(available: Iterable[int], policy: ModelVersionPolicy) -> lis
 
 
 def missing_versions(available: Iterable[int], policy: ModelVersionPolicy) -> list[int]:
-    """Asked for by a specific policy, but without a directory."""
+    """The versions that a specific policy names but that have no directory."""
     return sorted(set(policy.specific.versions) - set(available))
 
 
@@ -121,7 +122,7 @@ def _unreadable(path: Path, error: OSError) -> Problem:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """A link counts as what it points to; a loop or a dangling link as nothing."""
+    """Follows links. A loop or a dangling link is no directory."""
     try:
         return entry.is_dir()
     except OSError:

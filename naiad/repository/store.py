@@ -1,8 +1,9 @@
-"""Where the models of one --model-repository are: a directory, or something that keeps a directory
-like one (naiad.stores).
+"""The models of one --model-repository: a local directory, or a local copy of a remote one
+(naiad.stores).
 
-In:  names of models. Out: their local directories. Everything after this works on local files.
-Rule: what may block is called in a thread; what fails raises NaiadError and changes nothing.
+In:  the names of models. Out: their local directories; the rest of the server reads only these.
+Rule: methods that may block are called in a thread. A method that fails raises NaiadError and
+      changes nothing.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ from naiad.errors import internal
 class Store(Protocol):
     @property
     def location(self) -> str:
-        """As the operator wrote it. Also the namespace of its models."""
+        """The repository as the operator wrote it. It is also the namespace of its models."""
         ...
 
     def names(self) -> set[str]:
-        """Of the models that are there, as far as is known without asking anybody far away."""
+        """The names of its models, as far as they are known without a request to a remote
+        store."""
         ...
 
     def has(self, name: str) -> bool:
-        """Is the model there? Does not block."""
+        """Whether the repository has this model. Does not block."""
         ...
 
     def directory(self, name: str) -> Path | None:
-        """Of a model's files on this machine, fetched if need be; None when the model is not
-        there."""
+        """The local directory of a model's files, which are fetched if necessary; None if the
+        repository does not have the model."""
         ...
 
     def refresh(self, names: Collection[str] | None = None) -> None:
-        """Brings the list of models, and the local files of these (None: of all), up to date."""
+        """Updates the list of models and the local files of these models (None means all)."""
         ...
 
     def close(self) -> None:
-        """Whatever is still being fetched is not wanted any more."""
+        """Cancels everything that is being fetched."""
         ...
 
 
@@ -52,8 +54,8 @@ class LocalStore:
         return str(self.path)
 
     def names(self) -> set[str]:
-        """Directories whose name starts with a dot (.git, ..data of a mounted volume) are no
-        models."""
+        """Directories whose name starts with a dot are not models (.git, or ..data of a mounted
+        volume)."""
         try:
             with os.scandir(self.path) as entries:
                 return {
@@ -67,7 +69,7 @@ class LocalStore:
     def has(self, name: str) -> bool:
         try:
             return (self.path / name).is_dir()
-        except (OSError, ValueError):  # a name that no directory can have
+        except (OSError, ValueError):  # No directory can have this name.
             return False
 
     def directory(self, name: str) -> Path | None:
@@ -81,7 +83,7 @@ class LocalStore:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """A link counts as what it points to; a loop or a dangling link as nothing."""
+    """Follows links. A loop or a dangling link is no directory."""
     try:
         return entry.is_dir()
     except OSError:

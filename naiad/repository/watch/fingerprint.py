@@ -1,11 +1,10 @@
-"""Has a model's directory changed? A digest of names, sizes and times, compared between two looks
-(poll mode, reload).
+"""Fingerprints of a model's directory: digests of names, sizes and times that show whether a file
+has changed.
 
-In: a model's directory. Out: a Fingerprint; equal ones mean nothing was touched.
-Rule: files are not opened, except those that are too young for their time to tell (young_file.py).
-      The configuration counts apart from the rest and every version for itself, because a change of
-      one of them needs no reload of the others. What Python writes when it imports (__pycache__) is
-      no change.
+In:  a model's directory. Out: a Fingerprint. Equal fingerprints mean that nothing has changed.
+Rules: files are not opened, except recently written ones (recent_change.py). The configuration and
+       each version have digests of their own, because a change of one version does not reload the
+       others. Files that Python writes on import (__pycache__) are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from naiad.repository.scan import CONFIG_FILE
-from naiad.repository.watch.recent_change import YoungFiles
+from naiad.repository.watch.recent_change import RecentChanges
 
 CONFIG = "config"
 SHARED = "shared"
@@ -29,20 +28,20 @@ class Fingerprint(msgspec.Struct, frozen=True):
     config: str
     """config.pbtxt and configs/."""
     shared: str
-    """What belongs to all versions: labels, warm-up data, initial state, requirements."""
+    """Files that belong to all versions: labels, warm-up data, initial state, requirements."""
     versions: dict[str, str]
-    """By the name of the directory."""
+    """The name of a version's directory -> its digest."""
 
     def of_version(self, version: int) -> str:
-        """Of all files that this version is made of, the configuration aside."""
+        """The digest of all files that this version uses, without the configuration."""
         return f"{self.shared}/{self.versions.get(str(version), '')}"
 
 
-def fingerprint(model_dir: Path, young: YoungFiles | None = None) -> Fingerprint:
-    """`young` is kept from look to look.
+def fingerprint(model_dir: Path, recent: RecentChanges | None = None) -> Fingerprint:
+    """`recent` must be the same object in every call for a directory.
 
-    Links are followed, so that a swapped target is a change; a directory reached twice is read
-    once, so loops end.
+    Links are followed, so that a new target is a change. A directory is read only once, so that
+    loops of links end.
     """
     lines: dict[str, list[str]] = {CONFIG: [], SHARED: []}
     seen: set[tuple[int, int]] = set()
@@ -55,9 +54,7 @@ def fingerprint(model_dir: Path, young: YoungFiles | None = None) -> Fingerprint
             if status is None:
                 part.append(f"{relative}\0unreadable\n")
             elif not stat.S_ISDIR(status.st_mode):
-                num_changes = (
-                    young.num_changes(directory / name, status) if young is not None else 0
-                )
+                num_changes = recent.count(directory / name, status) if recent is not None else 0
                 part.append(
                     f"{relative}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\0{num_changes}\n"
                 )
@@ -69,11 +66,11 @@ def fingerprint(model_dir: Path, young: YoungFiles | None = None) -> Fingerprint
 
 
 def merged(one: Fingerprint, other: Fingerprint) -> Fingerprint:
-    """Of a model that is in two repositories: changes when either does."""
+    """The fingerprint of a model that is in two repositories. It changes when either one does."""
     versions = {
-        f"{at}.{name}": digest
-        for at, print_ in enumerate((one, other))
-        for name, digest in print_.versions.items()
+        f"{index}.{name}": digest
+        for index, fingerprint in enumerate((one, other))
+        for name, digest in fingerprint.versions.items()
     }
     return Fingerprint(one.config + other.config, one.shared + other.shared, versions)
 

@@ -1,9 +1,9 @@
-"""Poll mode: follows what changes in the repositories.
+"""Poll mode: loads and removes models when the repositories change.
 
-In:  the disk, every --repository-poll-secs, and sooner while something is changing. Out: loads and
-     unloads, through operations.py.
-Rule: nothing that is wrong with a model, or with a whole repository, ends the polling. Models load
-      beside the next looks.
+In:  the files of all models, every --repository-poll-secs, and sooner while something is changing.
+     Out: loads and removals, through operations.py.
+Rules: polling continues, no matter what is wrong with a model or a repository. The next poll does
+       not wait for models that are still loading.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from naiad.errors import NaiadError
 from naiad.repository.load.operations import Operations
 from naiad.repository.model_source import ModelSources
 from naiad.repository.namespace import name_of
-from naiad.repository.watch.watch import Changes, Look, Watch
+from naiad.repository.watch.watch import Changes, Fingerprints, Watch
 
-SETTLE_S = 1.0
+RECHECK_S = 1.0
+"""The time to the next poll after one that saw a change, if the poll interval is longer."""
 
 
 class Poll:
@@ -39,11 +40,11 @@ class Poll:
         self._busy: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, look: Look, failed: set[str]) -> None:
-        """`look` was taken before the models in it were loaded; `failed` are the names of those
-        that were not."""
-        self._watch.start(look, {key for key in look if name_of(key) in failed})
-        self._own(self._run())
+    def start(self, fingerprints: Fingerprints, failed: set[str]) -> None:
+        """`fingerprints` were read before the models were loaded; `failed` are the names of the
+        models that could not be loaded."""
+        self._watch.start(fingerprints, {key for key in fingerprints if name_of(key) in failed})
+        self._spawn(self._run())
 
     async def stop(self) -> None:
         tasks = list(self._tasks)
@@ -53,27 +54,27 @@ class Poll:
 
     async def _run(self) -> None:
         while True:
-            await self._sleep(
-                min(SETTLE_S, self._interval_s) if self._watch.is_unsettled else self._interval_s
-            )
+            is_soon = self._watch.is_changing
+            await self._sleep(min(RECHECK_S, self._interval_s) if is_soon else self._interval_s)
             try:
-                self._apply(self._watch.changes(await asyncio.to_thread(self._look), self._busy))
+                fingerprints = await asyncio.to_thread(self._read_fingerprints)
+                self._apply(self._watch.changes(fingerprints, self._busy))
             except NaiadError as error:
                 log.error(f"failed to poll the model repositories: {error.message}")
 
-    def _look(self) -> Look:
+    def _read_fingerprints(self) -> Fingerprints:
         self._sources.refresh()
-        return self._sources.look()
+        return self._sources.fingerprints()
 
     def _apply(self, changes: Changes) -> None:
-        for key in changes.gone:
+        for key in changes.remove:
             self._busy.add(key)
-            self._own(self._remove(key))
+            self._spawn(self._remove(key))
         if changes.load:
             self._busy.update(changes.load)
-            self._own(self._load(changes.load))
+            self._spawn(self._reload(changes.load))
 
-    async def _load(self, keys: list[str]) -> None:
+    async def _reload(self, keys: list[str]) -> None:
         try:
             failures = await self._operations.reload_all({name_of(key) for key in keys})
             for key in keys:
@@ -90,12 +91,12 @@ class Poll:
         finally:
             self._busy.discard(key)
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error(f"following a change of the model repositories failed: {task.exception()!r}")
+            log.error(f"failed to apply a change of the model repositories: {task.exception()!r}")

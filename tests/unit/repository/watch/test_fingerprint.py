@@ -28,32 +28,32 @@ def changed(before: Fingerprint, after: Fingerprint) -> tuple[bool, bool]:
     )
 
 
-def test_nothing_changes_by_looking(model: Path) -> None:
+def test_reading_changes_nothing(model: Path) -> None:
     assert fingerprint(model) == fingerprint(model)
 
 
 @pytest.mark.parametrize("name", ["config.pbtxt", "configs/a.pbtxt"])
-def test_a_changed_configuration(model: Path, name: str) -> None:
+def test_a_changed_configuration_is_detected(model: Path, name: str) -> None:
     before = fingerprint(model)
     os.utime(model / name, ns=(10**18, 10**18 + 1))
     assert changed(before, fingerprint(model)) == (True, False)
 
 
 @pytest.mark.parametrize("name", ["1/model.py", "1/weights/w.bin", "labels.txt"])
-def test_a_changed_file(model: Path, name: str) -> None:
+def test_a_changed_file_is_detected(model: Path, name: str) -> None:
     before = fingerprint(model)
     os.utime(model / name, ns=(10**18, 10**18 + 1))
     assert changed(before, fingerprint(model)) == (False, True)
 
 
-def test_a_file_of_the_same_time_and_another_size(model: Path) -> None:
+def test_a_change_of_size_at_the_same_time_is_detected(model: Path) -> None:
     before = fingerprint(model)
     (model / "1/model.py").write_text("longer than before")
     os.utime(model / "1/model.py", ns=(10**18, 10**18))
     assert changed(before, fingerprint(model)) == (False, True)
 
 
-def test_new_gone_and_renamed_files(model: Path) -> None:
+def test_new_deleted_and_renamed_files_are_detected(model: Path) -> None:
     seen = [fingerprint(model)]
     (model / "1" / "new").touch()
     seen.append(fingerprint(model))
@@ -75,18 +75,18 @@ def test_a_new_link_target_is_a_change(model: Path, tmp_path: Path) -> None:
     assert changed(before, fingerprint(model)) == (False, True)
 
 
-def test_loops_and_dangling_links_end(model: Path) -> None:
+def test_loops_and_dangling_links_are_no_error(model: Path) -> None:
     (model / "1" / "up").symlink_to(model)
     (model / "1" / "self").symlink_to(model / "1" / "self")
     (model / "1" / "gone").symlink_to("/nowhere")
     assert fingerprint(model) == fingerprint(model)
 
 
-def test_a_model_that_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_directory_is_no_error(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "gone") == fingerprint(tmp_path / "gone too")
 
 
-def test_every_version_counts_for_itself(model: Path) -> None:
+def test_each_version_has_its_own_digest(model: Path) -> None:
     before = fingerprint(model)
     (model / "2").mkdir()
     (model / "2" / "model.py").touch()
@@ -96,13 +96,13 @@ def test_every_version_counts_for_itself(model: Path) -> None:
     assert after.of_version(1) != after.of_version(2)
 
 
-def test_shared_files_count_for_every_version(model: Path) -> None:
+def test_a_shared_file_changes_every_version(model: Path) -> None:
     before = fingerprint(model)
     (model / "labels.txt").write_text("other labels")
     assert fingerprint(model).of_version(1) != before.of_version(1)
 
 
-def test_what_an_import_writes_is_no_change(model: Path) -> None:
+def test_files_that_an_import_writes_are_ignored(model: Path) -> None:
     before = fingerprint(model)
     (model / "1" / "__pycache__").mkdir()
     (model / "1" / "__pycache__" / "model.cpython-311.pyc").touch()

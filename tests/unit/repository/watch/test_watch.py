@@ -1,12 +1,12 @@
-"""Poll mode's judgement: what is at rest is acted on, once; what failed is tried again, ever less
-often."""
+"""Poll mode loads a changed model once it has stopped changing, and retries failed loads less and
+less often."""
 
 from __future__ import annotations
 
 import itertools
 
 from naiad.repository.watch.fingerprint import Fingerprint
-from naiad.repository.watch.watch import MAX_LOOKS_BETWEEN_RETRIES, Changes, Watch
+from naiad.repository.watch.watch import MAX_POLLS_BETWEEN_RETRIES, Changes, Watch
 
 NOTHING = Changes([], [])
 
@@ -15,67 +15,67 @@ def files(text: str) -> Fingerprint:
     return Fingerprint("", text, {})
 
 
-def watch(**look: str) -> Watch:
+def watch(**texts: str) -> Watch:
     started = Watch()
-    started.start({key: files(text) for key, text in look.items()}, [])
+    started.start({key: files(text) for key, text in texts.items()}, [])
     return started
 
 
-def changes(one: Watch, busy: tuple[str, ...] = (), **look: str) -> Changes:
-    return one.changes({key: files(text) for key, text in look.items()}, busy)
+def changes(one: Watch, busy: tuple[str, ...] = (), **texts: str) -> Changes:
+    return one.changes({key: files(text) for key, text in texts.items()}, busy)
 
 
-def test_nothing_new_is_nothing_to_do() -> None:
+def test_an_unchanged_model_is_not_loaded() -> None:
     one = watch(m="a")
     assert [changes(one, m="a") for _ in range(3)] == [NOTHING] * 3
-    assert not one.is_unsettled
+    assert not one.is_changing
 
 
-def test_a_change_is_acted_on_when_it_is_seen_again() -> None:
+def test_a_change_counts_when_two_polls_see_it() -> None:
     one = watch(m="a")
     assert changes(one, m="b") == NOTHING
-    assert one.is_unsettled
+    assert one.is_changing
     assert changes(one, m="b") == Changes(["m"], [])
-    assert not one.is_unsettled
+    assert not one.is_changing
     assert changes(one, m="b") == NOTHING
 
 
-def test_a_model_that_is_being_copied_is_left_alone() -> None:
+def test_a_model_is_not_loaded_while_it_is_being_copied() -> None:
     one = watch()
     assert [changes(one, m=str(size)) for size in range(20)] == [NOTHING] * 20
     assert changes(one, m="19") == Changes(["m"], [])
 
 
-def test_others_need_not_wait_for_it() -> None:
+def test_other_models_do_not_wait_for_a_changing_one() -> None:
     one = watch()
     changes(one, slow="1", quick="x")
     assert changes(one, slow="2", quick="x") == Changes(["quick"], [])
-    assert one.is_unsettled
+    assert one.is_changing
 
 
-def test_a_model_that_is_gone_twice_is_gone() -> None:
+def test_a_model_is_removed_when_two_polls_miss_it() -> None:
     one = watch(m="a", other="a")
     assert changes(one, other="a") == NOTHING
-    assert one.is_unsettled
+    assert one.is_changing
     assert changes(one, other="a") == Changes([], ["m"])
     assert changes(one, other="a") == NOTHING
 
 
-def test_a_model_that_is_replaced_is_never_gone() -> None:
-    """Removed and copied again: between the two looks it was not there."""
+def test_a_model_that_is_replaced_is_not_removed() -> None:
+    """The directory is deleted and copied again; one poll misses it."""
     one = watch(m="a")
     assert changes(one) == NOTHING
     assert changes(one, m="b") == NOTHING
     assert changes(one, m="b") == Changes(["m"], [])
 
 
-def test_a_change_and_back_is_no_change() -> None:
+def test_a_change_that_is_undone_is_no_change() -> None:
     one = watch(m="a")
     changes(one, m="b")
     assert [changes(one, m="a") for _ in range(2)] == [NOTHING] * 2
 
 
-def test_a_busy_model_has_to_wait() -> None:
+def test_a_model_that_is_loading_has_to_wait() -> None:
     one = watch(m="a")
     changes(one, m="b")
     assert changes(one, ("m",), m="b") == NOTHING
@@ -85,21 +85,21 @@ def test_a_busy_model_has_to_wait() -> None:
     assert changes(one) == Changes([], ["m"])
 
 
-def test_a_failed_load_is_tried_again_ever_less_often() -> None:
+def test_a_failed_load_is_retried_less_and_less_often() -> None:
     one = Watch()
     one.start({"m": files("a")}, ["m"])
     tried = []
-    for look in range(200):
+    for poll in range(200):
         if changes(one, m="a").load:
-            tried.append(look)
+            tried.append(poll)
             one.report("m", is_failed=True)
     waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
     assert tried[0] == 0
     assert waits[:6] == [2, 4, 8, 16, 32, 32]
-    assert max(waits) == MAX_LOOKS_BETWEEN_RETRIES
+    assert max(waits) == MAX_POLLS_BETWEEN_RETRIES
 
 
-def test_a_change_is_tried_at_once_and_a_success_ends_the_retries() -> None:
+def test_a_change_is_loaded_at_once_and_a_success_ends_the_retries() -> None:
     one = Watch()
     one.start({"m": files("a")}, ["m"])
     changes(one, m="a")
