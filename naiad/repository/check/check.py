@@ -1,9 +1,8 @@
-"""`naiad check`: everything that is wrong with some repositories, without starting anything.
+"""`naiad check`: finds every problem of model repositories without starting a server.
 
 In:  the paths of model repositories. Out: findings, each with file, line, what was found, what was
      expected and the likely fix.
-Rule: an error is something that would fail the load; a warning is told only when it is very
-      probably a mistake.
+Rule: an error is a problem that would fail the load; a warning is very probably a mistake.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class _Model(msgspec.Struct, frozen=True):
     repository: Path
     directory: ModelDirectory
     file: ModelConfigFile | None
-    """None when the configuration cannot be read."""
+    """None if the configuration cannot be read."""
     is_sound: bool
 
 
@@ -55,7 +54,7 @@ def check_repository(
     options: ConfigOptions | None = None,
     backends: Collection[str] = frozenset(BACKENDS),
 ) -> list[Finding]:
-    """`backends` are those that could be loaded; a server with a --backend-directory knows more."""
+    """`backends` are the known backends. A server with a --backend-directory knows more."""
     return _Check(options or ConfigOptions(), backends).run(paths)
 
 
@@ -84,7 +83,7 @@ class _Check:
                 message="this is a model, not a repository of models",
                 found=f"{CONFIG_FILE} directly in it",
                 expected="a directory that holds one directory per model",
-                fix=f"give the directory around it: {path.resolve().parent}",
+                fix=f"use its parent directory: {path.resolve().parent}",
             )
             self._add(Severity.ERROR, path, "", problem)
             return []
@@ -129,7 +128,7 @@ class _Check:
         errors: list[Problem] = []
         warnings: list[Problem] = []
         for problem in validate_config(file.config, lines=file.lines, options=self._options):
-            # Repositories are checked on machines that have no GPU; there this is a remark.
+            # Repositories may be checked on a machine without a GPU, where this is only a warning.
             is_elsewhere = problem.code == "instance-gpus" and not self._options.gpus
             (warnings if is_elsewhere else errors).append(problem)
         errors += [*self._check_backend(file), *check_versions(file), *check_data_files(file)]
@@ -194,8 +193,8 @@ class _Check:
                 self._add_ensemble_problem(model, turned)
                 continue
             steps = ensemble.ensemble_scheduling.step
-            # What a step's model says about its tensors counts only if it is sound and says
-            # anything before it is loaded.
+            # The tensors of a step's model can be compared only if its config is valid and names
+            # them; some models name them only when they are loaded.
             is_known = all(
                 _is_described(by_name[s.model_name]) for s in steps if s.model_name in by_name
             )
@@ -219,8 +218,8 @@ class _Check:
             cycle_message(cycle),
             path,
             found=shown,
-            expected="ensembles that end in models",
-            fix="break the circle",
+            expected="ensembles whose steps lead to models",
+            fix="break the cycle",
         )
         self._add(Severity.ERROR, model.repository, model.directory.name, found.problems[0])
 
@@ -307,7 +306,7 @@ def _check_doubtful(file: ModelConfigFile) -> list[Problem]:
 
 
 def _misplaced_configs(directory: ModelDirectory, options: ConfigOptions) -> Iterator[Problem]:
-    """A configuration nobody reads because it lies or is named a little wrong."""
+    """Configurations that are not read because their place or their name is slightly wrong."""
     if config_path(directory.path, options).exists():
         return
     try:

@@ -1,8 +1,8 @@
-"""Are the files there that a configuration speaks of? Versions, model files, labels, warm-up and
-initial-state data; part of check.
+"""Checks the files that a configuration names: versions, model files, labels, warm-up data and
+initial states. Part of check.
 
-In:  a completed configuration and its directory. Out: problems; files are looked at, Python sources
-     parsed, nothing is run.
+In:  a completed configuration and its directory. Out: problems. Python sources are parsed; nothing
+     is executed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _version_fix(file: ModelConfigFile) -> str:
 
 
 def check_model_files(file: ModelConfigFile) -> Iterator[Problem]:
-    """Only for backends whose model is a file of a known name."""
+    """Checks only backends whose model is a file with a known name."""
     config = file.config
     if config.backend not in MODEL_FILES or config.runtime or config.cc_model_filenames:
         return
@@ -147,7 +147,7 @@ def _check_file(
 
 
 def _byte_size(data_type: int, dims: list[int]) -> int:
-    """0 where it cannot be told: strings, variable dimensions, no such type."""
+    """0 if the size is not known: strings, variable dimensions, or an unknown type."""
     kind = BY_CONFIG_NUMBER.get(data_type)
     if kind is None or any(dim < 0 for dim in dims):
         return 0

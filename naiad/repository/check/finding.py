@@ -1,8 +1,7 @@
-"""What `naiad check` found, and how it is printed: file:line, the line itself, found, expected,
-fix.
+"""The findings of `naiad check`, and how they are printed: file and line, the text of the line,
+found, expected, fix.
 
-In: problems of all models of some repositories. Out: text for a terminal, in the order in which the
-    findings came.
+In:  the problems of all models. Out: text for a terminal, in the order of the findings.
 """
 
 from __future__ import annotations
@@ -21,24 +20,26 @@ class Severity(enum.StrEnum):
     ERROR = "error"
     """The model would not load."""
     WARNING = "warning"
-    """It would load, and probably not do what was meant."""
+    """The model would load, but probably not work as intended."""
 
 
 class Finding(msgspec.Struct, frozen=True):
     severity: Severity
     repository: Path
-    """As the user gave it."""
+    """The path as the user gave it."""
     model: str
-    """Empty when it is about the repository itself."""
+    """Empty if the finding is about the repository itself."""
     problem: Problem
 
 
 def render_findings(findings: Sequence[Finding], *, model_count: int | None = None) -> str:
-    """Ends with a summary line. `model_count` adds how many models were looked at."""
+    """Ends with a summary line, which includes `model_count` if it is given."""
     counts = Counter(finding.severity for finding in findings)
-    told = [_count(counts[severity], severity.value) for severity in Severity if counts[severity]]
+    summary_counts = [
+        _count(counts[severity], severity.value) for severity in Severity if counts[severity]
+    ]
     models = "" if model_count is None else f" in {_count(model_count, 'model')}"
-    summary = f"{', '.join(told) or 'no problems'} found{models}"
+    summary = f"{', '.join(summary_counts) or 'no problems'} found{models}"
     return "\n\n".join([*(render_finding(finding) for finding in findings), summary]) + "\n"
 
 

@@ -1,5 +1,5 @@
-"""A Python model's source, read but never run: does it parse, and is TritonPythonModel in it? Part
-of check."""
+"""Checks a Python model's source without running it: whether it parses, and whether it defines
+TritonPythonModel. Part of check."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def check_python_source(path: Path, shown: str, *, has_tensors: bool) -> Iterato
             file=shown,
             position=Position(line, getattr(error, "offset", None) or 1),
             source=source,
-            expected="Python that this interpreter can read",
+            expected="valid Python for this interpreter",
         )
         return
     except OSError as error:
         yield Problem(
             code="unreadable",
-            message=f"cannot read it: {error.strerror}",
+            message=f"cannot read the file: {error.strerror}",
             file=shown,
             expected="a readable file",
         )
@@ -39,7 +39,8 @@ def check_python_source(path: Path, shown: str, *, has_tensors: bool) -> Iterato
 
 
 def _check_class(tree: ast.Module, shown: str, *, has_tensors: bool) -> Iterator[Problem]:
-    """Says nothing where the class comes from elsewhere: an import, an assignment, a base class."""
+    """Reports nothing if the class may come from elsewhere: an import, an assignment, a base
+    class."""
     model = next(
         (
             node
@@ -85,11 +86,13 @@ def _check_class(tree: ast.Module, shown: str, *, has_tensors: bool) -> Iterator
     if not has_tensors and "auto_complete_config" not in names:
         yield Problem(
             code="no-tensors",
-            message="the model has no inputs and outputs: config.pbtxt names none, and there is no auto_complete_config",
+            message="the model has no inputs and outputs: config.pbtxt names none, "
+            "and there is no auto_complete_config",
             file=shown,
             position=position,
             found="neither",
-            expected="input and output in config.pbtxt, or a static method auto_complete_config that adds them",
+            expected="input and output in config.pbtxt, "
+            "or a static method auto_complete_config that adds them",
         )
 
 
@@ -97,7 +100,7 @@ def _other_names(tree: ast.Module) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom | ast.Import):
-            # A star may bring anything.
+            # `import *` may import any name.
             names.update(
                 "TritonPythonModel" if alias.name == "*" else alias.asname or alias.name
                 for alias in node.names

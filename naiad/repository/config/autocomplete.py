@@ -1,10 +1,10 @@
-"""What a configuration leaves out -> Triton's defaults: backend, file name, version policy, batch
-sizes, instance groups.
+"""Completes a configuration with Triton's defaults: backend, file name, version policy, batch sizes,
+instance groups.
 
-In:  a ModelConfig as written, and what is in the model's directory. Out: the same message,
+In:  a ModelConfig as written, and the files in the model's directory. Out: the same message,
      completed in place.
-Rule: fills what is missing and never changes what was given; whether the result is right is for
-      validate to say.
+Rule: only missing fields are filled; given values are never changed. validate decides whether the
+      result is valid.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 
 class Framework(msgspec.Struct, frozen=True):
-    """How a backend is recognised from a file in the version directory or from a platform name."""
+    """A backend, with the model file and the platform that identify it."""
 
     backend: str
     file_name: str
     platform: str = ""
 
 
-# In Triton's order: where two files lie side by side, the first row wins.
+# In Triton's order: if a version has several of these files, the first row wins.
 _FRAMEWORKS = [
     Framework("tensorrt", "model.plan", "tensorrt_plan"),
     Framework("onnxruntime", "model.onnx", "onnxruntime_onnx"),
@@ -40,11 +40,10 @@ _FRAMEWORKS = [
     Framework("python", "model.py"),
 ]
 MODEL_FILES = {row.backend: row.file_name for row in reversed(_FRAMEWORKS)}
-# Two CPU instances by default only where one leaves a core idle; the others bring their own
-# threads.
+# A single instance of this backend leaves a core idle; other backends use several threads.
 _DEFAULT_CPU_COUNT = {"onnxruntime": 2}
-# Groups made for a model that has none. An engine places itself; everything else takes the GPUs
-# there are.
+# The kind of the instance group that is added if the config has none. An LLM engine chooses its
+# devices itself; other backends use the available GPUs.
 _DEFAULT_KIND = {
     "vllm": ModelInstanceGroup.KIND_MODEL,
     "tensorrtllm": ModelInstanceGroup.KIND_MODEL,
@@ -54,7 +53,7 @@ _DEFAULT_KIND = {
 
 
 def fill_backend(config: ModelConfig, model_name: str, version_files: Collection[str]) -> None:
-    """`version_files` are the names in the newest version directory; empty when there is none."""
+    """`version_files` are the names in the newest version directory; empty if there is none."""
     if not config.name:
         config.name = model_name
     framework = _recognise(config, version_files)
@@ -96,12 +95,15 @@ def _fill_backend_from_name(config: ModelConfig, model_name: str) -> None:
             [
                 Problem(
                     code="no-backend",
-                    message=f"Invalid model name: Could not determine backend for model '{model_name}' with no backend in model "
-                    "configuration. Expected model name of the form 'model.<backend_name>'.",
+                    message="Invalid model name: Could not determine backend for model "
+                    f"'{model_name}' with no backend in model configuration. "
+                    "Expected model name of the form 'model.<backend_name>'.",
                     file=model_name,
-                    found="no backend in the configuration and no model file that tells one",
-                    expected=f'backend: "..." in config.pbtxt, or one of {known} in a version directory',
-                    fix=f'for a Python model put model.py into {model_name}/1, for another set backend: "<name>" in config.pbtxt',
+                    found="no backend in the configuration and no model file that identifies one",
+                    expected='backend: "..." in config.pbtxt, '
+                    f"or one of {known} in a version directory",
+                    fix=f"for a Python model put model.py into {model_name}/1, "
+                    'for another set backend: "<name>" in config.pbtxt',
                 )
             ]
         )
@@ -135,7 +137,7 @@ def _fill_preferred_batch_size(preferred: Any, max_batch_size: int) -> None:
 
 
 def fill_instance_groups(config: ModelConfig, gpus: Sequence[int]) -> None:
-    """`gpus` are the ids of the devices that may be used; ensembles have no instances."""
+    """`gpus` are the ids of the devices that may be used. Ensembles have no instances."""
     if config.HasField("ensemble_scheduling"):
         return
     if not config.instance_group:
@@ -158,8 +160,8 @@ def fill_instance_groups(config: ModelConfig, gpus: Sequence[int]) -> None:
 
 
 def default_max_batch_size(backend_config: dict[str, dict[str, str]], backend: str) -> int:
-    """`--backend-config=onnxruntime,default-max-batch-size=N`, else the global one (key ""), else
-    Triton's 4."""
+    """The value of `--backend-config=<backend>,default-max-batch-size=N`, else of the setting for all
+    backends (key ""), else Triton's 4."""
     for name in (backend, ""):
         value = backend_config.get(name, {}).get("default-max-batch-size", "")
         if value.isascii() and value.isdigit():
@@ -168,8 +170,8 @@ def default_max_batch_size(backend_config: dict[str, dict[str, str]], backend: s
 
 
 def apply_auto_complete(config: ModelConfig, returned: dict[str, Any]) -> None:
-    """Takes over what a backend or a model's auto_complete_config found out about itself; nothing
-    else of it is looked at."""
+    """Applies what a backend or a model's auto_complete_config returned; other fields of it are
+    ignored."""
     allowed = (
         "max_batch_size",
         "input",

@@ -1,8 +1,8 @@
 """A model's directory (or a load request's JSON) -> its completed ModelConfig.
 
-In:  the directory and the server's options. Out: ModelConfigFile: the configuration, where each
-     field was written, the versions on disk.
-Rule: reads and completes; validate says whether the result may be loaded.
+In:  the directory and the server's options. Out: a ModelConfigFile with the configuration, the
+     position of each field, and the versions on disk.
+Rule: this file reads and completes; validate decides whether the result may be loaded.
 """
 
 from __future__ import annotations
@@ -20,34 +20,32 @@ from naiad.repository.config.problem import InvalidConfigError, Problem
 from naiad.repository.config.source_map import SourceMap
 from naiad.repository.scan import CONFIG_FILE, ModelDirectory, scan_model
 
-# A configuration is written by people; a file of this size is something else, and must not be read
-# into memory.
+# A larger file is not a configuration, and must not be read into memory.
 MAX_CONFIG_BYTES = 16 << 20
 
 
 class ConfigOptions(msgspec.Struct, frozen=True):
-    """What the command line says about configurations."""
+    """The settings of the server that affect configurations."""
 
     is_auto_complete_enabled: bool = True
-    """--disable-auto-complete-config: a model then needs a config.pbtxt, and backends do not
-    complete it."""
+    """False with --disable-auto-complete-config: a model then needs a config.pbtxt, and backends do
+    not complete it."""
     config_name: str = ""
-    """--model-config-name: configs/<name>.pbtxt instead of config.pbtxt, where a model has it."""
+    """--model-config-name: configs/<name>.pbtxt is read instead of config.pbtxt, if it exists."""
     gpus: tuple[int, ...] = ()
-    """Ids of the GPUs that may be used."""
+    """The ids of the GPUs that may be used."""
     min_compute_capability: float = 6.0
     other_backends: frozenset[str] = frozenset()
-    """Backends of others, from packages and from --backend-directory: they may complete a config
-    too."""
+    """Backends from packages and from --backend-directory. They may complete a config too."""
 
 
 class ModelConfigFile(msgspec.Struct, frozen=True):
     config: ModelConfig
     directory: ModelDirectory
     lines: SourceMap
-    """Empty when there is no file: completed from the directory alone, or given as JSON."""
+    """Empty if there is no file: the config was given as JSON, or consists of defaults."""
     notes: list[Problem]
-    """Legal but surely not meant."""
+    """Warnings: the config is valid, but probably not what was meant."""
 
     @property
     def versions(self) -> list[int]:
@@ -85,7 +83,7 @@ def config_path(model_dir: Path, options: ConfigOptions) -> Path:
 
 
 def _read(path: Path, shown: str, *, is_required: bool) -> str:
-    """Undecodable bytes become surrogates: they are harmless in comments, and refused in
+    """Bytes that are not UTF-8 become surrogates, which are allowed in comments but refused in
     strings."""
     try:
         with path.open("rb") as file:
@@ -117,7 +115,7 @@ def _unreadable(shown: str, reason: str) -> Problem:
     return Problem(
         code="unreadable",
         message=f"failed to open text file for read {shown}: {reason}",
-        brief=f"cannot read it: {reason}",
+        brief=f"cannot read the file: {reason}",
         file=shown,
         found=reason,
         expected="a readable file",
@@ -128,7 +126,8 @@ def _unreadable(shown: str, reason: str) -> Problem:
 def _wrong_name(name: str, directory_name: str, lines: SourceMap) -> Problem:
     return Problem(
         code="name-mismatch",
-        message=f"unexpected directory name '{directory_name}' for model '{name}', directory name must equal model name",
+        message=f"unexpected directory name '{directory_name}' for model '{name}', "
+        "directory name must equal model name",
         path="name",
         file=lines.file_name,
         position=lines.position("name"),

@@ -1,10 +1,9 @@
 """ModelConfig -> JSON as Triton prints it, for `GET /v2/models/M/config` and for a Python model's
 `args["model_config"]`.
 
-Original field names in declaration order, unset messages left out, defaults printed, 64-bit
-integers as numbers, enums by name.
-Rule: pure and never cached here; callers keep the bytes of a loaded model. The other direction is
-      config_override.
+Fields have their original names, in the order of their declaration. Unset messages are left out,
+defaults are printed, 64-bit integers are numbers, and enums are names.
+Rule: pure. Nothing is cached here; a loaded model keeps its bytes. config_override reads JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from google.protobuf.message import Message
 from naiad.pb.model_config_pb2 import ModelConfig
 
 _Convert = Callable[[Any], Any]
-# One field's way into the object: its name, whether it must be set to be printed, and how its value
-# is converted.
+# How one field is printed: its name, whether it is left out if unset, and how its value is converted.
 _FieldPlan = tuple[str, bool, _Convert | None]
 
 
@@ -47,8 +45,8 @@ def _to_dict(message: Message) -> dict[str, Any]:
 
 @cache
 def _plan(descriptor: Descriptor) -> list[_FieldPlan]:
-    # Triton prints the single values of a oneof (zero_data, data_file) after all other fields, and
-    # its messages in their place.
+    # Triton prints the scalars of a oneof (zero_data, data_file) after all other fields, but the
+    # messages of a oneof in their place.
     fields = sorted(
         descriptor.fields,
         key=lambda field: field.containing_oneof is not None and field.message_type is None,
@@ -102,8 +100,8 @@ def _double(value: float) -> float | int | str:
 def _short(
     value: float, digits: tuple[int, int], is_same: Callable[[float], bool]
 ) -> float | int | str:
-    """As protobuf prints it: few digits if they suffice, else all; no fraction for whole numbers; a
-    string for what JSON cannot say."""
+    """Formats as protobuf does: with as few digits as suffice, without a fraction for whole numbers,
+    and as a string where JSON has no such number."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -1,9 +1,9 @@
-"""JSON -> ModelConfig: the configuration given with a load request, and what a Python model's
+"""JSON -> ModelConfig: the configuration in a load request, and what a Python model's
 auto_complete_config returns.
 
-Read as protobuf's JSON: original or camelCase names, numbers also as strings, enums by name in any
-case or by number, null for unset.
-Rule: every problem is told with the path of its field; nothing of a faulty override is used.
+The rules are those of protobuf's JSON: names may be original or camelCase, numbers may be strings,
+enums are numbers or names in any case, and null means unset.
+Rule: every problem is reported with the path of its field. An override with a problem is not used.
 """
 
 from __future__ import annotations

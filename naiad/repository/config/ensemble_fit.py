@@ -1,8 +1,8 @@
-"""Does an ensemble fit its models? The rules that need the other models' completed configurations.
+"""Whether an ensemble fits its models: the rules that need the models' completed configurations.
 
-In:  the ensemble and its models by name. Out: every broken rule; and whether the ensemble is
-     decoupled, which follows from its models.
-Rule: called when all models are known: at load after them, and by `naiad check`.
+In:  the ensemble, and its models by name. Out: every broken rule; and whether the ensemble is
+     decoupled, which depends on its models.
+Rule: called when all models are known: when the ensemble is loaded, and by `naiad check`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from naiad.repository.config.validate_io import batch_note, dims_text
 
 
 class _Tensor(msgspec.Struct, frozen=True):
-    """What one model says about a tensor of the ensemble."""
+    """The type and shape that one model gives a tensor of the ensemble."""
 
     model: ModelConfig
     data_type: int
@@ -39,8 +39,8 @@ class _Tensor(msgspec.Struct, frozen=True):
 class EnsembleFit(msgspec.Struct, frozen=True):
     errors: list[Problem]
     doubts: list[Problem]
-    """What Triton loads although only batches of one can pass: a batch dimension on one side
-    only."""
+    """Mismatches that Triton accepts although only batches of one work: only one side has a batch
+    dimension."""
 
 
 def validate_ensemble(
@@ -83,8 +83,7 @@ def _add_missing(
 
 
 def is_decoupled_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> bool:
-    """Triton writes this into the ensemble's model_transaction_policy, whatever its own
-    configuration says."""
+    """Triton overwrites the ensemble's model_transaction_policy with this."""
     return any(
         models[step.model_name].model_transaction_policy.decoupled
         for step in ensemble.ensemble_scheduling.step
@@ -92,7 +91,7 @@ def is_decoupled_ensemble(ensemble: ModelConfig, models: Mapping[str, ModelConfi
 
 
 def find_cycle(ensembles: Mapping[str, ModelConfig]) -> list[str]:
-    """The names along one circle of ensembles that call each other, or nothing."""
+    """The names of ensembles that call each other in a cycle; empty if there is no cycle."""
     done: set[str] = set()
     for start in ensembles:
         trail: list[str] = []
@@ -124,7 +123,7 @@ def _walk(
 
 
 class _Fit:
-    """Collects, step by step, what the models say about the ensemble's tensors."""
+    """Collects, step by step, the types and shapes that models give the ensemble's tensors."""
 
     def __init__(self, ensemble: ModelConfig, found: ProblemList, doubts: ProblemList) -> None:
         self._ensemble = ensemble
@@ -217,19 +216,19 @@ class _Fit:
             "ensemble-tensor", message, path, found=f"'{name}'", expected=expected, fix=fix
         )
 
-    def _compare(self, name: str, said: _Tensor, path: str) -> None:
-        first = self._tensors.setdefault(name, said)
+    def _compare(self, name: str, other: _Tensor, path: str) -> None:
+        first = self._tensors.setdefault(name, other)
         prefix = f"in ensemble {self._ensemble.name}, ensemble tensor {name}: inconsistent "
-        if first.data_type != said.data_type:
+        if first.data_type != other.data_type:
             types = [
                 DataType.Name(kind) if kind in DataType.values() else str(kind)
-                for kind in (first.data_type, said.data_type)
+                for kind in (first.data_type, other.data_type)
             ]
             message = (
                 f"{prefix}data type: {types[0]} is inferred from model {first.model.name} while {types[1]} is inferred from model "
-                f"{said.model.name}"
+                f"{other.model.name}"
             )
-            shown = f"{types[1]} in {said.model.name}"
+            shown = f"{types[1]} in {other.model.name}"
             self._found.add(
                 "ensemble-type",
                 message,
@@ -237,18 +236,20 @@ class _Fit:
                 found=shown,
                 expected=f"{types[0]}, as in {first.model.name}",
             )
-        elif not _agree(first.full_dims, said.full_dims):
+        elif not _agree(first.full_dims, other.full_dims):
             message = (
                 f"{prefix}shape: {dims_text(first.full_dims)} is inferred from model {first.model.name} while "
-                f"{dims_text(said.full_dims)} is inferred from model {said.model.name}"
+                f"{dims_text(other.full_dims)} is inferred from model {other.model.name}"
             )
-            shown = f"{said.model.name} has {batch_note(said.model, said.dims)}"
-            expected = f"what {first.model.name} has: {batch_note(first.model, first.dims)}"
-            if not _agree(first.dims, said.dims):
+            shown = f"{other.model.name} has {batch_note(other.model, other.dims)}"
+            expected = f"the same as {first.model.name}: {batch_note(first.model, first.dims)}"
+            if not _agree(first.dims, other.dims):
                 self._found.add("ensemble-shape", message, path, found=shown, expected=expected)
             else:
-                fix = "set max_batch_size in both, or write the batch dimension as -1 into the dims of the one that does not"
-                fix += "; as it is, only batches of 1 pass"
+                fix = (
+                    "set max_batch_size in both, or add the batch dimension as -1 to the dims of "
+                    "the model without max_batch_size; as it is, only batches of 1 work"
+                )
                 self._doubts.add(
                     "ensemble-batching", message, path, found=shown, expected=expected, fix=fix
                 )
@@ -263,31 +264,31 @@ def _agree(one: list[int], other: list[int]) -> bool:
 def _label_responses(
     ensemble: ModelConfig, models: Mapping[str, ModelConfig], found: ProblemList
 ) -> None:
-    """A decoupled step answers any number of times: what follows it may only join tensors of the
-    same one."""
+    """A decoupled step may send any number of responses, so a later step must not combine its
+    tensors with those of another decoupled step."""
     labels: dict[str, int] = {tensor.name: 0 for tensor in ensemble.input}
-    makers = {0: "plain models"}  # by label: whose answers its tensors come with
-    waiting = list(enumerate(ensemble.ensemble_scheduling.step))
+    makers = {0: "plain models"}  # label -> the model whose responses have it
+    remaining = list(enumerate(ensemble.ensemble_scheduling.step))
     next_label = 1
     while True:
         ready = next(
             (
                 entry
-                for entry in waiting
+                for entry in remaining
                 if all(name in labels for name in entry[1].input_map.values())
             ),
             None,
         )
         if ready is None:
             break
-        waiting.remove(ready)
+        remaining.remove(ready)
         index, step = ready
         origins = {labels[name] for name in step.input_map.values()}
         if len(origins) > 1:
             message = f"in ensemble {ensemble.name}, step of model '{step.model_name}' receives inputs originated from different decoupled models"
             path = f"ensemble_scheduling.step[{index}]"
             shown = ", ".join(
-                f"'{name}' with the answers of {makers[labels[name]]}"
+                f"'{name}' with the responses of {makers[labels[name]]}"
                 for name in sorted(step.input_map.values())
             )
             found.add(
@@ -304,10 +305,10 @@ def _label_responses(
             makers[label] = step.model_name
         labels.update(dict.fromkeys(step.output_map.values(), label))
     if len({labels[tensor.name] for tensor in ensemble.output if tensor.name in labels}) > 1:
-        # Triton calls the ensemble itself the step here.
+        # Triton's message names the ensemble itself as the step.
         message = f"in ensemble {ensemble.name}, step of model '{ensemble.name}' receives inputs originated from different decoupled models"
         made = (tensor.name for tensor in ensemble.output if tensor.name in labels)
-        shown = ", ".join(f"'{name}' with the answers of {makers[labels[name]]}" for name in made)
+        shown = ", ".join(f"'{name}' with the responses of {makers[labels[name]]}" for name in made)
         found.add(
             "ensemble-decoupled",
             message,

@@ -1,11 +1,10 @@
-"""The files that came with a load request -> a directory of their own, which is the model's
-directory as long as it is loaded.
+"""Writes the files of a load request into a directory of their own, which is the model's directory
+while it is loaded.
 
-In:  `file:<path>` parameters. Out: an OverrideFolder, held by every loaded version that was made
-     from it.
-Rules: a path that would leave the model's directory is refused before anything is written; the
-       directory is 0700 and ours; it goes with its last holder, and what a killed server left
-       behind goes when the next one starts.
+In:  `file:<path>` parameters. Out: an OverrideFolder, held by every version that was loaded from it.
+Rules: a path outside the model's directory is refused before anything is written. The directory
+       has mode 0700. It is deleted when its last holder releases it; directories that a killed
+       server left behind are deleted when the next server starts.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class OverrideFolder:
         self._num_holders += 1
 
     def release(self) -> None:
-        """By a holder that is done; the files go with the last one."""
+        """The files are deleted when the last holder has released the folder."""
         self._num_holders -= 1
         self.drop_if_unheld()
 
@@ -42,13 +41,13 @@ class OverrideFolder:
 
 
 def write_override_files(model_name: str, files: dict[str, str | bytes]) -> OverrideFolder:
-    """Blocks. Raises NaiadError, with nothing left on disk."""
+    """Blocks. Raises NaiadError; nothing is left on disk then."""
     paths = {path: _checked(path) for path in files}
     try:
         root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     except OSError as error:
         raise internal(
-            f"no temporary directory for the files of model '{model_name}': {error.strerror}"
+            f"failed to create a temporary directory for the files of model '{model_name}': {error.strerror}"
         ) from error
     folder = OverrideFolder(root, root / model_name)
     try:
@@ -64,7 +63,7 @@ def write_override_files(model_name: str, files: dict[str, str | bytes]) -> Over
 
 
 def remove_leftovers() -> None:
-    """Of servers of this user that did not live to remove theirs."""
+    """Deletes the folders that killed servers of this user left behind."""
     root = Path(tempfile.gettempdir())
     for folder in root.glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
@@ -82,8 +81,8 @@ def remove_leftovers() -> None:
 
 
 def _checked(path: str) -> list[str]:
-    """The path's parts. Written so that what is not clearly inside is refused, not so that it is
-    made to fit."""
+    """The parts of the path. A path that is not clearly inside the directory is refused; it is never
+    corrected."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     is_inside = parts and not path.startswith("/") and not path.endswith("/") and ".." not in parts
     if not is_inside or "\\" in path or any(ord(character) < 32 for character in path):
@@ -94,7 +93,7 @@ def _checked(path: str) -> list[str]:
         encoded = [os.fsencode(part) for part in parts]
     except UnicodeEncodeError:
         raise invalid_arg(
-            f"Invalid file parameter 'file:{_shown(path)}': no file can have this name."
+            f"Invalid file parameter 'file:{_shown(path)}': it is not a valid file name."
         ) from None
     if len(path) > MAX_PATH_BYTES or any(len(part) > MAX_NAME_BYTES for part in encoded):
         raise invalid_arg(f"Invalid file parameter 'file:{_shown(path)}': the path is too long.")
@@ -104,7 +103,7 @@ def _checked(path: str) -> list[str]:
 def _unwritable(path: str, error: OSError) -> NaiadError:
     if isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError):
         return invalid_arg(
-            f"Invalid file parameter 'file:{_shown(path)}': it is a file and a directory at once."
+            f"Invalid file parameter 'file:{_shown(path)}': another parameter uses the same path as a directory or a file."
         )
     return internal(f"failed to write 'file:{_shown(path)}' of the load request: {error.strerror}")
 

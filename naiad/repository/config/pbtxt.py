@@ -1,9 +1,10 @@
-"""Protobuf text format -> a message, with the place of every field: config.pbtxt is read here.
+"""Parses protobuf text, which is the format of config.pbtxt, into a message and the position of each
+field.
 
-In:  the text and the message type. Out: ParsedMessage, or InvalidConfigError with every unknown
-     field and wrong value in the text, and the first syntax error, each with its line.
-Rule: accepts and refuses what protobuf's own parser does (tests hold the two against each other);
-      no field is known by name here, the descriptors say everything.
+In:  the text and the message type. Out: a ParsedMessage, or InvalidConfigError with every unknown
+     field and wrong value, and the first syntax error, each with its line.
+Rules: the parser accepts and refuses the same texts as protobuf's own parser (tests compare the
+       two). It knows no field by name; everything comes from the descriptors.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ class ParsedMessage(Generic[M]):
     message: M
     lines: SourceMap
     notes: list[Problem] = field(default_factory=list)
-    """Legal but surely not meant: a map key given twice."""
+    """Warnings: the text is valid, but probably not what was meant, such as a map key given
+    twice."""
 
 
 def parse_text(text: str, message_type: type[M], file_name: str) -> ParsedMessage[M]:
-    """`file_name` is only used in problems. Undecodable bytes of a file are passed in as surrogates
+    """`file_name` is only used in problems. Bytes that are not UTF-8 are passed in as surrogates
     (errors="surrogateescape")."""
     message = message_type()
     lines = SourceMap(file_name, text)
@@ -60,8 +62,8 @@ def parse_text(text: str, message_type: type[M], file_name: str) -> ParsedMessag
 
 
 class _Parser:
-    """Recursive descent over the tokens. Wrong values are noted and skipped; a TextSyntaxError ends
-    the parse."""
+    """A recursive-descent parser. Wrong values are reported and skipped; a TextSyntaxError ends the
+    parsing."""
 
     def __init__(self, stream: Iterator[Token], lines: SourceMap) -> None:
         self.problems: list[Problem] = []
@@ -108,8 +110,7 @@ class _Parser:
         position = self._lines.position_of_offset(offset)
         return Problem(
             code=code,
-            # Triton says only the first half; the second half is what it leaves in libprotobuf's
-            # log.
+            # The first half is Triton's message. Triton leaves the detail to libprotobuf's log.
             message=f"failed to read text proto from {self._lines.file_name}: {detail}",
             brief=detail,
             path=path,
@@ -122,8 +123,8 @@ class _Parser:
         )
 
     def fill(self, message: Message, path: str, opening: Token | None) -> None:
-        """Reads fields into `message` up to and including what closes `opening`; without one, to
-        the end of the text."""
+        """Reads fields into `message`, up to and including the bracket that closes `opening`, or to
+        the end of the text if `opening` is None."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise TextSyntaxError(
@@ -230,7 +231,7 @@ class _Parser:
             setattr(message, field.name, value)
 
     def _read_scalar(self, field: FieldDescriptor, path: str) -> Any:
-        """None when the value was refused; it is skipped then."""
+        """None if the value was refused. It has been skipped then."""
         start = self._token
         is_negative = self._accept("-")
         literal = [self._token]
@@ -320,7 +321,7 @@ class _Parser:
         oneof = field.containing_oneof
         other = message.WhichOneof(oneof.name) if oneof else None
         if oneof and other and other != field.name:
-            detail = f"'{field.name}' stands beside '{other}', but only one of them may be given"
+            detail = f"'{field.name}' and '{other}' cannot be given together"
             choices = " or ".join(choice.name for choice in oneof.fields)
             first = path.removesuffix(field.name) + other
             fix = f"remove one of the two ('{other}' is on line {self._line_of(first)})"
@@ -334,7 +335,7 @@ class _Parser:
                 fix=fix,
             )
             return True
-        # As protobuf: a field without presence that holds its default counts as not given.
+        # As in protobuf, a field without presence that has its default value counts as not given.
         is_set = (
             message.HasField(field.name)
             if field.has_presence
@@ -405,7 +406,7 @@ class _Parser:
         self._skip_scalar()
 
     def _expected_name(self, token: Token, opening: Token | None) -> TextSyntaxError:
-        detail = f"{token} stands where a field name is expected"
+        detail = f"{token} is not a field name"
         expected = "a field name"
         fix = ""
         if opening and token.text in ("}", "]", ">"):
@@ -414,11 +415,14 @@ class _Parser:
             detail = f"the message that starts on line {line} is not closed before this {token}"
             expected, fix = f"'{closing}'", f"put a '{closing}' before the '{token.text}'"
         elif token.text in ("}", "]", ">"):
-            fix = f"remove this '{token.text}', or open it before"
+            fix = f"remove this '{token.text}', or add the bracket that opens it"
         elif token.text in (",", ";"):
             fix = f"remove this '{token.text}'"
         elif token.text == "{" and not opening:
-            fix = "a configuration is protobuf text, not JSON: no braces around it, no quotes around names"
+            fix = (
+                "a configuration is protobuf text, not JSON: "
+                "remove the braces around it and the quotes around names"
+            )
         elif token.kind is Kind.STRING:
             fix = "field names are written without quotes, as in name: value"
         return TextSyntaxError(
@@ -426,7 +430,7 @@ class _Parser:
         )
 
     def _skip_value(self) -> None:
-        """Over the value of a field that was refused, whatever its type."""
+        """Skips the value of a field that was refused. The value may have any type."""
         self._accept(":")
         if self._token.kind is not Kind.SYMBOL or self._token.text == "-":
             self._skip_scalar()

@@ -1,9 +1,9 @@
-"""One scalar of protobuf text -> a Python value, checked against its field's type.
+"""Reads one scalar of protobuf text as a Python value of its field's type.
 
-In: the tokens of one value. Out: a value the message accepts, or a WrongValueError that says what
-    was found and what was expected.
-Rule: what protobuf's C++ parser refuses is refused (1.0 for an integer, hexadecimal for a float,
-      unknown escapes).
+In:  the tokens of one value. Out: a value that the message accepts, or a WrongValueError that says
+     what was found and what was expected.
+Rule: values that protobuf's C++ parser refuses are refused (1.0 for an integer, hexadecimal for a
+      float, unknown escapes).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class WrongValueError(Exception):
 
 
 def describe_type(field: FieldDescriptor) -> str:
-    """What may be written as this field's value, for people."""
+    """Describes the values that this field accepts."""
     if field.cpp_type in INTEGER_RANGES:
         return f"an integer ({INTEGER_RANGES[field.cpp_type][0]})"
     if field.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
@@ -141,8 +141,8 @@ def _unescape(text: str) -> bytes:
 
 
 def _utf8(text: str) -> bytes:
-    # Undecodable bytes of the file arrive as lone surrogates; they go back to what they were and
-    # fail as a string, not in comments.
+    # Bytes that are not UTF-8 arrive as lone surrogates. They become the original bytes again, so
+    # that decoding the string fails.
     return text.encode("utf-8", "surrogateescape")
 
 

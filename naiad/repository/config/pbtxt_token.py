@@ -1,8 +1,7 @@
-"""Protobuf text -> tokens, as protobuf's own C++ tokenizer cuts them.
+"""Splits protobuf text into the same tokens as protobuf's own C++ tokenizer.
 
-In: the text of a config.pbtxt. Out: tokens with their offsets, one at a time, then END.
-Rule: anything that is no token is a syntax error here, with the fix for what people really type
-      (`=`, curly quotes, `//`).
+In:  the text of a config.pbtxt. Out: tokens with their offsets, one at a time, then END.
+Rule: anything else is a syntax error. Common mistakes (`=`, curly quotes, `//`) get a suggested fix.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Kind(enum.Enum):
 class Token(msgspec.Struct, frozen=True):
     kind: Kind
     text: str
-    """As written: a string has its quotes and escapes."""
+    """The token as written: a string includes its quotes and escapes."""
     offset: int
 
     def __str__(self) -> str:
@@ -40,7 +39,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class TextSyntaxError(Exception):
-    """The text cannot be read on from `offset`."""
+    """The text cannot be parsed beyond `offset`."""
 
     def __init__(
         self,
@@ -61,8 +60,7 @@ class TextSyntaxError(Exception):
         self.fix = fix
 
 
-# Possessive quantifiers: a long string or comment must not cost memory for ways back that are never
-# taken.
+# Possessive quantifiers: without them, a long string or comment would use memory for backtracking.
 _SKIPPED = re.compile(r"(?:[ \t\r\n\f\v]++|#[^\n]*+)*+")
 _TOKEN = re.compile(
     r"""(?P<NAME>[A-Za-z_][A-Za-z0-9_]*)
@@ -76,7 +74,7 @@ _GLUED = re.compile(r"[A-Za-z0-9_.]+")
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """A byte order mark is skipped, as protobuf does."""
+    """As in protobuf, a byte order mark is skipped."""
     offset = 1 if text.startswith("\ufeff") else 0
     while True:
         skipped = _SKIPPED.match(text, offset)
@@ -111,7 +109,7 @@ def _no_token(text: str, offset: int) -> TextSyntaxError:
             offset,
             found=line[:60],
             expected=f"a closing {char} on the same line",
-            fix="close the string; long strings may be continued on the next line as a second quoted string",
+            fix="close the string; a second quoted string on the next line continues it",
         )
     fix = ""
     if char == "=":
@@ -125,7 +123,7 @@ def _no_token(text: str, offset: int) -> TextSyntaxError:
     elif char.isspace():
         fix = "replace this special space by an ordinary one"
     elif char == "+":
-        fix = "leave the '+' out"
+        fix = "remove the '+'"
     name = repr(char) if char.isprintable() else f"U+{ord(char):04X}"
     return TextSyntaxError(
         "bad-character",

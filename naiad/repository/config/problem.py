@@ -1,10 +1,9 @@
-"""What is wrong with a model's configuration, said so that a person can act on it.
+"""Problems of a model's configuration, with everything a user needs to fix them.
 
-Made by pbtxt (text), validate (rules) and check (files); read by `naiad check` and by whoever fails
-a load.
-Rule: `message` is Triton's wording where Triton has one, because clients and scripts match on it;
-      everything a person needs beyond that (where, found, expected, fix) stands beside it and never
-      inside it.
+In:  a broken rule and the path of the field, from pbtxt (text), validate (rules) and check (files).
+     Out: `naiad check` prints the problems, and a failed load reports the first of them.
+Rule: `message` is Triton's own text if Triton has one, because clients and scripts match on it. What
+      a user needs beyond that is in other fields: where, found, expected, fix.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ from naiad.errors import Code, NaiadError
 from naiad.repository.config.source_map import Position, SourceMap
 
 MAX_PROBLEMS = 100
-"""So many are told of one configuration; what comes after is either the same again or no
-configuration at all."""
+"""The number of problems that are reported for one configuration. More of them would be repetitions,
+or the file is not a configuration at all."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     code: str
-    """Stable, for scripts: 'unknown-field', 'dims-missing'."""
+    """A stable name for scripts, such as 'unknown-field' or 'dims-missing'."""
     message: str
     brief: str = ""
-    """The same for a reader who already sees the file and the line; empty when `message` is short
-    enough."""
+    """A shorter message, for output that shows the file and the line anyway; empty if `message` is
+    short enough."""
     path: str = ""
-    """The field it is about: `input[1].dims[0]`."""
+    """The field that is wrong: `input[1].dims[0]`."""
     file: str = ""
-    """As the user knows it, relative to the repository: `resnet/config.pbtxt`. Empty when no file
-    is concerned."""
+    """The file relative to the repository: `resnet/config.pbtxt`. Empty if the problem is not in a
+    file."""
     position: Position | None = None
     source: str = ""
-    """The line of the file."""
+    """The text of the line."""
     found: str = ""
     expected: str = ""
     fix: str = ""
@@ -45,7 +44,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.file or 'config'}:{self.position.line}"
 
     def sentence(self) -> str:
-        """One line: Triton's words first, then the place and the fix."""
+        """The problem in one line: Triton's text first, then the place and the fix."""
         place = (
             f"line {self.position.line}"
             if self.position and self.file in self.message
@@ -56,7 +55,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidConfigError(NaiadError):
-    """A configuration that cannot be loaded; `problems` is never empty."""
+    """The configuration cannot be loaded. `problems` is never empty."""
 
     def __init__(self, problems: list[Problem]) -> None:
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
@@ -65,6 +64,8 @@ class InvalidConfigError(NaiadError):
 
 
 class ProblemList:
+    """Collects the problems that rules find, and adds the file and the line to each."""
+
     def __init__(self, lines: SourceMap) -> None:
         self.problems: list[Problem] = []
         self._lines = lines

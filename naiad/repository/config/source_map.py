@@ -1,8 +1,8 @@
-"""Where in a text each field of a message was written: field path -> line and column.
+"""Where each field of a message is in the text: field path -> line and column.
 
-Filled by pbtxt while parsing, asked by validate when a rule fails. Paths look like
-`input[1].dims[0]` and, for map entries, `parameters["key"].string_value`. Only offsets are kept;
-lines are counted when somebody asks.
+pbtxt fills the map while it parses; validate asks it when a rule fails. Paths look like
+`input[1].dims[0]` and, for map entries, `parameters["key"].string_value`. Only offsets are stored;
+lines are counted when a position is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LAST_SEGMENT = re.compile(r'(?:\.[^.\[\]"]+|\[\d+\]|\["(?:[^"\\]|\\.)*"\])$')
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Both counted from 1, as editors do."""
+    """A line and a column, both counted from 1 as in editors."""
 
     line: int
     column: int
@@ -38,8 +38,8 @@ class SourceMap:
         return Position(line, offset - self._line_starts[line - 1] + 1)
 
     def position(self, path: str) -> Position | None:
-        """Of the field itself or, when it was not written, of the nearest field around it that
-        was."""
+        """The position of the field or, if the text does not contain it, of the innermost field
+        around it."""
         while path:
             offset = self.offsets.get(path)
             if offset is not None:
@@ -48,7 +48,7 @@ class SourceMap:
         return None
 
     def line(self, position: Position | None) -> str:
-        """The text of that line; bytes that were no UTF-8 show as question marks."""
+        """The text of that line. Bytes that are not UTF-8 appear as question marks."""
         if not position:
             return ""
         self.position_of_offset(0)
@@ -68,5 +68,5 @@ def _around(path: str) -> str:
 
 
 def entry_path(path: str, key: object) -> str:
-    """The path of a map's entry; keys may hold anything, so they are written as JSON strings."""
+    """The path of a map's entry. Keys may contain any character, so they are JSON strings."""
     return f"{path}[{json.dumps(str(key))}]"

@@ -54,7 +54,7 @@ _FIELD_ALIASES = {
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Empty when nothing is near enough to be worth saying."""
+    """The known name that is most similar to `name`; empty if none is similar enough."""
     names = list(known)
     for candidate in (name, name.upper()):
         if candidate in names:
@@ -81,12 +81,12 @@ def unknown_field_fix(name: str, around: Descriptor) -> str:
 
 
 def _places(name: str, root: Descriptor | None) -> list[str]:
-    """Every message of a configuration that has a field of this name, as `dynamic_batching { }`; at
-    most three."""
+    """The messages of a configuration that have a field of this name, as `dynamic_batching { }`.
+    Empty if there are more than three."""
     found: list[str] = []
-    waiting = [("", root)] if root else []
-    while waiting:
-        path, message = waiting.pop(0)
+    unvisited = [("", root)] if root else []
+    while unvisited:
+        path, message = unvisited.pop(0)
         if message.GetOptions().map_entry:
             continue
         if name in message.fields_by_name:
@@ -96,7 +96,7 @@ def _places(name: str, root: Descriptor | None) -> list[str]:
             for field in message.fields
             if field.message_type is not None
         ]
-        waiting.extend(
+        unvisited.extend(
             (f"{path}.{field_name}" if path else field_name, kind) for field_name, kind in inner
         )
     return found if len(found) <= 3 else []

@@ -1,10 +1,10 @@
-"""The rules a completed ModelConfig must keep to be loaded, in Triton's order and with Triton's
-words.
+"""The rules that a completed ModelConfig must meet to be loaded, in Triton's order and with Triton's
+messages.
 
-In:  a ModelConfig after autocomplete, and where its fields were written. Out: every broken rule; an
-     empty list means it may load.
-Rule: only this configuration is looked at. What an ensemble needs of its models is
-      validate_ensemble, what needs the disk is check.
+In:  a ModelConfig after autocomplete, and the positions of its fields. Out: every broken rule; an
+     empty list means that the model may be loaded.
+Rule: only this configuration is read. Rules that need an ensemble's models are in ensemble_fit,
+      rules that need files in check.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from naiad.repository.config.validate_instances import check_instance_groups
 from naiad.repository.config.validate_io import check_batch_io, check_tensors, dims_text
 from naiad.repository.config.validate_sequence import check_sequence_batching
 
-# A backend named here goes with its own platforms only; any other backend takes any platform.
+# A backend in this table works only with its own platforms; any other backend accepts any platform.
 _PLATFORMS = {
     "tensorrt": ("tensorrt_plan",),
     "onnxruntime": ("onnxruntime_onnx",),
@@ -78,7 +78,10 @@ def _check_identity(config: ModelConfig, found: ProblemList) -> None:
             fix=fix,
         )
     elif config.backend and config.platform == ENSEMBLE_PLATFORM:
-        message = f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE_PLATFORM}' and empty backend type"
+        message = (
+            f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE_PLATFORM}' "
+            "and empty backend type"
+        )
         shown = f'backend: "{config.backend}"'
         found.add(
             "ensemble-backend",
@@ -110,7 +113,7 @@ def _check_sizes(config: ModelConfig, found: ProblemList) -> None:
     if config.max_batch_size < 0:
         message = f"'max_batch_size' must be non-negative value for {config.name}"
         expected = (
-            "0 (the model does not batch, dims are full shapes) or the largest batch it takes"
+            "0 (the model does not batch, dims are full shapes) or the largest batch it accepts"
         )
         found.add(
             "max-batch-size",

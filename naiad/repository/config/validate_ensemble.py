@@ -1,8 +1,8 @@
-"""Rules for an ensemble's own graph of tensors; part of validate. Whether it fits its models is
-ensemble_fit's question.
+"""Rules for an ensemble's own graph of tensors; part of validate. ensemble_fit checks whether the
+ensemble fits its models.
 
 A step reads and writes tensors of the ensemble. Every output must be computable from the inputs,
-and nothing may be computed in vain.
+and every tensor must be used.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ ENSEMBLE_PLATFORM = "ensemble"
 
 
 class Node(msgspec.Struct):
-    """A tensor of the ensemble: the steps' outputs it is needed for, and the tensors it is made
-    from."""
+    """A tensor of the ensemble, with the tensors it is computed from and those computed from it."""
 
     name: str
     needs: list[str] = []
@@ -70,7 +69,7 @@ def check_ensemble_scheduling(config: ModelConfig, found: ProblemList) -> None:
 
 
 def _check_forbidden(config: ModelConfig, found: ProblemList) -> None:
-    words = {
+    starts = {
         "instance_group": "instance group should not",
         "optimization": "optimization should not",
         "model_warmup": "model_warmup can not",
@@ -80,7 +79,7 @@ def _check_forbidden(config: ModelConfig, found: ProblemList) -> None:
         "optimization": config.HasField("optimization"),
         "model_warmup": bool(config.model_warmup),
     }
-    for field, start in words.items():
+    for field, start in starts.items():
         if is_given[field]:
             message = f"{start} be specified for ensemble '{config.name}'"
             fix = f"move {field} to the configurations of the models in its steps"
@@ -95,7 +94,7 @@ def _check_forbidden(config: ModelConfig, found: ProblemList) -> None:
 
 
 def _build_graph(config: ModelConfig, found: ProblemList) -> dict[str, Node] | None:
-    """None when a step is too broken to be followed."""
+    """None if a step is incomplete."""
     graph: dict[str, Node] = {}
     is_whole = True
     for index, step in enumerate(config.ensemble_scheduling.step):
@@ -149,9 +148,9 @@ def _check_step(
 def _check_flow(config: ModelConfig, graph: dict[str, Node], found: ProblemList) -> None:
     for index, tensor in enumerate(config.input):
         if tensor.name in graph:
-            _spread(graph, tensor.name)
+            _mark_ready(graph, tensor.name)
         else:
-            # The missing quote is Triton's, and scripts match on it.
+            # The quote is missing in Triton's message too, and scripts match on it.
             message = f"ensemble input '{tensor.name}' for ensemble {config.name}' is not used"
             _unused(
                 "ensemble-input",
@@ -189,22 +188,22 @@ def _check_flow(config: ModelConfig, graph: dict[str, Node], found: ProblemList)
                 "ensemble-unused",
                 message,
                 _written_at(config, name),
-                found=f"nobody reads '{name}'",
-                expected="a reader",
+                found=f"no step reads '{name}'",
+                expected="a step that reads it",
                 fix=fix,
             )
 
 
-def _spread(graph: dict[str, Node], start: str) -> None:
-    """Everything that can be computed once `start` is there."""
+def _mark_ready(graph: dict[str, Node], start: str) -> None:
+    """Marks `start`, and every tensor that can be computed once it is there."""
     graph[start].is_ready = True
-    waiting = [start]
-    while waiting:
-        for target in graph[waiting.pop()].feeds:
+    unvisited = [start]
+    while unvisited:
+        for target in graph[unvisited.pop()].feeds:
             node = graph[target]
             if not node.is_ready and all(graph[need].is_ready for need in node.needs):
                 node.is_ready = True
-                waiting.append(target)
+                unvisited.append(target)
 
 
 def _not_written(
@@ -230,16 +229,18 @@ def _not_written(
             f"; did you mean '{near}'?" if near else ""
         )
         if culprit.is_written:
-            fix = f"the steps around '{culprit.name}' wait for each other: break the circle"
+            fix = f"the steps around '{culprit.name}' wait for each other: break the cycle"
     shown = (
-        f"no step can write '{node.name}'" if culprit is node else f"nobody writes '{culprit.name}'"
+        f"no step can write '{node.name}'"
+        if culprit is node
+        else f"no step writes '{culprit.name}'"
     )
     found.add(
         "ensemble-not-written",
         message,
         path,
         found=shown,
-        expected="every tensor an input or written by a step",
+        expected="every tensor to be an input or to be written by a step",
         fix=fix,
     )
 

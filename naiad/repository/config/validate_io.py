@@ -1,7 +1,7 @@
-"""Rules for inputs, outputs and batch inputs/outputs of a configuration; part of validate.
+"""Rules for inputs, outputs, batch inputs and batch outputs; part of validate.
 
-Rule: `dims` never hold the batch dimension of a model that batches; every message about shapes says
-      so, because that is what people get wrong.
+Rule: `dims` never include the batch dimension of a model that batches. Every message about shapes
+      says so, because this is the most common mistake.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ def dims_text(dims: Sequence[int]) -> str:
 
 
 def batch_note(config: ModelConfig, dims: Sequence[int]) -> str:
-    """What `dims` mean to a client of this model."""
+    """Explains how a client of this model sees `dims`."""
     if config.max_batch_size > 0:
-        return f"dims {dims_text(dims)}, which clients see as {dims_text([-1, *dims])} because max_batch_size is {config.max_batch_size}"
+        return (
+            f"dims {dims_text(dims)}, which clients see as {dims_text([-1, *dims])} "
+            f"because max_batch_size is {config.max_batch_size}"
+        )
     return f"dims {dims_text(dims)}, the full shape because max_batch_size is 0"
 
 
@@ -140,7 +143,10 @@ def _check_reshape(
     shape = tensor.reshape.shape
     code = f"{kind}-reshape"
     if not shape and config.max_batch_size == 0:
-        message = f"{prefix}cannot have empty reshape for non-batching model as scalar tensors are not supported{suffix}"
+        message = (
+            f"{prefix}cannot have empty reshape for non-batching model "
+            f"as scalar tensors are not supported{suffix}"
+        )
         fix = "set max_batch_size, or remove the reshape"
         found.add(
             code,
@@ -176,7 +182,10 @@ def _check_reshape(
         )
     elif dims_runs != shape_runs:
         message = f"{prefix}has different size for dims and reshape{suffix}"
-        expected = "the same number of elements before, between and after each -1; neither counts the batch dimension"
+        expected = (
+            "the same number of elements before, between and after each -1; "
+            "neither counts the batch dimension"
+        )
         found.add(code, message, f"{path}.reshape", found=shown, expected=expected)
 
 
@@ -283,7 +292,10 @@ def _check_kind(
         )
     elif len(batch_io.source_input) != 1:
         count = len(batch_io.source_input)
-        message = f"batch {side} kind '{kinds.Name(batch_io.kind)}' expects 1 source input, got {count} for {config.name}"
+        message = (
+            f"batch {side} kind '{kinds.Name(batch_io.kind)}' expects 1 source input, "
+            f"got {count} for {config.name}"
+        )
         found.add(
             f"batch-{side}-source",
             message,
@@ -356,7 +368,7 @@ def _impossible(dims: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _runs(dims: Sequence[int]) -> list[int]:
-    """Element counts before, between and after the variable dimensions: [2,4,-1,6] -> [8,6]."""
+    """The numbers of elements before, between and after variable dimensions: [2,4,-1,6] -> [8,6]."""
     runs: list[list[int]] = [[]]
     for dim in dims:
         if dim == -1:

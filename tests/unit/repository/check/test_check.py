@@ -85,7 +85,7 @@ def test_a_model_given_as_a_repository(tmp_path: Path) -> None:
     model = add(tmp_path, "m")
     (finding,) = check_repository([model])
     assert finding.problem.code == "not-a-repository"
-    assert finding.problem.fix == f"give the directory around it: {tmp_path}"
+    assert finding.problem.fix == f"use its parent directory: {tmp_path}"
 
 
 def test_no_repository_and_an_empty_one(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_what_is_accepted_is_inside(path: str) -> None:
 
 
 def test_a_file_that_is_a_folder_too(temporary: Path) -> None:
-    with pytest.raises(NaiadError, match="it is a file and a directory at once"):
+    with pytest.raises(NaiadError, match="another parameter uses the same path"):
         write_override_files("m", {"1": b"x", "1/model.py": b"x"})
     assert list(temporary.iterdir()) == []
 
