@@ -1,8 +1,7 @@
-"""Whether a request fits a model version, in Triton's words and in the order in which Triton finds
-fault.
+"""Checks whether a request fits a model version, with Triton's messages and in Triton's order.
 
-In:  an InferRequest as a codec built it. Out: its `batch_size` set, or NaiadError. Called once per
-     request: the good case is one short loop, the words are found only when something is wrong.
+In:  an InferRequest from a codec. Out: its `batch_size` is set, or NaiadError. This runs for every
+     request, so a valid request takes one short loop; messages are built only for invalid ones.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, invalid_arg
 
 _BATCH_NOTE = (
-    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input shape. "
-    "If you want to specify the full shape including the batch dim in your input dims config, try setting max_batch_size to zero. "
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be "
+    "prepended to each input shape. "
+    "If you want to specify the full shape including the batch dim in your input dims config, "
+    "try setting max_batch_size to zero. "
     "See the model configuration docs for more info on max_batch_size."
 )
 
@@ -27,9 +28,9 @@ _BATCH_NOTE = (
 class _InputRule(msgspec.Struct, frozen=True):
     datatype: str
     dims: list[int]
-    """Without the batch dimension."""
+    """The dimensions without the batch dimension."""
     fixed_bytes: int
-    """Bytes of one item when every dimension is fixed and elements have a size; else -1."""
+    """The size of one item if all dimensions are fixed and elements have a fixed size; else -1."""
     element_bytes: int
 
 
@@ -154,19 +155,20 @@ class RequestCheck:
         ):
             raise self._wrong_count(request)
 
-    # Words.
+    # Messages.
 
     def _wrong_input(
         self, request: InferRequest, tensor: Tensor, rule: _InputRule | None
     ) -> NaiadError:
         if rule is None:
-            # Of these two, Triton alone does not say which request it was.
+            # Unlike the other messages, this one of Triton does not contain the request id.
             return invalid_arg(
                 f"unexpected inference input '{tensor.name}' for model '{self._spec.name}'"
             )
         return self._error(
             request,
-            f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{self._spec.name}' expects '{rule.datatype}'",
+            f"inference input '{tensor.name}' data-type is '{tensor.datatype}', "
+            f"but model '{self._spec.name}' expects '{rule.datatype}'",
         )
 
     def _wrong_size(self, request: InferRequest, tensor: Tensor, expected: int) -> NaiadError:
@@ -191,8 +193,9 @@ class RequestCheck:
         )
         return self._error(
             request,
-            f"{expected} but got {len(got)} inputs for model '{self._spec.name}'. Got input(s) [{_quoted(got)}], "
-            f"but missing required input(s) [{_quoted(missing)}]. Please provide all required input(s).",
+            f"{expected} but got {len(got)} inputs for model '{self._spec.name}'. "
+            f"Got input(s) [{_quoted(got)}], but missing required input(s) [{_quoted(missing)}]. "
+            "Please provide all required input(s).",
         )
 
     def _wrong_shape(self, request: InferRequest, tensor: Tensor, dims: list[int]) -> NaiadError:
@@ -222,8 +225,8 @@ def _rule(tensor: TensorSpec) -> _InputRule:
 def check_byte_strings(
     request: InferRequest, tensor: Tensor, expected: int, model_name: str
 ) -> None:
-    """That the data holds exactly so many whole elements. Walks lengths only; stops at the first
-    surplus element."""
+    """Raises NaiadError unless the data contains exactly `expected` complete elements. It reads only
+    the lengths, and stops at the first surplus element."""
     view, end, at, count = memoryview(tensor.data), len(tensor.data), 0, 0
     of = f"for inference input '{tensor.name}' for model '{model_name}'"
     prefix = f"[request id: {request.id or '<id_unknown>'}] "

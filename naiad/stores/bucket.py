@@ -1,5 +1,5 @@
-"""What a store must be able to do, complete with three methods: names, files, bytes. And what is
-known about a file there."""
+"""The interface of a remote store, complete with three methods: names, files, bytes. And what is
+known about a remote file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 
 class RemoteFile(msgspec.Struct, frozen=True):
     path: str
-    """Within the repository: `model/1/model.py`. With a slash at its end it is a directory without
-    files, as ensembles have them."""
+    """The path within the repository: `model/1/model.py`. A path that ends with a slash is an empty
+    directory, as ensembles have them."""
     size: int
     tag: str
-    """Changes with the content (ETag, version, git blob)."""
+    """A value that changes with the content: an ETag, a version or a git blob."""
     digest: str = ""
-    """Of the content, where the store tells one: `sha256:<hex>` or `git:<hex>`."""
+    """The digest of the content, if the store has one: `sha256:<hex>` or `git:<hex>`."""
 
     @property
     def is_directory(self) -> bool:
@@ -26,36 +26,37 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Of this content at this path. A tag alone is no name: some vendors' tags are only unique
-        per path."""
+        """Identifies this content at this path. The tag alone is not enough: with some vendors, tags
+        are only unique per path."""
         return hashlib.sha256(
             f"{self.path}\0{self.size}\0{self.tag}".encode("utf-8", "surrogateescape")
         ).hexdigest()
 
 
 class StoreError(Exception):
-    """The store cannot be reached, or refuses. The text is for the log."""
+    """The store cannot be reached, or refuses a request. The message is for the log."""
 
 
 class ChangedError(StoreError):
-    """The file is no longer what the listing said."""
+    """The file has changed since it was listed."""
 
 
 class StoppedError(StoreError):
-    """We do not want it any more."""
+    """The download was cancelled."""
 
 
 class Bucket(Protocol):
     """Every method blocks and raises StoreError. Paths are relative to the repository."""
 
     def names(self) -> list[str]:
-        """Of the directories at the top."""
+        """The names of the top-level directories."""
         ...
 
     def files(self, directory: str) -> list[RemoteFile]:
-        """All files below a directory at the top, or of the whole repository (""), at any depth."""
+        """All files below a top-level directory, at any depth. An empty name means the whole
+        repository."""
         ...
 
     def read(self, file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
-        """Bytes of one range, in chunks. Raises ChangedError."""
+        """The bytes of one range, in chunks. Raises ChangedError."""
         ...

@@ -1,11 +1,10 @@
-"""Who we are to a store: Triton's environment variables, its credential file, and the vendor's
-usual places.
+"""Credentials for remote stores: from Triton's environment variables, its credential file, and the
+vendor's usual places.
 
 In:  a Location and an environment. Out: options for obstore. TRITON_CLOUD_CREDENTIAL_PATH names a
-     JSON file with credentials for several places; of those whose URL begins the repository's, the
-     longest wins, and the entry "" is for all others.
-Rule: values are handed on, never logged. Where there is nothing to sign with, requests are not
-      signed.
+     JSON file with credentials for several URLs. The longest URL that is a prefix of the
+     repository's URL wins; the entry "" is for all other repositories.
+Rules: values are never logged. Without credentials, requests are not signed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _VENDOR_FILE = Path("/sys/class/dmi/id/sys_vendor")
 
 
 def store_options(location: Location, environment: Environment) -> Options:
-    """Raises NaiadError when the credential file cannot be used."""
+    """Raises NaiadError if the credential file cannot be used."""
     entry = _entry(location, environment)
     match location.scheme:
         case "s3":
@@ -47,7 +46,7 @@ def _entry(location: Location, environment: Environment) -> Any:
     except OSError as error:
         raise _unusable(f"cannot be read: {error.strerror}") from error
     except msgspec.DecodeError as error:
-        raise _unusable("is not JSON of the form {scheme: {url: credential}}") from error
+        raise _unusable("is not JSON such as {scheme: {url: credential}}") from error
     entries = document.get(location.scheme, {})
     urls = [
         url
@@ -65,7 +64,7 @@ def _fields(entry: Any) -> dict[str, str]:
     if entry is None:
         return {}
     if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
-        raise _unusable("has an entry that is no object of strings")
+        raise _unusable("has an entry that is not an object of strings")
     return {name: value for name, value in entry.items() if value}
 
 
@@ -136,7 +135,7 @@ def _ini(path: str | Path, section: str) -> dict[str, str]:
 
 
 def _has_aws_identity(environment: Environment) -> bool:
-    """From the environment, a role, or the machine: obstore finds it by itself."""
+    """Whether obstore can find an identity itself: from the environment, a role, or the machine."""
     names = (
         "AWS_WEB_IDENTITY_TOKEN_FILE",
         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -176,7 +175,7 @@ def _azure(location: Location, entry: Any, environment: Environment) -> Options:
     account = given.get("account_str") or location.account
     key = given.get("account_key") or environment.get("AZURE_STORAGE_KEY") or ""
     if not given and environment.get("AZURE_STORAGE_ACCOUNT", account) != account:
-        key = ""  # the key is another account's
+        key = ""  # The key belongs to another account.
     options: Options = {"account_name": account}
     if key:
         options["account_key"] = key
@@ -186,8 +185,8 @@ def _azure(location: Location, entry: Any, environment: Environment) -> Options:
 
 
 def _has_azure_identity(environment: Environment) -> bool:
-    """A service principal, a workload identity, or the machine's own
-    (AZURE_STORAGE_AUTH_TYPE=default asks for these)."""
+    """Whether there is a service principal, a workload identity, or an identity of the machine.
+    AZURE_STORAGE_AUTH_TYPE=default says that there is one."""
     names = (
         "AZURE_CLIENT_ID",
         "AZURE_FEDERATED_TOKEN_FILE",

@@ -1,9 +1,8 @@
-"""Remote files -> cached files: many parts at a time, each part resumed where it broke off, each
-file checked before it counts.
+"""Downloads remote files into the cache: in parts, many at a time, with retries and checksums.
 
-In:  RemoteFiles that are missing. Out: for each either what is known about the cached file, or why
-     it could not be fetched. A file grows as `partial/<id>`, with the numbers of its finished parts
-     in `partial/<id>.parts`, so a server that is killed goes on later.
+In:  RemoteFiles that the cache lacks. Out: for each file either what the cache has now, or the
+     error. A file is first written to `partial/<id>`, and the numbers of its complete parts to
+     `partial/<id>.parts`, so that a server that was killed continues where it stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ PAST_NS = 1_000_000_000
 
 class Fetched(msgspec.Struct):
     kept: dict[str, Kept] = {}
-    """By RemoteFile.id."""
+    """RemoteFile.id -> the cached file."""
     failures: dict[str, StoreError] = {}
 
 
@@ -45,7 +44,8 @@ class Download:
         max_parallel: int = MAX_PARALLEL,
         stop: threading.Event | None = None,
     ) -> None:
-        """`stop` ends it early, from another thread: what has arrived is kept for the next time."""
+        """Another thread sets `stop` to cancel the download. What has arrived is kept for the next
+        time."""
         self._bucket = bucket
         self._blobs = folder / "blobs"
         self._partial = folder / "partial"
@@ -55,8 +55,8 @@ class Download:
         self._stop = stop or threading.Event()
 
     def fetch(self, title: str, files: list[RemoteFile]) -> Fetched:
-        """Blocks until each file is fetched or has failed. Raises StoreError when there is no room
-        for them."""
+        """Blocks until each file is fetched or has failed. Raises StoreError if the disk has no
+        room for them."""
         fetched = Fetched()
         if not files:
             return fetched
@@ -86,7 +86,7 @@ class Download:
         )
         if needed > free:
             raise StoreError(
-                f"{needed} bytes are to be fetched, but the disk of the cache has only {free} left"
+                f"{needed} bytes have to be fetched, but the disk of the cache has only {free} left"
             )
 
     def _fetch_part(self, transfer: Transfer, part: int) -> None:
@@ -100,7 +100,7 @@ class Download:
                     self._check_stopped()
                     if start + len(chunk) > end:
                         raise StoreError(
-                            f"{transfer.file.path}: the store sent more than was asked for"
+                            f"{transfer.file.path}: the store sent more bytes than requested"
                         )
                     transfer.write(chunk, start)
                     start += len(chunk)
@@ -108,12 +108,12 @@ class Download:
                 if start == end:
                     transfer.mark(part)
                     return
-                raise StoreError(f"{transfer.file.path}: the store sent less than was asked for")
+                raise StoreError(f"{transfer.file.path}: the store sent fewer bytes than requested")
             except (ChangedError, StoppedError) as error:
                 transfer.error = error
             except OSError as error:
                 transfer.error = StoreError(
-                    f"{transfer.file.path}: cannot be written to the cache: {error.strerror}"
+                    f"{transfer.file.path}: failed to write it to the cache: {error.strerror}"
                 )
             except StoreError as error:
                 if attempt == MAX_ATTEMPTS - 1:
@@ -132,12 +132,12 @@ class Download:
         if not has_digest(transfer.path, transfer.file, sha256):
             transfer.discard()
             return StoreError(
-                f"{transfer.file.path}: the content does not have the checksum that the store states"
+                f"{transfer.file.path}: the content does not match the checksum of the store"
             )
         target = self._blobs / transfer.file.id
         transfer.path.chmod(0o600)
-        # A file system's clock moves in ticks: a change within the tick of the last write would
-        # leave the time as it is. A time in the past is one that no later write can give again.
+        # A file system's clock moves in ticks, so a later write within the same tick would leave the
+        # same time. A time in the past can never be the time of a later write.
         fetched_ns = time.time_ns() - PAST_NS
         os.utime(transfer.path, ns=(fetched_ns, fetched_ns))
         transfer.path.replace(target)
@@ -146,7 +146,7 @@ class Download:
 
 
 class Transfer:
-    """One file on its way."""
+    """The download of one file."""
 
     def __init__(self, file: RemoteFile, folder: Path, part_bytes: int) -> None:
         self.file = file
@@ -183,8 +183,8 @@ class Transfer:
         self._marks.unlink(missing_ok=True)
 
     def _resume(self) -> set[int]:
-        """Parts that an earlier attempt finished. The name stands for path, size and tag, so they
-        are parts of the same content."""
+        """The parts that an earlier attempt has finished. The file's name identifies path, size and
+        tag, so they belong to the same content."""
         done: set[int] = set()
         if (
             self.path.is_file()

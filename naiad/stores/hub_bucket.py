@@ -1,9 +1,9 @@
-"""A repository on the Hugging Face hub as a Bucket, through huggingface_hub (`pip install
-naiad[hub]`): hf://organisation/repository.
+"""A repository on the Hugging Face hub as a Bucket: hf://organisation/repository. It uses
+huggingface_hub (`pip install naiad[hub]`).
 
-The library knows the endpoint, the token and the listing; the bytes come by ranges over its own
-HTTP client, so that resuming, progress and the cache are the same as for every other store.
-HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean everywhere.
+The library handles the endpoint, the token and the listing. Bytes are requested in ranges through
+the library's HTTP client, so that resuming, progress and the cache work as for every other store.
+HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE have their usual meaning.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ class HubBucket:
         self._prefix = f"{location.prefix}/" if location.prefix else ""
         self._api = huggingface_hub.HfApi(endpoint=endpoint)
         self._commit = ""
-        """Of the last listing: files are read as they were then, whatever is pushed meanwhile."""
+        """The commit of the last listing. Files are read from this commit, even if there is a newer
+        one."""
 
     def names(self) -> list[str]:
-        def ask() -> list[str]:
-            found = self._api.repo_info(
+        def list_names() -> list[str]:
+            info = self._api.repo_info(
                 self._location.bucket, revision=self._location.revision or None, timeout=30
             )
-            self._commit = found.sha or ""
+            self._commit = info.sha or ""
             entries = self._tree(self._location.prefix, recursive=False)
             return [
                 entry.path.rpartition("/")[2] for entry in entries if not hasattr(entry, "size")
             ]
 
-        return _asking(ask)
+        return _request(list_names)
 
     def files(self, directory: str) -> list[RemoteFile]:
-        entries = _asking(
+        entries = _request(
             lambda: self._tree(f"{self._prefix}{directory}".rstrip("/"), recursive=True)
         )
         return [
@@ -81,31 +82,30 @@ class HubBucket:
         try:
             with hub.get_session().stream(
                 "GET", url, headers=headers, follow_redirects=True
-            ) as answer:
-                hub.hf_raise_for_status(answer)
-                if answer.status_code == HTTP_RANGE_IGNORED and start:
-                    raise StoreError("the hub does not send parts of files")
-                yield from answer.iter_bytes(CHUNK_BYTES)
+            ) as response:
+                hub.hf_raise_for_status(response)
+                if response.status_code == HTTP_RANGE_IGNORED and start:
+                    raise StoreError("the hub does not support range requests")
+                yield from response.iter_bytes(CHUNK_BYTES)
         except StoreError:
             raise
         except huggingface_hub.errors.EntryNotFoundError as error:
-            raise ChangedError(f"{file.path} is no longer there") from error
-        except (
-            Exception
-        ) as error:  # the library's HTTP client, and so its errors, differ between its versions
-            raise StoreError(_words(error)) from error
+            raise ChangedError(f"{file.path} no longer exists") from error
+        # The library's HTTP client, and therefore the type of its errors, depends on its version.
+        except Exception as error:
+            raise StoreError(_message(error)) from error
 
 
 def _digest(entry: Any) -> str:
     return f"sha256:{entry.lfs.sha256}" if entry.lfs is not None else f"git:{entry.blob_id}"
 
 
-def _asking(question: Callable[[], T]) -> T:
+def _request(send: Callable[[], T]) -> T:
     try:
-        return question()
-    except Exception as error:  # as above
-        raise StoreError(_words(error)) from error
+        return send()
+    except Exception as error:  # Any type, as in `read`.
+        raise StoreError(_message(error)) from error
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,8 +1,8 @@
-"""A repository's URL -> where it is. Triton's forms, and hf:// for the Hugging Face hub.
+"""Parses the URL of a repository: Triton's URLs, and hf:// for the Hugging Face hub.
 
 s3://bucket/path · s3://host:port/bucket/path (HTTP) · s3://https://host:port/bucket/path ·
 gs://bucket/path · as://account/container/path · hf://organisation/repository[@revision][/path]
-Rule: pure. What has no scheme is a local directory and none of this file's business.
+Rule: pure. A repository without a scheme is a local directory and is not parsed here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _BUCKET = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z.\-_]*")
 
 class Location(msgspec.Struct, frozen=True):
     url: str
-    """As it was written."""
+    """The URL as the operator wrote it."""
     scheme: str
     bucket: str
-    """Bucket, container or `organisation/repository`."""
+    """The bucket, the container or `organisation/repository`."""
     prefix: str
-    """Of every key of the repository, without slashes at its ends; may be empty."""
+    """The common prefix of the repository's keys, without slashes at its ends; may be empty."""
     endpoint: str = ""
-    """Of a server that is not the vendor's: `http://host:port`."""
+    """`http://host:port` of a server that is not the vendor's; otherwise empty."""
     account: str = ""
     revision: str = ""
 
@@ -81,7 +81,9 @@ def _hub(url: str, rest: str) -> Location:
 def _split(url: str, rest: str) -> tuple[str, str]:
     bucket, _, prefix = rest.partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise invalid_arg(f"invalid model repository '{url}': no bucket can be called '{bucket}'")
+        raise invalid_arg(
+            f"invalid model repository '{url}': '{bucket}' is not a valid bucket name"
+        )
     prefix = re.sub("/+", "/", prefix).strip("/")
     if ".." in prefix.split("/"):
         raise invalid_arg(f"invalid model repository '{url}': its path must not contain '..'")

@@ -1,8 +1,8 @@
-"""What a cache holds of one repository: the last listing, and the checksum of every file that was
-fetched. Kept beside the files.
+"""The contents of a repository's cache: the last listing, and the checksum of every file that was
+fetched. The manifest is stored next to the files.
 
-Rule: read with suspicion. A manifest that cannot be read is an empty one, and a file whose time
-      changed is summed again.
+Rule: the manifest is not trusted. If it cannot be read, the cache counts as empty; if the time of a
+      file has changed, its checksum is computed again.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Kept(msgspec.Struct):
 class Manifest(msgspec.Struct):
     url: str = ""
     checked_at: float = 0.0
-    """When the store was last asked, as time.time() tells it."""
+    """The time of the last listing, in seconds since the epoch."""
     models: dict[str, list[RemoteFile]] = {}
-    """What was fetched last of each model."""
+    """Each model -> the files that were fetched last."""
     names: list[str] = []
-    """Of all models that were there, fetched or not."""
+    """The names of all models in the store, fetched or not."""
     kept: dict[str, Kept] = {}
-    """By RemoteFile.id."""
+    """RemoteFile.id -> the cached file."""
 
-    def age_words(self) -> str:
+    def checked_at_text(self) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.checked_at))
 
 
@@ -51,7 +51,7 @@ def read_manifest(folder: Path, url: str) -> Manifest:
         return Manifest(url=url)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         log.warning(
-            f"the cache of '{url}' has no readable manifest ({type(error).__name__}): it is made anew"
+            f"the cache of '{url}' has no readable manifest ({type(error).__name__}): it starts empty"
         )
         return Manifest(url=url)
     return manifest if manifest.url == url else Manifest(url=url)
@@ -62,7 +62,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def is_intact(path: Path, file: RemoteFile, kept: Kept | None) -> bool:
-    """Is this still what was fetched? Its sum is taken only when its time has changed since."""
+    """Whether the file is still what was fetched. The checksum is computed only if the file's time
+    has changed."""
     if kept is None or not is_trusted_file(path, file.size):
         return False
     return path.stat().st_mtime_ns == kept.mtime_ns or file_sum(path) == kept.sha256
@@ -77,7 +78,7 @@ def file_sum(path: Path) -> str:
 
 
 def has_digest(path: Path, file: RemoteFile, sha256: str) -> bool:
-    """Is the content what the store says it is, where it says anything?"""
+    """Whether the content matches the digest of the store. True if the store has none."""
     kind, _, expected = file.digest.partition(":")
     if kind == "sha256":
         return sha256 == expected

@@ -1,4 +1,4 @@
-"""A repository's URL -> its store: the right Bucket, the right credentials, the cache folder."""
+"""Opens the store of a repository's URL, with its Bucket, its credentials and its cache folder."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MOUNT_DIRECTORIES = {
     "gs": "TRITON_GCS_MOUNT_DIRECTORY",
     "as": "TRITON_AZURE_MOUNT_DIRECTORY",
 }
-"""Triton's variables for where the files of a repository are put."""
+"""Triton's environment variables for the directory of a repository's files."""
 
 
 def open_store(
     url: str, cache_directory: str, environment: Environment = os.environ
 ) -> RemoteStore:
-    """Raises NaiadError: a URL, a credential file or a cache folder that cannot be used, or an
-    extra that is not installed."""
+    """Raises NaiadError if the URL, the credential file or the cache folder cannot be used, or if an
+    extra is not installed."""
     location = parse_location(url)
     return RemoteStore(
         url,
@@ -36,7 +36,8 @@ def open_store(
 
 
 def _bucket(location: Location, environment: Environment) -> Callable[[], Bucket]:
-    """The libraries are extras, and imported only when such a repository is used."""
+    """Returns a function that opens the bucket. The libraries are extras, so they are imported only
+    if a repository needs them."""
     try:
         if location.scheme == "hf":
             from naiad.stores.hub_bucket import HubBucket
@@ -46,7 +47,8 @@ def _bucket(location: Location, environment: Environment) -> Callable[[], Bucket
     except ImportError as error:
         extra = "hub" if location.scheme == "hf" else "cloud"
         raise invalid_arg(
-            f"model repository '{location.url}' needs the package '{error.name}': pip install naiad[{extra}]"
+            f"model repository '{location.url}' needs the package '{error.name}': "
+            f"pip install naiad[{extra}]"
         ) from error
     options = store_options(location, environment)
     return lambda: ObjectBucket(location, options)

@@ -1,7 +1,7 @@
-"""How far a download is: a bar where somebody watches a terminal, a line in the log now and then
-elsewhere.
+"""Shows the progress of a download: a bar on a terminal, otherwise a line in the log every few
+seconds.
 
-In:  numbers of bytes, from any thread. Out: nothing that a program should read.
+In:  numbers of bytes, from any thread. Out: text for people, not for programs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class Progress(Protocol):
 
 
 class LogProgress:
-    """A line at the start, one every few seconds, one at the end; none of it for what is over at
-    once."""
+    """Logs a line at the start, one every few seconds, and one at the end."""
 
     def __init__(
         self, write: Callable[[str], None] = log.info, now_s: Callable[[], float] = time.monotonic
@@ -36,20 +35,20 @@ class LogProgress:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._title, self._total, self._done = "", 0, 0
-        self._started_s = self._told_s = 0.0
+        self._started_s = self._logged_s = 0.0
 
     def start(self, title: str, num_bytes: int, num_files: int) -> None:
         self._title, self._total, self._done = title, num_bytes, 0
-        self._started_s = self._told_s = self._now_s()
+        self._started_s = self._logged_s = self._now_s()
         self._write(f"{title}: fetching {num_files} files, {_size(num_bytes)}")
 
     def advance(self, num_bytes: int) -> None:
         with self._lock:
             self._done += num_bytes
             now_s = self._now_s()
-            if now_s - self._told_s < LINE_EVERY_S:
+            if now_s - self._logged_s < LINE_EVERY_S:
                 return
-            self._told_s = now_s
+            self._logged_s = now_s
             percent = 100 * self._done // max(self._total, 1)
             rate = self._done / max(now_s - self._started_s, 0.001)
             self._write(f"{self._title}: {percent}% of {_size(self._total)}, {_size(rate)}/s")
@@ -60,7 +59,7 @@ class LogProgress:
 
 
 class BarProgress:
-    """With rich, on a terminal."""
+    """A bar on a terminal, with the library rich."""
 
     def __init__(self, rich_progress: Any) -> None:
         self._make = rich_progress
@@ -80,7 +79,7 @@ class BarProgress:
 
 
 def make_progress() -> Progress:
-    """A bar when stderr is a terminal and rich is installed."""
+    """A bar if stderr is a terminal and rich is installed, else log lines."""
     if not sys.stderr.isatty():
         return LogProgress()
     try:

@@ -1,11 +1,9 @@
-"""A model repository far away, as a store of local directories: listed, fetched into the cache, and
-served from there.
+"""A remote model repository: its models are listed, fetched into a cache, and served from there.
 
-In:  a Bucket and a cache folder. Out: what naiad.repository.store.Store promises; every method may
-     block.
-Rules: a model's directory is complete or not there; one that cannot be fetched keeps its last
-       state; a store that cannot be reached is served from the cache, with a warning, at the start
-       as at a reload.
+In:  a Bucket and a cache folder. Out: a naiad.repository.store.Store; every method may block.
+Rules: a model's directory is complete or does not exist. A model that cannot be fetched keeps its
+       last state. If the store cannot be reached, when the server starts or later, the cache is
+       used and the log has a warning.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ class RemoteStore:
     def __init__(
         self, url: str, bucket: Callable[[], Bucket], cache: Path, progress: Progress
     ) -> None:
-        """Raises NaiadError when the cache folder is not safe to use. The store itself is not asked
+        """Raises NaiadError if the cache folder is not safe to use. Sends no request to the store
         yet."""
         self._url = url
         self._make_bucket = bucket
@@ -61,13 +59,13 @@ class RemoteStore:
         return name in self._manifest.names
 
     def directory(self, name: str) -> Path | None:
-        """Fetches what was not fetched yet. Raises NaiadError."""
+        """Fetches the model if it was not fetched yet. Raises NaiadError."""
         if name not in self._directories and self.has(name):
             self.refresh([name])
         return self._directories.get(name)
 
     def refresh(self, names: Collection[str] | None = None) -> None:
-        """Raises NaiadError when the store cannot be reached and nothing of it is in the cache."""
+        """Raises NaiadError if the store cannot be reached and the cache is empty."""
         with self._lock, locked(self._folder):
             try:
                 self._update(names)
@@ -77,10 +75,10 @@ class RemoteStore:
                 self._go_offline(names, error)
 
     def close(self) -> None:
-        """What is being fetched is given up; what has arrived stays for the next time."""
+        """Cancels downloads. What has arrived is kept for the next time."""
         self._stop.set()
 
-    # With the store.
+    # The store can be reached.
 
     def _update(self, names: Collection[str] | None) -> None:
         if self._bucket is None:
@@ -115,7 +113,7 @@ class RemoteStore:
             raise ChangedError("the repository changed while it was fetched")
 
     def _list(self, bucket: Bucket, names: list[str], *, is_all: bool) -> Listing:
-        """Files of each model. A path that would leave the cache is no model's."""
+        """The files of each model. Paths that would lead outside the cache are ignored."""
         files = (
             bucket.files("") if is_all else [file for name in names for file in bucket.files(name)]
         )
@@ -124,7 +122,8 @@ class RemoteStore:
             name = file.path.partition("/")[0]
             if not is_safe_path(file.path.removesuffix("/")):
                 log.warning(
-                    f"model repository '{self._url}': the key '{file.path!r}' is no path, and is left out"
+                    f"model repository '{self._url}': the key '{file.path!r}' is not a valid path "
+                    "and is ignored"
                 )
             elif name in listing and name != file.path:
                 listing[name].append(file)
@@ -132,18 +131,15 @@ class RemoteStore:
 
     def _keep_last(self, name: str, error: StoreError) -> None:
         last = self._manifest.models.get(name)
-        words = (
-            "its last state is kept"
-            if last is not None and self._use_cached(name, last)
-            else "there is no copy of it"
-        )
+        is_kept = last is not None and self._use_cached(name, last)
         log.error(
-            f"model repository '{self._url}': model '{name}' could not be fetched ({error}); {words}"
+            f"model repository '{self._url}': model '{name}' could not be fetched ({error}); "
+            f"{'its last state is kept' if is_kept else 'there is no copy of it'}"
         )
 
     def _forget(self, found: set[str]) -> None:
-        """Models that are gone from the store. Their files stay for a while: a copy may be
-        finishing its last requests."""
+        """Forgets models that the store no longer has. Their files stay for a while, because a copy
+        may still be serving its last requests."""
         self._manifest.names = sorted(found)
         for name in self._manifest.models.keys() - found:
             del self._manifest.models[name]
@@ -156,7 +152,7 @@ class RemoteStore:
         prune(self._folder, names, wanted)
         write_manifest(self._folder, self._manifest)
 
-    # Without it.
+    # The store cannot be reached.
 
     def _go_offline(self, names: Collection[str] | None, error: StoreError) -> None:
         manifest: Manifest = self._manifest
@@ -164,7 +160,8 @@ class RemoteStore:
             raise self._unreachable(error) from error
         if self._is_reachable:
             log.warning(
-                f"model repository '{self._url}' cannot be reached ({error}): its copy of {manifest.age_words()} is used"
+                f"model repository '{self._url}' cannot be reached ({error}): "
+                f"its copy of {manifest.checked_at_text()} is used"
             )
             self._is_reachable = False
         for name, files in manifest.models.items():
@@ -174,7 +171,8 @@ class RemoteStore:
                 and not self._use_cached(name, files)
             ):
                 log.error(
-                    f"model repository '{self._url}': the copy of model '{name}' is damaged and cannot be used"
+                    f"model repository '{self._url}': the copy of model '{name}' is damaged "
+                    "and cannot be used"
                 )
 
     def _unreachable(self, error: StoreError) -> NaiadError:
@@ -195,7 +193,7 @@ class RemoteStore:
 
 
 def is_safe_path(path: str) -> bool:
-    """Below the folder it is put into, on every system."""
+    """Whether the path stays inside a folder, on every operating system."""
     parts = path.split("/")
     return (
         all(part not in ("", ".", "..") and len(part) < 256 for part in parts)

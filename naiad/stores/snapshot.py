@@ -1,9 +1,8 @@
-"""A model's files in the cache -> a directory that looks like the model's, one for each state that
-was ever served.
+"""Builds a model's directory from the cache: one directory for each state of the model.
 
-The files are links to the cached ones, so a new state costs only what changed, and an unchanged
-file is seen to be unchanged. A copy of a model that still serves keeps its own directory when a
-newer one comes.
+The files are hard links to the cached files, so a new state needs disk space only for what changed,
+and an unchanged file keeps its time and inode. A copy that still serves an older state keeps the
+directory of that state.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from naiad.files.private_folder import PRIVATE
 from naiad.stores.bucket import RemoteFile
 
 NUM_KEPT = 2
-"""Older states of a model may still be read by a copy that is finishing its last requests."""
+"""States that are kept per model. A copy that is serving its last requests may still read an older
+state."""
 
 
 def revision(files: list[RemoteFile]) -> str:
@@ -32,7 +32,7 @@ def snapshot_path(folder: Path, name: str, files: list[RemoteFile]) -> Path:
 
 
 def make_snapshot(folder: Path, name: str, files: list[RemoteFile], blobs: Path) -> Path:
-    """All files are in `blobs` already. Complete or not there at all."""
+    """All files must be in `blobs`. The directory is complete, or is not created at all."""
     path = snapshot_path(folder, name, files)
     if path.is_dir():
         if all(
@@ -57,8 +57,8 @@ def make_snapshot(folder: Path, name: str, files: list[RemoteFile], blobs: Path)
 
 
 def prune(folder: Path, names: set[str], wanted: set[str]) -> None:
-    """Removes old states of these models, and cached files (by id) that are neither wanted nor
-    linked to."""
+    """Deletes old states of these models, and cached files that are neither linked nor `wanted`
+    (a set of ids)."""
     for name in names:
         states = sorted(
             (folder / "models" / name).glob("*"), key=lambda path: path.stat().st_mtime_ns
@@ -73,7 +73,7 @@ def prune(folder: Path, names: set[str], wanted: set[str]) -> None:
 def _link(blob: Path, target: Path) -> None:
     try:
         os.link(blob, target)
-    except OSError:  # a file system without links
+    except OSError:  # The file system has no hard links.
         shutil.copy2(blob, target)
 
 

@@ -204,7 +204,7 @@ def test_a_packed_environment(control: Control, repository: Path, tmp_path: Path
     with tarfile.open(model / "environment.tar.gz", "w:gz") as archive:
         archive.add(python, "../../evil")
     status, words = control.load("packed")
-    assert (status, "cannot be unpacked: '../../evil' would leave its folder" in words) == (
+    assert (status, "cannot be unpacked: '../../evil' is a path outside the folder" in words) == (
         400,
         True,
     )

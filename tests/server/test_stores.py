@@ -147,7 +147,7 @@ def test_a_store_that_cannot_be_reached_ends_the_start(environment: dict[str, st
     ("url", "words"),
     [
         ("ftp://host/models", "unsupported model repository 'ftp://host/models'"),
-        ("s3://", "no bucket can be called ''"),
+        ("s3://", "'' is not a valid bucket name"),
         ("/no/such/folder", "failed to stat file /no/such/folder"),
     ],
 )

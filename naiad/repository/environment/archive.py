@@ -1,11 +1,11 @@
-"""A packed Python environment (conda-pack's tar.gz) -> a folder. Nothing in the archive can reach
-outside of it.
+"""Unpacks a Python environment (conda-pack's tar.gz) into a folder. No member can write outside the
+folder.
 
-In:  the archive, a folder that does not exist yet. Out: the folder, complete; or NaiadError and
-     nothing.
-Rules: names that leave the folder, devices, pipes and links that point outside are refused. Links
-       are made last, so nothing is ever written through one. Sizes and counts are bounded, before
-       the disk is full rather than after.
+In:  the archive, and a folder that does not exist yet. Out: the complete folder, or NaiadError and
+     no folder.
+Rules: paths and links that lead outside the folder, devices and pipes are refused. Links are created
+       last, so that no file is written through a link. Sizes and counts are limited, so that an
+       archive cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def unpack(
     max_bytes: int = MAX_BYTES,
     max_members: int = MAX_MEMBERS,
 ) -> None:
-    """Blocks; `stop` ends it early."""
+    """Blocks. Set `stop` to cancel it."""
     folder.mkdir(mode=0o700)
     try:
         with tarfile.open(archive) as packed:
@@ -92,18 +92,18 @@ class _Unpacking:
             or "\\" in name
             or "\0" in name
         ):
-            raise ValueError(f"'{name[:100]}' would leave its folder")
+            raise ValueError(f"'{name[:100]}' is a path outside the folder")
         return self._folder.joinpath(*parts)
 
     def _write(self, member: tarfile.TarInfo, target: Path) -> None:
         self._bytes_left -= member.size
         if self._bytes_left < 0:
-            raise ValueError("it is larger than allowed, or than the disk has room for")
+            raise ValueError("it is larger than allowed, or larger than the free disk space")
         source = self._packed.extractfile(member)
         assert source is not None
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = 0o700 if member.mode & 0o100 else 0o600
-        # A second member of the same name replaces the first, as tar does it.
+        # As in tar, a second member of the same name replaces the first.
         target.unlink(missing_ok=True)
         descriptor = os.open(
             target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode
@@ -118,13 +118,13 @@ class _Unpacking:
         place = self._target(member.name)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if place.is_dir() and not place.is_symlink():
-            raise ValueError(f"'{member.name}' is a directory and a link")
+            raise ValueError(f"'{member.name}' is both a directory and a link")
         place.unlink(missing_ok=True)
         if member.islnk():
             original = self._target(member.linkname)
             if original.is_symlink() or not original.is_file():
                 raise ValueError(
-                    f"'{member.name}' is a second name for what is no file of the archive"
+                    f"'{member.name}' is a hard link to something that is no file of the archive"
                 )
             os.link(original, place)
             return
@@ -134,15 +134,15 @@ class _Unpacking:
             or os.path.isabs(member.linkname)
             or inside.split("/")[0] == ".."
         ):
-            raise ValueError(f"the link '{member.name}' points outside")
+            raise ValueError(f"the link '{member.name}' points outside the folder")
         os.symlink(member.linkname, place)
 
     def _check_end(self, name: str) -> None:
-        """Where a link leads after all others have been followed."""
+        """Checks where a link leads when all other links are followed."""
         root = os.path.realpath(self._folder)
         end = os.path.realpath(self._folder / name)
         if end != root and not end.startswith(f"{root}/"):
-            raise ValueError(f"the link '{name}' points outside")
+            raise ValueError(f"the link '{name}' points outside the folder")
 
 
 def _refused(archive: Path, reason: str) -> NaiadError:

@@ -1,8 +1,8 @@
-"""Runs pip (or uv, where there is no pip) for an environment that the server makes: a model's
-requirements, or what a worker needs.
+"""Runs pip (or uv, if there is no pip) to install a model's requirements, or the packages that a
+worker needs.
 
-Rule: the installer decides where packages come from, by its own settings (PIP_INDEX_URL,
-      PIP_NO_INDEX, PIP_FIND_LINKS, pip.conf).
+Rule: the installer's own settings decide where packages come from (PIP_INDEX_URL, PIP_NO_INDEX,
+      PIP_FIND_LINKS, pip.conf).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from naiad import log
 from naiad.errors import NaiadError, invalid_arg
 
 TIMEOUT_S = 3600.0
-MAX_WORDS = 600
+MAX_MESSAGE_CHARS = 600
 
 
 def installer(python: Path) -> list[str] | None:
-    """The command that installs for this interpreter; None when there is neither pip nor uv."""
+    """The command that installs packages for this interpreter; None if there is neither pip nor
+    uv."""
     if importlib.util.find_spec("pip") is not None:
         return [
             sys.executable,
@@ -42,8 +43,8 @@ def installer(python: Path) -> list[str] | None:
 
 
 async def run_quietly(command: list[str], cwd: Path, what: str) -> None:
-    """Its output goes to the log when it fails. Raises NaiadError; a cancelled one is killed, with
-    what it has started."""
+    """Runs a command and logs its output only if it fails. Raises NaiadError. If this is cancelled,
+    the command and the processes that it has started are killed."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command, cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -55,7 +56,7 @@ async def run_quietly(command: list[str], cwd: Path, what: str) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             output, _ = await process.communicate()
     except TimeoutError:
-        raise invalid_arg(f"{what}: not done after {TIMEOUT_S:g} s") from None
+        raise invalid_arg(f"{what}: not finished after {TIMEOUT_S:g} s") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -68,12 +69,13 @@ async def run_quietly(command: list[str], cwd: Path, what: str) -> None:
 
 
 def _failure(what: str, output: str, cwd: Path) -> NaiadError:
-    """The installer's own errors, without the server's paths."""
+    """Contains the installer's own errors, without the server's paths."""
     lines = output.splitlines()
     errors = [
         line.removeprefix("ERROR:").removeprefix("error:").strip()
         for line in lines
         if line.lower().startswith("error:")
     ]
-    words = "; ".join(errors) or next(reversed(lines), "it failed without a word")
-    return invalid_arg(f"{what}: {words.replace(f'{cwd}/', '').replace(str(cwd), '.')[:MAX_WORDS]}")
+    text = "; ".join(errors) or next(reversed(lines), "it failed without a message")
+    text = text.replace(f"{cwd}/", "").replace(str(cwd), ".")
+    return invalid_arg(f"{what}: {text[:MAX_MESSAGE_CHARS]}")

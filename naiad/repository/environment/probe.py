@@ -1,7 +1,6 @@
-"""What an interpreter is, asked of itself: its version, and which of the packages that a worker
-runs on it lacks.
+"""Runs an interpreter to find its version, and which of the packages that a worker needs it lacks.
 
-In:  the path of an interpreter. Out: an Interpreter, or NaiadError with what to do about it.
+In:  the path of an interpreter. Out: an Interpreter, or NaiadError.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import msgspec
 from naiad.errors import NaiadError, invalid_arg
 
 NEEDED = ("msgspec", "numpy")
-"""All that naiad.workers and the Python backend import beside the standard library."""
+"""All packages that naiad.worker and the Python backend import, apart from the standard library."""
 MIN_VERSION = (3, 11)
 TIMEOUT_S = 60.0
-_QUESTION = (
+_SCRIPT = (
     "import json, sys; from importlib.util import find_spec; "
     "print(json.dumps({'version': list(sys.version_info[:3]), 'tag': sys.implementation.cache_tag or '', "
     "'missing': [name for name in sys.argv[1:] if find_spec(name) is None]}))"
@@ -30,7 +29,7 @@ _QUESTION = (
 class Interpreter(msgspec.Struct, frozen=True):
     version: tuple[int, int, int]
     tag: str
-    """Interpreters of the same tag can load each other's compiled packages."""
+    """Interpreters with the same tag can use each other's compiled packages."""
     missing: list[str]
 
     @property
@@ -41,16 +40,16 @@ class Interpreter(msgspec.Struct, frozen=True):
 async def probe(executable: Path, variables: dict[str, str], model: str) -> Interpreter:
     try:
         process = await asyncio.create_subprocess_exec(
-            str(executable), "-c", _QUESTION, *NEEDED,
+            str(executable), "-c", _SCRIPT, *NEEDED,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=variables,
         )  # fmt: skip
     except OSError as error:
         raise _unusable(model, error.strerror or "it cannot be started") from error
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            answer, errors = await process.communicate()
+            output, errors = await process.communicate()
     except TimeoutError:
-        raise _unusable(model, "it does not answer") from None
+        raise _unusable(model, "it does not respond") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -63,17 +62,18 @@ async def probe(executable: Path, variables: dict[str, str], model: str) -> Inte
         )
         raise _unusable(model, last)
     try:
-        interpreter = msgspec.json.decode(answer.strip().splitlines()[-1], type=Interpreter)
+        interpreter = msgspec.json.decode(output.strip().splitlines()[-1], type=Interpreter)
     except (msgspec.DecodeError, IndexError):
-        raise _unusable(model, "its answer is not understood") from None
+        raise _unusable(model, "its output is not understood") from None
     if interpreter.version[:2] < MIN_VERSION:
-        words = f"it is Python {interpreter.version_text}, but workers need {'.'.join(map(str, MIN_VERSION))} or later"
-        raise _unusable(model, words)
+        needed = ".".join(map(str, MIN_VERSION))
+        reason = f"it is Python {interpreter.version_text}, but workers need {needed} or later"
+        raise _unusable(model, reason)
     return interpreter
 
 
 def own_places(names: list[str]) -> dict[str, str]:
-    """Where the server has these packages: the folder that each of them is in."""
+    """Each of these packages -> the folder in which the server has it."""
     places: dict[str, str] = {}
     for name in names:
         spec = importlib.util.find_spec(name)

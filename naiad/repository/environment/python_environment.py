@@ -1,11 +1,13 @@
-"""The interpreter that a Python model runs on: the server's own, unless the model says otherwise.
+"""The interpreter of a Python model: the server's own, unless the model asks for another one.
 
 In:  a model's config and directory. Out: how to start an interpreter for its workers, or None for
-     the server's own. EXECUTION_ENV_PATH: an environment's folder, or an archive of one
-     (conda-pack). PYTHON_VENV: the folder of a virtual environment, or an interpreter. Both may
-     hold $$TRITON_MODEL_DIRECTORY. Else a requirements.txt in the model's directory: an environment
-     is made from it, on top of the server's packages, once for each content. What a worker needs
-     and the environment lacks comes from the server.
+     the server's own.
+EXECUTION_ENV_PATH  names the folder of an environment, or an archive of one (conda-pack).
+PYTHON_VENV         names the folder of a virtual environment, or an interpreter.
+requirements.txt    in the model's directory: the server creates an environment with these packages
+                    in addition to its own, once for each content of the file.
+Both parameters may contain $$TRITON_MODEL_DIRECTORY. Packages that a worker needs and the
+environment lacks come from the server.
 """
 
 from __future__ import annotations
@@ -47,13 +49,13 @@ LOCK_RETRY_S = 0.1
 
 class PythonEnvironments:
     def __init__(self, cache: Path, *, should_install: bool = True) -> None:
-        """`cache` is made when it is needed. Without `should_install` a requirements.txt is only a
-        file."""
+        """The folder `cache` is created when it is needed. Without `should_install`, a
+        requirements.txt has no effect."""
         self._cache = cache
         self._should_install = should_install
 
     async def prepare(self, config: ModelConfig, model_dir: Path) -> Launch | None:
-        """Raises NaiadError. May take as long as an installation does."""
+        """Raises NaiadError. This can take minutes if packages have to be installed."""
         found = await self._find(config, model_dir)
         if found is None:
             return None
@@ -69,7 +71,7 @@ class PythonEnvironments:
     async def _find(
         self, config: ModelConfig, model_dir: Path
     ) -> tuple[Path, dict[str, str]] | None:
-        """(interpreter, environment variables)"""
+        """Returns (interpreter, environment variables)."""
         for parameter in (EXECUTION_ENV_PATH, PYTHON_VENV):
             text = (
                 config.parameters[parameter].string_value if parameter in config.parameters else ""
@@ -84,12 +86,12 @@ class PythonEnvironments:
             return folder / "bin" / "python", _variables(folder)
         return None
 
-    # Given by the model.
+    # Environments that the model names.
 
     async def _unpacked(self, archive: Path) -> Path:
         folder = self._folder() / _archive_key(archive)
-        async with self._making(folder) as is_made:
-            if is_made:
+        async with self._creating(folder) as is_complete:
+            if is_complete:
                 return folder
             log.info(f"unpacking the Python environment '{archive.name}'")
             stop = threading.Event()
@@ -103,7 +105,7 @@ class PythonEnvironments:
         return folder
 
     async def _relocate(self, folder: Path) -> None:
-        """conda-pack leaves a script that writes the environment's new place into its files."""
+        """Runs the script of conda-pack that writes the folder's path into the files."""
         script = folder / "bin" / "conda-unpack"
         if script.is_file():
             try:
@@ -111,14 +113,14 @@ class PythonEnvironments:
                     [str(folder / "bin" / "python"), str(script)], folder, "conda-unpack failed"
                 )
             except NaiadError as error:
-                log.warning(f"{error.message}; the environment is used as it is")
+                log.warning(f"{error.message}; the environment is used without this step")
 
-    # Made by us.
+    # Environments that the server creates.
 
     async def _from_requirements(self, model: str, model_dir: Path) -> Path:
         folder = self._folder() / _requirements_key(model_dir)
-        async with self._making(folder) as is_made:
-            if not is_made:
+        async with self._creating(folder) as is_complete:
+            if not is_complete:
                 await self._make_venv(model, model_dir, folder)
         return folder
 
@@ -132,7 +134,7 @@ class PythonEnvironments:
             await run_quietly(
                 [sys.executable, "-m", "venv", "--without-pip", str(folder)], model_dir, what
             )
-            _see_packages_of_server(folder)
+            _add_packages_of_server(folder)
             await run_quietly([*install, "-r", REQUIREMENTS], model_dir, what)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -142,14 +144,14 @@ class PythonEnvironments:
     async def _missing(
         self, interpreter: Interpreter, executable: Path, model: str
     ) -> dict[str, str]:
-        """Where the packages are that a worker needs and this interpreter lacks."""
+        """Each package that a worker needs and this interpreter lacks -> its folder."""
         if not interpreter.missing:
             return {}
         if interpreter.tag == own_tag():
             return own_places(interpreter.missing)
         folder = self._folder() / f"support-{interpreter.tag}"
-        async with self._making(folder) as is_made:
-            if not is_made:
+        async with self._creating(folder) as is_complete:
+            if not is_complete:
                 await self._fetch_support(interpreter, executable, model, folder)
         return dict.fromkeys(interpreter.missing, str(folder))
 
@@ -159,7 +161,8 @@ class PythonEnvironments:
         names = ", ".join(interpreter.missing)
         install = installer(executable)
         what = (
-            f"the Python {interpreter.version_text} of model '{model}' lacks {names}, which workers need, and it could not be fetched. "
+            f"the Python {interpreter.version_text} of model '{model}' lacks {names}, "
+            "which workers need, and it could not be fetched. "
             f"Install it there: pip install {' '.join(interpreter.missing)}"
         )
         if install is None:
@@ -180,9 +183,9 @@ class PythonEnvironments:
         return private_folder(self._cache)
 
     @contextlib.asynccontextmanager
-    async def _making(self, folder: Path) -> AsyncIterator[bool]:
-        """Whoever comes first makes it, in this server or another; the others wait. Yields whether
-        it is there already."""
+    async def _creating(self, folder: Path) -> AsyncIterator[bool]:
+        """Locks the folder against other tasks and other servers, which wait. Yields whether the
+        folder is complete already."""
         descriptor = os.open(
             folder.with_name(f".{folder.name}.lock"),
             os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
@@ -195,10 +198,10 @@ class PythonEnvironments:
                     break
                 except BlockingIOError:
                     await asyncio.sleep(LOCK_RETRY_S)
-            is_made = (folder / COMPLETE).is_file()
-            if not is_made:
-                shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
-            yield is_made
+            is_complete = (folder / COMPLETE).is_file()
+            if not is_complete:
+                shutil.rmtree(folder, ignore_errors=True)  # A killed server left it.
+            yield is_complete
         finally:
             os.close(descriptor)
 
@@ -211,19 +214,20 @@ def default_cache() -> Path:
 
 
 def _executable(path: Path, parameter: str, model: str) -> tuple[Path, dict[str, str]]:
-    """Of an environment's folder, or the interpreter itself."""
+    """Returns (interpreter, environment variables). `path` is the folder of an environment, or an
+    interpreter."""
     if path.is_file():
         return path, _variables(path.parent.parent)
     if not (path / "bin" / "python").exists():
-        words = "there is no bin/python in it" if path.exists() else "no such file or directory"
+        reason = "there is no bin/python in it" if path.exists() else "no such file or directory"
         raise invalid_arg(
-            f"parameter '{parameter}' of model '{model}' names no Python environment: {words}"
+            f"parameter '{parameter}' of model '{model}' names no Python environment: {reason}"
         )
     return path / "bin" / "python", _variables(path)
 
 
 def _variables(folder: Path) -> dict[str, str]:
-    """As `activate` sets them."""
+    """The environment variables that `activate` would set."""
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -239,9 +243,9 @@ def _variables(folder: Path) -> dict[str, str]:
     return variables
 
 
-def _see_packages_of_server(folder: Path) -> None:
-    """The server may itself run in a virtual environment, which a new one does not see by
-    itself."""
+def _add_packages_of_server(folder: Path) -> None:
+    """Makes the server's packages visible in a new virtual environment, even if the server runs in a
+    virtual environment itself."""
     paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     packages = (
         folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
@@ -255,7 +259,7 @@ def _archive_key(archive: Path) -> str:
 
 
 def _requirements_key(model_dir: Path) -> str:
-    """Where it names files of the model, their change is a change too."""
+    """If the requirements name files of the model, a change of these files changes the key."""
     text = (model_dir / REQUIREMENTS).read_bytes()
     lines = [line.split(b"#")[0].strip() for line in text.splitlines()]
     has_files = any(

@@ -1,9 +1,9 @@
-"""`--model-load-gpu-limit`: an instance that leaves more of a GPU's memory in use than its share is
-                          refused.
+"""`--model-load-gpu-limit`: rejects an instance if too much of a GPU's memory is in use after it has
+loaded.
 
-Looked at when the instance has loaded, as Triton does: looked at before, it could still take all
-the rest. Whatever else uses the GPU counts, too. A limit that cannot be checked is kept by
-refusing: whoever sets one relies on it.
+As in Triton, the memory is checked after the instance has loaded, because before that nobody knows
+how much the instance needs. Memory that other programs use counts too. If the memory cannot be read,
+the instance is rejected, because the operator relies on the limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GpuLimits:
             self._fractions.setdefault(limit.device, limit.fraction)
 
     async def check(self, arguments: LoadArguments) -> None:
-        """Raises NaiadError. `arguments` are those of an instance that has been loaded."""
+        """Raises NaiadError. `arguments` are those of an instance that has loaded."""
         device = arguments.device_id
         if arguments.instance_kind != "GPU" or device not in self._fractions:
             return

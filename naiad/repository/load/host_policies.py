@@ -1,7 +1,7 @@
-"""`--host-policy` and an instance group -> where an instance of that group is to run.
+"""`--host-policy`: the CPU cores and the NUMA node on which the instances of a group run.
 
-A group that names no policy follows the one of its kind, as under Triton: `cpu`, `model`, or
-`gpu_<id>`. A policy that was not given asks for nothing.
+As in Triton, a group that names no policy has the policy of its kind: `cpu`, `model`, or
+`gpu_<id>`. A policy without any setting has no effect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The states of a model version and which follows which. A table, and nothing else.
+"""The states of a model version, and which state may follow which.
 
-The words are Triton's: the repository index shows them.
+The names are Triton's, because the repository index shows them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class State(enum.StrEnum):
 FOLLOWS: dict[State, frozenset[State]] = {
     State.UNKNOWN: frozenset({State.LOADING}),
     State.LOADING: frozenset({State.READY, State.UNAVAILABLE}),
-    # READY -> LOADING does not happen: while a new copy loads, the version that serves stays READY.
+    # A version that serves stays READY while its new copy loads, so LOADING never follows READY.
     State.READY: frozenset({State.READY, State.UNLOADING}),
     State.UNLOADING: frozenset({State.UNAVAILABLE, State.LOADING, State.READY}),
     State.UNAVAILABLE: frozenset({State.LOADING}),

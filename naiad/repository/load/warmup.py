@@ -1,9 +1,8 @@
-"""`model_warmup` of a config and the files that it names -> samples that instances execute before
-they are ready.
+"""Reads `model_warmup` of a config: the samples that instances execute before they are ready.
 
 In:  a ModelConfig and the model's directory. Out: `WarmupSample`s whose inputs fit the model, or
-     NaiadError in Triton's words. Files lie in the folder `warmup` of the model. Inputs that the
-     server adds itself (controls, states) may be given, too.
+     NaiadError with Triton's message. Files are in the folder `warmup` of the model. A sample may
+     contain the inputs that the server adds itself (controls, states).
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def read_warmup(config: ModelConfig, spec: ModelSpec, model_dir: Path) -> list[W
 
 
 def _added_inputs(config: ModelConfig, model_dir: Path) -> list[Tensor]:
-    """Controls of a sequence of one request, and its initial state. A sample need not name them;
-    under Triton it must."""
+    """The controls of a sequence of one request, and its initial state. A sample may leave them out,
+    which Triton does not allow."""
     controls = read_controls(config).tensors(1, is_start=True, is_ready=True, is_end=True)
     return [*controls, *(state.initial for state in read_state(config, model_dir).tensors)]
 
@@ -83,8 +82,8 @@ def _zeros(datatype: DataType, count: int) -> bytes:
 
 
 def _random(datatype: DataType, count: int) -> bytes:
-    """Between 0 and 1; whole numbers are 0 or 1, because they may be indices. Triton's random
-    strings are empty ones."""
+    """Values between 0 and 1. Integers are 0 or 1, because they may be indices. As in Triton, random
+    strings are empty."""
     if not datatype.byte_size:
         return _zeros(datatype, count)
     random = np.random.default_rng()
@@ -98,9 +97,7 @@ def _random(datatype: DataType, count: int) -> bytes:
 def _read(file_name: str, size: int, folder: Path) -> bytes:
     path = path_inside(folder, file_name)
     if path is None:
-        raise invalid_arg(
-            f"warmup file '{file_name}' lies outside of the model's folder '{FOLDER}'"
-        )
+        raise invalid_arg(f"warmup file '{file_name}' is outside the model's folder '{FOLDER}'")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -109,6 +106,7 @@ def _read(file_name: str, size: int, folder: Path) -> bytes:
         ) from error
     if len(data) < size:
         raise invalid_arg(
-            f"warmup setting expects {size} bytes, but the data provided from {file_name} only has {len(data)} bytes"
+            f"warmup setting expects {size} bytes, "
+            f"but the data provided from {file_name} only has {len(data)} bytes"
         )
     return data[:size] if size else data

@@ -435,7 +435,7 @@ def test_no_room(
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Full)
     with pytest.raises(
-        NaiadError, match="bytes are to be fetched, but the disk of the cache has only 3 left"
+        NaiadError, match="bytes have to be fetched, but the disk of the cache has only 3 left"
     ):
         open_store().refresh()
     assert bucket.reads == []

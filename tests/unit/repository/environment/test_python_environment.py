@@ -127,7 +127,7 @@ def test_a_file_is_never_written_through_a_link(pack: Callable[..., Path], tmp_p
     """The link comes first in the archive, and last on the disk: the file makes a directory of its
     own, and the link finds it there."""
     archive = pack(symlink("lib64", "lib"), directory("lib"), member("lib64/x", b"x"))
-    with pytest.raises(NaiadError, match="is a directory and a link"):
+    with pytest.raises(NaiadError, match="is both a directory and a link"):
         unpack(archive, tmp_path / "out", threading.Event())
 
 
@@ -182,7 +182,7 @@ async def test_the_own_interpreter_has_everything() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("echo hello", "its answer is not understood"),
+        ("echo hello", "its output is not understood"),
         ("echo 'cannot open shared object' >&2; exit 127", "cannot open shared object"),
         ("exit 3", "exit status 3"),
         (
@@ -202,7 +202,7 @@ async def test_an_interpreter_that_hangs_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python_environment_probe, "TIMEOUT_S", 0.05)
-    with pytest.raises(NaiadError, match="it does not answer"):
+    with pytest.raises(NaiadError, match="it does not respond"):
         await probe(script(tmp_path / "python", "exec sleep 1000"), dict(os.environ), "m")
 
 

@@ -113,7 +113,7 @@ def test_a_sequence_model_gets_the_controls_and_states_that_its_sample_leaves_ou
         ),
         (
             sample(f'{FLOATS} input_data_file: "../secret"'),
-            "warmup file '../secret' lies outside of the model's folder 'warmup'",
+            "warmup file '../secret' is outside the model's folder 'warmup'",
         ),
         (
             'model_warmup { name: "s" batch_size: 1 inputs { key: "z" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } }',
