@@ -3,7 +3,7 @@ model runs.
 
 There is one agent, Triton's `checksum`: each of its parameters `MD5:<path>` (or `SHA256:<path>`) is
 the expected hash of a file of the model. A config that names any other agent is not loaded, because
-nobody would make its checks.
+its checks would not be made.
 """
 
 from __future__ import annotations
@@ -46,5 +46,6 @@ def _check(agent: ModelRepositoryAgents.Agent, model_dir: Path) -> None:
             raise invalid_arg(f"checksum: failed to read {file_name}: {error.strerror}") from error
         if got != expected.strip().lower():
             raise invalid_arg(
-                f"Mismatched {algorithm} hash for file {file_name}, expecting: {expected}, got: {got}"
+                f"Mismatched {algorithm} hash for file {file_name}, expecting: {expected}, "
+                f"got: {got}"
             )

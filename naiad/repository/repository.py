@@ -205,7 +205,8 @@ def parse_version(version: str) -> int:
         number = MAX_VERSION + 1
     if number > MAX_VERSION:
         raise invalid_arg(
-            f"failed to get model version from specified version string '{version}' (details: stol), "
+            f"failed to get model version from specified version string '{version}' "
+            "(details: stol), "
             "version should be an integral value > 0"
         )
     if number < 0:

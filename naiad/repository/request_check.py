@@ -101,14 +101,16 @@ class RequestCheck:
             if not tensor.shape:
                 raise self._error(
                     request,
-                    f"input '{tensor.name}' has no shape but model requires batch dimension for '{spec.name}'",
+                    f"input '{tensor.name}' has no shape but model requires batch dimension "
+                    f"for '{spec.name}'",
                 )
             size = tensor.shape[0]
             if size != batch_size:
                 if batch_size != -1:
                     raise self._error(
                         request,
-                        f"input '{tensor.name}' batch size does not match other inputs for '{spec.name}'",
+                        f"input '{tensor.name}' batch size does not match other inputs for "
+                        f"'{spec.name}'",
                     )
                 batch_size = size
         if batch_size > spec.max_batch_size:
@@ -204,7 +206,8 @@ class RequestCheck:
         return self._error(
             request,
             f"unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
-            f"Expected {_dims(expected)}, got {_dims(tensor.shape)}.{_BATCH_NOTE if has_batch else ' '}",
+            f"Expected {_dims(expected)}, got "
+            f"{_dims(tensor.shape)}.{_BATCH_NOTE if has_batch else ' '}",
         )
 
     def _error(self, request: InferRequest, message: str) -> NaiadError:
@@ -225,26 +228,29 @@ def _rule(tensor: TensorSpec) -> _InputRule:
 def check_byte_strings(
     request: InferRequest, tensor: Tensor, expected: int, model_name: str
 ) -> None:
-    """Raises NaiadError unless the data contains exactly `expected` complete elements. It reads only
-    the lengths, and stops at the first surplus element."""
+    """Raises NaiadError unless the data contains exactly `expected` complete elements. It reads
+    only the lengths, and stops at the first surplus element."""
     view, end, at, count = memoryview(tensor.data), len(tensor.data), 0, 0
     of = f"for inference input '{tensor.name}' for model '{model_name}'"
     prefix = f"[request id: {request.id or '<id_unknown>'}] "
     while at < end:
         if count >= expected:
             raise invalid_arg(
-                f"{prefix}unexpected number of string elements {count + 1} {of}, expecting {expected}"
+                f"{prefix}unexpected number of string elements {count + 1} {of}, expecting "
+                f"{expected}"
             )
         if end - at < 4:
             raise invalid_arg(
-                f"{prefix}incomplete string length indicator {of}, expecting 4 bytes but only {end - at} bytes available. "
+                f"{prefix}incomplete string length indicator {of}, expecting 4 bytes but "
+                f"only {end - at} bytes available. "
                 f"Please make sure the string length indicator is in one buffer."
             )
         size = int.from_bytes(view[at : at + 4], "little")
         at += 4
         if end - at < size:
             raise invalid_arg(
-                f"{prefix}incomplete string data {of}, expecting string of length {size} but only {end - at} bytes available. "
+                f"{prefix}incomplete string data {of}, expecting string of length {size} but "
+                f"only {end - at} bytes available. "
                 f"Please make sure the string is in one buffer."
             )
         at += size

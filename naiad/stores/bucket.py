@@ -26,8 +26,8 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Identifies this content at this path. The tag alone is not enough: with some vendors, tags
-        are only unique per path."""
+        """Identifies this content at this path. The tag alone is not enough: with some vendors,
+        tags are only unique per path."""
         return hashlib.sha256(
             f"{self.path}\0{self.size}\0{self.tag}".encode("utf-8", "surrogateescape")
         ).hexdigest()

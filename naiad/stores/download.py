@@ -136,8 +136,8 @@ class Download:
             )
         target = self._blobs / transfer.file.id
         transfer.path.chmod(0o600)
-        # A file system's clock moves in ticks, so a later write within the same tick would leave the
-        # same time. A time in the past can never be the time of a later write.
+        # A file system's clock moves in ticks, so a later write within the same tick would leave
+        # the same time. A time in the past can never be the time of a later write.
         fetched_ns = time.time_ns() - PAST_NS
         os.utime(transfer.path, ns=(fetched_ns, fetched_ns))
         transfer.path.replace(target)

@@ -52,7 +52,8 @@ def parse_location(url: str) -> Location:
         case "hf":
             return _hub(url, rest)
     raise invalid_arg(
-        f"unsupported model repository '{url}': expected a directory or a URL with one of {', '.join(SCHEMES)}"
+        f"unsupported model repository '{url}': expected a directory or a URL with one of "
+        f"{', '.join(SCHEMES)}"
     )
 
 
@@ -73,7 +74,8 @@ def _hub(url: str, rest: str) -> Location:
     name, _, revision = name.partition("@")
     if not (_BUCKET.fullmatch(owner) and _BUCKET.fullmatch(name)):
         raise invalid_arg(
-            f"invalid model repository '{url}': expected hf://organisation/repository[@revision][/path]"
+            f"invalid model repository '{url}': expected "
+            "hf://organisation/repository[@revision][/path]"
         )
     return Location(url, "hf", f"{owner}/{name}", prefix.strip("/"), revision=revision)
 

@@ -51,7 +51,8 @@ def read_manifest(folder: Path, url: str) -> Manifest:
         return Manifest(url=url)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         log.warning(
-            f"the cache of '{url}' has no readable manifest ({type(error).__name__}): it starts empty"
+            f"the cache of '{url}' has no readable manifest ({type(error).__name__}): it "
+            "starts empty"
         )
         return Manifest(url=url)
     return manifest if manifest.url == url else Manifest(url=url)

@@ -66,8 +66,8 @@ class ObjectBucket:
 
 
 def _with_directories(files: list[RemoteFile]) -> list[RemoteFile]:
-    """In a bucket, an empty folder is a key of size 0 that ends with a slash, but obstore removes the
-    slash. So a key of size 0 counts as a folder if there are keys below it, or if its name is a
+    """In a bucket, an empty folder is a key of size 0 that ends with a slash, but obstore removes
+    the slash. So a key of size 0 counts as a folder if there are keys below it, or if its name is a
     version.
     """
     parents = {

@@ -24,8 +24,8 @@ MOUNT_DIRECTORIES = {
 def open_store(
     url: str, cache_directory: str, environment: Environment = os.environ
 ) -> RemoteStore:
-    """Raises NaiadError if the URL, the credential file or the cache folder cannot be used, or if an
-    extra is not installed."""
+    """Raises NaiadError if the URL, the credential file or the cache folder cannot be used, or if
+    an extra is not installed."""
     location = parse_location(url)
     return RemoteStore(
         url,

@@ -143,7 +143,10 @@ class _Check:
             return []
         found = ProblemList(file.lines)
         near = nearest(backend, self._backends)
-        message = f"unable to find backend library for backend '{backend}', try specifying runtime on the model configuration."
+        message = (
+            f"unable to find backend library for backend '{backend}', try specifying runtime on "
+            "the model configuration."
+        )
         expected = "one of " + ", ".join(sorted(self._backends))
         found.add(
             "backend-unknown",
@@ -234,7 +237,10 @@ class _Check:
                 continue
             served = select_versions(other.file.versions, other.file.config.version_policy)
             if step.model_version not in served:
-                message = f"ensemble '{ensemble.name}' depends on '{step.model_name}' whose required version {step.model_version} is not loaded."
+                message = (
+                    f"ensemble '{ensemble.name}' depends on '{step.model_name}' whose required "
+                    f"version {step.model_version} is not loaded."
+                )
                 path = f"ensemble_scheduling.step[{index}].model_version"
                 expected = f"-1 for the latest, or one of: {', '.join(map(str, served)) or 'none'}"
                 fix = "write model_version: -1"
@@ -263,7 +269,10 @@ def _check_doubtful(file: ModelConfigFile) -> list[Problem]:
     found = ProblemList(file.lines)
     is_served = bool(select_versions(file.versions, config.version_policy))
     for version in missing_versions(file.versions, config.version_policy) if is_served else []:
-        message = f"version {version} is specified for model '{config.name}', but the version directory is not present"
+        message = (
+            f"version {version} is specified for model '{config.name}', but the version "
+            "directory is not present"
+        )
         shown = f"versions {', '.join(map(str, file.versions)) or 'none'}"
         found.add(
             "version-missing",

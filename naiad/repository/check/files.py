@@ -135,7 +135,10 @@ def _check_file(
         return
     if size < wanted_bytes:
         setting = kind.split(" ")[0]
-        message = f"{setting} setting expects {wanted_bytes} bytes, but the data provided from {name} only has {size} bytes"
+        message = (
+            f"{setting} setting expects {wanted_bytes} bytes, but the data provided from {name} "
+            f"only has {size} bytes"
+        )
         message += "." if setting == "initial_state" else ""
         found.add(
             "data-size",

@@ -1,5 +1,5 @@
-"""Completes a configuration with Triton's defaults: backend, file name, version policy, batch sizes,
-instance groups.
+"""Completes a configuration with Triton's defaults: backend, file name, version policy, batch
+sizes, instance groups.
 
 In:  a ModelConfig as written, and the files in the model's directory. Out: the same message,
      completed in place.
@@ -160,8 +160,8 @@ def fill_instance_groups(config: ModelConfig, gpus: Sequence[int]) -> None:
 
 
 def default_max_batch_size(backend_config: dict[str, dict[str, str]], backend: str) -> int:
-    """The value of `--backend-config=<backend>,default-max-batch-size=N`, else of the setting for all
-    backends (key ""), else Triton's 4."""
+    """The value of `--backend-config=<backend>,default-max-batch-size=N`, else of the setting for
+    all backends (key ""), else Triton's 4."""
     for name in (backend, ""):
         value = backend_config.get(name, {}).get("default-max-batch-size", "")
         if value.isascii() and value.isdigit():

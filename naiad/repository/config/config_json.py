@@ -21,7 +21,8 @@ from google.protobuf.message import Message
 from naiad.pb.model_config_pb2 import ModelConfig
 
 _Convert = Callable[[Any], Any]
-# How one field is printed: its name, whether it is left out if unset, and how its value is converted.
+# How one field is printed: its name, whether it is left out if unset, and how its value is
+# converted.
 _FieldPlan = tuple[str, bool, _Convert | None]
 
 
@@ -100,8 +101,8 @@ def _double(value: float) -> float | int | str:
 def _short(
     value: float, digits: tuple[int, int], is_same: Callable[[float], bool]
 ) -> float | int | str:
-    """Formats as protobuf does: with as few digits as suffice, without a fraction for whole numbers,
-    and as a string where JSON has no such number."""
+    """Formats as protobuf does: with as few digits as suffice, without a fraction for whole
+    numbers, and as a string where JSON has no such number."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -63,7 +63,10 @@ def validate_ensemble(
 def _add_missing(
     ensemble: ModelConfig, missing: list[str], known: list[str], found: ProblemList
 ) -> None:
-    message = f"ensemble {ensemble.name} contains models that are not available or ambiguous: {', '.join(missing)}"
+    message = (
+        f"ensemble {ensemble.name} contains models that are not available or ambiguous: "
+        f"{', '.join(missing)}"
+    )
     near = nearest(missing[0], [name for name in known if name != ensemble.name])
     fix = f"did you mean '{near}'?" if near else "add the model to the repository"
     index = next(
@@ -139,10 +142,14 @@ class _Fit:
         limit = self._ensemble.max_batch_size
         if model.max_batch_size != 0 and model.max_batch_size < limit:
             message = (
-                f"ensemble {self._ensemble.name} allows maximum batch size {limit}, but it contains model {step.model_name} "
+                f"ensemble {self._ensemble.name} allows maximum batch size {limit}, but it "
+                f"contains model {step.model_name} "
                 f"which only allows maximum batch size to be {model.max_batch_size}"
             )
-            fix = f"lower the ensemble's max_batch_size to {model.max_batch_size}, or raise the model's"
+            fix = (
+                f"lower the ensemble's max_batch_size to {model.max_batch_size}, or raise the "
+                "model's"
+            )
             self._found.add(
                 "ensemble-batch",
                 message,
@@ -165,7 +172,8 @@ class _Fit:
                 )
             else:
                 message = (
-                    f"in ensemble {self._ensemble.name}, ensemble tensor {ensemble_tensor} is mapping to non-existing input {name} "
+                    f"in ensemble {self._ensemble.name}, ensemble tensor {ensemble_tensor} "
+                    f"is mapping to non-existing input {name} "
                     f"in model {step.model_name}"
                 )
                 self._no_such_tensor(
@@ -173,7 +181,10 @@ class _Fit:
                 )
         for name, tensor in tensors.items():
             if name not in step.input_map and not tensor.optional:
-                message = f"in ensemble {self._ensemble.name}, input {name} in model {model.name} is not mapped to any ensemble tensors"
+                message = (
+                    f"in ensemble {self._ensemble.name}, input {name} in model {model.name} is "
+                    "not mapped to any ensemble tensors"
+                )
                 fix = f'add input_map {{ key: "{name}" value: "<an ensemble tensor>" }}'
                 self._found.add(
                     "ensemble-unmapped",
@@ -195,7 +206,8 @@ class _Fit:
                 )
             else:
                 message = (
-                    f"in ensemble {self._ensemble.name}, ensemble tensor {ensemble_tensor} is mapped from non-existing output {name} "
+                    f"in ensemble {self._ensemble.name}, ensemble tensor {ensemble_tensor} "
+                    f"is mapped from non-existing output {name} "
                     f"in model {step.model_name}"
                 )
                 self._no_such_tensor(
@@ -225,7 +237,8 @@ class _Fit:
                 for kind in (first.data_type, other.data_type)
             ]
             message = (
-                f"{prefix}data type: {types[0]} is inferred from model {first.model.name} while {types[1]} is inferred from model "
+                f"{prefix}data type: {types[0]} is inferred from model {first.model.name} "
+                f"while {types[1]} is inferred from model "
                 f"{other.model.name}"
             )
             shown = f"{types[1]} in {other.model.name}"
@@ -238,7 +251,8 @@ class _Fit:
             )
         elif not _agree(first.full_dims, other.full_dims):
             message = (
-                f"{prefix}shape: {dims_text(first.full_dims)} is inferred from model {first.model.name} while "
+                f"{prefix}shape: {dims_text(first.full_dims)} is inferred from model "
+                f"{first.model.name} while "
                 f"{dims_text(other.full_dims)} is inferred from model {other.model.name}"
             )
             shown = f"{other.model.name} has {batch_note(other.model, other.dims)}"
@@ -285,7 +299,10 @@ def _label_responses(
         index, step = ready
         origins = {labels[name] for name in step.input_map.values()}
         if len(origins) > 1:
-            message = f"in ensemble {ensemble.name}, step of model '{step.model_name}' receives inputs originated from different decoupled models"
+            message = (
+                f"in ensemble {ensemble.name}, step of model '{step.model_name}' receives inputs "
+                "originated from different decoupled models"
+            )
             path = f"ensemble_scheduling.step[{index}]"
             shown = ", ".join(
                 f"'{name}' with the responses of {makers[labels[name]]}"
@@ -306,7 +323,10 @@ def _label_responses(
         labels.update(dict.fromkeys(step.output_map.values(), label))
     if len({labels[tensor.name] for tensor in ensemble.output if tensor.name in labels}) > 1:
         # Triton's message names the ensemble itself as the step.
-        message = f"in ensemble {ensemble.name}, step of model '{ensemble.name}' receives inputs originated from different decoupled models"
+        message = (
+            f"in ensemble {ensemble.name}, step of model '{ensemble.name}' receives inputs "
+            "originated from different decoupled models"
+        )
         made = (tensor.name for tensor in ensemble.output if tensor.name in labels)
         shown = ", ".join(f"'{name}' with the responses of {makers[labels[name]]}" for name in made)
         found.add(

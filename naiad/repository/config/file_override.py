@@ -1,7 +1,8 @@
 """Writes the files of a load request into a directory of their own, which is the model's directory
 while it is loaded.
 
-In:  `file:<path>` parameters. Out: an OverrideFolder, held by every version that was loaded from it.
+In:  `file:<path>` parameters. Out: an OverrideFolder, held by every version that was loaded from
+     it.
 Rules: a path outside the model's directory is refused before anything is written. The directory
        has mode 0700. It is deleted when its last holder releases it; directories that a killed
        server left behind are deleted when the next server starts.
@@ -47,7 +48,8 @@ def write_override_files(model_name: str, files: dict[str, str | bytes]) -> Over
         root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     except OSError as error:
         raise internal(
-            f"failed to create a temporary directory for the files of model '{model_name}': {error.strerror}"
+            f"failed to create a temporary directory for the files of model '{model_name}': "
+            f"{error.strerror}"
         ) from error
     folder = OverrideFolder(root, root / model_name)
     try:
@@ -81,13 +83,14 @@ def remove_leftovers() -> None:
 
 
 def _checked(path: str) -> list[str]:
-    """The parts of the path. A path that is not clearly inside the directory is refused; it is never
-    corrected."""
+    """The parts of the path. A path that is not clearly inside the directory is refused; it is
+    never corrected."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     is_inside = parts and not path.startswith("/") and not path.endswith("/") and ".." not in parts
     if not is_inside or "\\" in path or any(ord(character) < 32 for character in path):
         raise invalid_arg(
-            f"Invalid file parameter 'file:{_shown(path)}': the path must stay within model directory."
+            f"Invalid file parameter 'file:{_shown(path)}': the path must stay within model "
+            "directory."
         )
     try:
         encoded = [os.fsencode(part) for part in parts]
@@ -103,7 +106,8 @@ def _checked(path: str) -> list[str]:
 def _unwritable(path: str, error: OSError) -> NaiadError:
     if isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError):
         return invalid_arg(
-            f"Invalid file parameter 'file:{_shown(path)}': another parameter uses the same path as a directory or a file."
+            f"Invalid file parameter 'file:{_shown(path)}': another parameter uses the same "
+            "path as a directory or a file."
         )
     return internal(f"failed to write 'file:{_shown(path)}' of the load request: {error.strerror}")
 

@@ -1,5 +1,5 @@
-"""Parses protobuf text, which is the format of config.pbtxt, into a message and the position of each
-field.
+"""Parses protobuf text, which is the format of config.pbtxt, into a message and the position of
+each field.
 
 In:  the text and the message type. Out: a ParsedMessage, or InvalidConfigError with every unknown
      field and wrong value, and the first syntax error, each with its line.

@@ -1,7 +1,8 @@
 """Splits protobuf text into the same tokens as protobuf's own C++ tokenizer.
 
 In:  the text of a config.pbtxt. Out: tokens with their offsets, one at a time, then END.
-Rule: anything else is a syntax error. Common mistakes (`=`, curly quotes, `//`) get a suggested fix.
+Rule: anything else is a syntax error. Common mistakes (`=`, curly quotes, `//`) get a suggested
+      fix.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class TextSyntaxError(Exception):
 _SKIPPED = re.compile(r"(?:[ \t\r\n\f\v]++|#[^\n]*+)*+")
 _TOKEN = re.compile(
     r"""(?P<NAME>[A-Za-z_][A-Za-z0-9_]*)
-      | (?P<FLOAT>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?[fF]?|\d+[eE][+-]?\d+[fF]?|(?!0\d|0[xX])\d+[fF])
+      | (?P<FLOAT>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?[fF]?
+          | \d+[eE][+-]?\d+[fF]? | (?!0\d|0[xX])\d+[fF])
       | (?P<INTEGER>0[xX][0-9a-fA-F]+|\d+)
       | (?P<STRING>"(?:[^"\\\n]++|\\[^\n])*+"|'(?:[^'\\\n]++|\\[^\n])*+')
       | (?P<SYMBOL>[][{}<>:,;-])""",

@@ -2,8 +2,8 @@
 
 In:  a broken rule and the path of the field, from pbtxt (text), validate (rules) and check (files).
      Out: `naiad check` prints the problems, and a failed load reports the first of them.
-Rule: `message` is Triton's own text if Triton has one, because clients and scripts match on it. What
-      a user needs beyond that is in other fields: where, found, expected, fix.
+Rule: `message` is Triton's own text if Triton has one, because clients and scripts match on it.
+      What a user needs beyond that is in other fields: where, found, expected, fix.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from naiad.errors import Code, NaiadError
 from naiad.repository.config.source_map import Position, SourceMap
 
 MAX_PROBLEMS = 100
-"""The number of problems that are reported for one configuration. More of them would be repetitions,
-or the file is not a configuration at all."""
+"""The number of problems that are reported for one configuration. More of them would be
+repetitions, or the file is not a configuration at all."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Suggestions for misspelt names: the name that the user probably meant, or where a field belongs.
 
-In:  a name that does not exist, and the names that do. Out: a name or a sentence, or an empty string
-     if no guess is good enough.
+In:  a name that does not exist, and the names that do. Out: a name or a sentence, or an empty
+     string if no guess is good enough.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The rules that a completed ModelConfig must meet to be loaded, in Triton's order and with Triton's
-messages.
+"""The rules that a completed ModelConfig must meet to be loaded, in Triton's order and with
+Triton's messages.
 
 In:  a ModelConfig after autocomplete, and the positions of its fields. Out: every broken rule; an
      empty list means that the model may be loaded.
@@ -136,7 +136,8 @@ def _check_sizes(config: ModelConfig, found: ProblemList) -> None:
 def _check_cache(config: ModelConfig, found: ProblemList) -> None:
     if config.response_cache.enable and config.model_transaction_policy.decoupled:
         message = (
-            f"Response Cache does not currently support model {config.name} with 'decoupled' transaction policy. "
+            f"Response Cache does not currently support model {config.name} with 'decoupled' "
+            "transaction policy. "
             "Please disable the response cache."
         )
         shown = "response_cache and decoupled"
@@ -198,7 +199,10 @@ def _check_warmup(config: ModelConfig, found: ProblemList) -> None:
         for name, warm_input in sorted(sample.inputs.items()):
             path = entry_path(f"model_warmup[{index}].inputs", name)
             if any(dim < 0 for dim in warm_input.dims):
-                message = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
+                message = (
+                    "warmup setting expects all variable-size dimensions are specified for "
+                    f"input '{name}'"
+                )
                 shown = f"dims {dims_text(warm_input.dims)}"
                 found.add(
                     "warmup-dims",
@@ -208,7 +212,10 @@ def _check_warmup(config: ModelConfig, found: ProblemList) -> None:
                     expected="real sizes, without the batch dimension",
                 )
             if warm_input.data_type not in BY_CONFIG_NUMBER:
-                message = f"warmup setting must specify 'data_type' for input '{name}' in sample '{sample.name}' for {config.name}"
+                message = (
+                    f"warmup setting must specify 'data_type' for input '{name}' in sample "
+                    f"'{sample.name}' for {config.name}"
+                )
                 found.add(
                     "warmup-type",
                     message,

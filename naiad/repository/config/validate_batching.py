@@ -30,7 +30,10 @@ def check_dynamic_batching(config: ModelConfig, found: ProblemList) -> None:
         )
     for level in sorted(batching.priority_queue_policy):
         if levels and not 1 <= level <= levels:
-            message = f"priority queue policy must have priority level in range [1, {levels}] for {config.name}"
+            message = (
+                f"priority queue policy must have priority level in range [1, {levels}] for "
+                f"{config.name}"
+            )
             where = entry_path(f"{path}.priority_queue_policy", level)
             found.add(
                 "priority-policy", message, where, found=f"key {level}", expected=f"1 to {levels}"
@@ -63,7 +66,10 @@ def _check_ordering(config: ModelConfig, found: ProblemList) -> None:
             policy.timeout_action == ModelQueuePolicy.DELAY
             and policy.default_timeout_microseconds != 0
         ):
-            message = f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {config.name}"
+            message = (
+                "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is "
+                f"true for {config.name}"
+            )
             fix = "use timeout_action: REJECT, or remove preserve_ordering"
             found.add(
                 "ordering-delay",

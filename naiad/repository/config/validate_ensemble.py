@@ -31,7 +31,10 @@ def check_ensemble_scheduling(config: ModelConfig, found: ProblemList) -> None:
     name = config.name
     if not config.HasField("ensemble_scheduling"):
         if config.platform == ENSEMBLE_PLATFORM:
-            message = f"ensemble scheduling must be set for ensemble {name} whose platform is {ENSEMBLE_PLATFORM}"
+            message = (
+                f"ensemble scheduling must be set for ensemble {name} whose platform is "
+                f"{ENSEMBLE_PLATFORM}"
+            )
             found.add(
                 "ensemble-missing",
                 message,
@@ -41,7 +44,10 @@ def check_ensemble_scheduling(config: ModelConfig, found: ProblemList) -> None:
             )
         return
     if config.platform != ENSEMBLE_PLATFORM:
-        message = f"ensemble scheduling cannot be set for model '{name}' whose platform is not {ENSEMBLE_PLATFORM}"
+        message = (
+            f"ensemble scheduling cannot be set for model '{name}' whose platform is not "
+            f"{ENSEMBLE_PLATFORM}"
+        )
         fix = 'write platform: "ensemble" and no backend'
         shown = f"platform '{config.platform}', backend '{config.backend}'"
         found.add(
@@ -103,7 +109,10 @@ def _build_graph(config: ModelConfig, found: ProblemList) -> dict[str, Node] | N
         for output, tensor in sorted(step.output_map.items()):
             node = graph.setdefault(tensor, Node(tensor))
             if node.is_written:
-                message = f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{config.name}' step {index}"
+                message = (
+                    f"ensemble tensor '{tensor}' can appear in an output map only once for "
+                    f"ensemble '{config.name}' step {index}"
+                )
                 fix = "give one of the two another ensemble tensor name"
                 where = entry_path(f"{path}.output_map", output)
                 found.add(

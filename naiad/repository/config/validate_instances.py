@@ -42,7 +42,10 @@ def check_instance_groups(config: ModelConfig, options: ConfigOptions, found: Pr
                 fix=fix,
             )
         if group.profile and config.platform != TENSORRT_PLATFORM:
-            message = f"{subject} and platform {config.platform}specifies profile field which is only supported for TensorRT models"
+            message = (
+                f"{subject} and platform {config.platform}specifies profile field which is only "
+                "supported for TensorRT models"
+            )
             found.add(
                 "instance-profile",
                 message,
@@ -72,7 +75,8 @@ def _check_gpus(
     for at, gpu in enumerate(group.gpus):
         if gpu not in options.gpus:
             message = (
-                f"{subject} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA compute "
+                f"{subject} specifies invalid or unsupported gpu id {gpu}. GPUs with at "
+                "least the minimum required CUDA compute "
                 f"compatibility of {options.min_compute_capability:.6f} are: {available}"
             )
             found.add(

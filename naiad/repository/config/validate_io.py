@@ -368,7 +368,8 @@ def _impossible(dims: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _runs(dims: Sequence[int]) -> list[int]:
-    """The numbers of elements before, between and after variable dimensions: [2,4,-1,6] -> [8,6]."""
+    """The numbers of elements before, between and after variable dimensions: [2,4,-1,6] ->
+    [8,6]."""
     runs: list[list[int]] = [[]]
     for dim in dims:
         if dim == -1:

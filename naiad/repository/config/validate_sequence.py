@@ -27,7 +27,8 @@ def check_sequence_batching(config: ModelConfig, found: ProblemList) -> None:
         return
     if config.response_cache.enable:
         message = (
-            f"Response Cache does not currently support model {config.name} with sequence batching scheduler. "
+            f"Response Cache does not currently support model {config.name} with sequence "
+            "batching scheduler. "
             "Please disable the response cache."
         )
         shown = "response_cache and sequence_batching"
@@ -48,7 +49,10 @@ def check_sequence_batching(config: ModelConfig, found: ProblemList) -> None:
             config, sizes, f"{path}.oldest", "sequence batching preferred batch size", found
         )
     if batching.HasField("direct") and not 0.0 <= batching.direct.minimum_slot_utilization <= 1.0:
-        message = f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {config.name}"
+        message = (
+            "sequence batching minimum slot utilization must be in range (0.0, 1.0] for "
+            f"{config.name}"
+        )
         shown = str(batching.direct.minimum_slot_utilization)
         found.add(
             "slot-utilization",
@@ -76,7 +80,10 @@ def _check_controls(config: ModelConfig, found: ProblemList) -> None:
                 expected="the model's input that gets the control value",
             )
         elif control_input.name in tensors:
-            message = f"sequence batching control tensor '{control_input.name}' is specified for multiple control kinds for {config.name}"
+            message = (
+                f"sequence batching control tensor '{control_input.name}' is specified for "
+                f"multiple control kinds for {config.name}"
+            )
             found.add(
                 "control-tensor",
                 message,
@@ -108,7 +115,10 @@ def _check_control(
     if control.kind == Control.CONTROL_SEQUENCE_CORRID:
         _check_correlation(config, control, given, path, found)
     elif not given:
-        message = f"sequence batching must specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for {kind} for {config.name}"
+        message = (
+            "sequence batching must specify either 'int32_false_true', 'fp32_false_true' or "
+            f"'bool_false_true' for {kind} for {config.name}"
+        )
         fix = "add int32_false_true: [ 0, 1 ]"
         found.add(
             "control-values",
@@ -120,14 +130,18 @@ def _check_control(
         )
     elif len(given) > 1:
         message = (
-            "sequence batching specifies more than one from 'int32_false_true', 'fp32_false_true' and 'bool_false_true' "
+            "sequence batching specifies more than one from 'int32_false_true', "
+            "'fp32_false_true' and 'bool_false_true' "
             f"for {kind} for {config.name}"
         )
         found.add(
             "control-values", message, path, found=" and ".join(given), expected="one of them"
         )
     elif len(getattr(control, given[0])) != 2:
-        message = f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind} for {config.name}"
+        message = (
+            f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind} for "
+            f"{config.name}"
+        )
         count = len(getattr(control, given[0]))
         shown = "1 value" if count == 1 else f"{count} values"
         found.add(
@@ -144,7 +158,8 @@ def _check_correlation(
 ) -> None:
     if given:
         message = (
-            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' "
+            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' "
+            "or 'bool_false_true' "
             f"for CONTROL_SEQUENCE_CORRID for {config.name}"
         )
         fix = "remove it and set data_type"
@@ -159,7 +174,8 @@ def _check_correlation(
     if control.data_type not in _CORRID_TYPES:
         message = (
             f"unexpected data type for control CONTROL_SEQUENCE_CORRID for {config.name}. "
-            "Allowed data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+            "Allowed data types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and "
+            "TYPE_STRING"
         )
         shown = (
             DataType.Name(control.data_type)
@@ -184,7 +200,8 @@ def _check_states(config: ModelConfig, found: ProblemList) -> None:
         count = len(state.initial_state)
         if count > 1:
             message = (
-                f"initial_state field for state input '{state.input_name}' must contain exactly one or zero element. "
+                f"initial_state field for state input '{state.input_name}' must contain "
+                "exactly one or zero element. "
                 f"Found '{count}' elements."
             )
             found.add(
@@ -204,7 +221,10 @@ def _check_initial_state(
     initial = state.initial_state[0]
     name = state.input_name
     if initial.data_type != state.data_type:
-        message = f"The data type used for 'initial_state' field of state '{name}' does not match the state data type."
+        message = (
+            f"The data type used for 'initial_state' field of state '{name}' does not match the "
+            "state data type."
+        )
         types = [
             DataType.Name(kind) if kind in DataType.values() else str(kind)
             for kind in (initial.data_type, state.data_type)

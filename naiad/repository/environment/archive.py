@@ -3,9 +3,9 @@ folder.
 
 In:  the archive, and a folder that does not exist yet. Out: the complete folder, or NaiadError and
      no folder.
-Rules: paths and links that lead outside the folder, devices and pipes are refused. Links are created
-       last, so that no file is written through a link. Sizes and counts are limited, so that an
-       archive cannot fill the disk.
+Rules: paths and links that lead outside the folder, devices and pipes are refused. Links are
+       created last, so that no file is written through a link. Sizes and counts are limited, so
+       that an archive cannot fill the disk.
 """
 
 from __future__ import annotations

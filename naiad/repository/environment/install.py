@@ -47,9 +47,13 @@ async def run_quietly(command: list[str], cwd: Path, what: str) -> None:
     the command and the processes that it has started are killed."""
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            *command,
+            cwd=cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise invalid_arg(f"{what}: {command[0]} cannot be started: {error.strerror}") from error
     try:

@@ -21,7 +21,8 @@ MIN_VERSION = (3, 11)
 TIMEOUT_S = 60.0
 _SCRIPT = (
     "import json, sys; from importlib.util import find_spec; "
-    "print(json.dumps({'version': list(sys.version_info[:3]), 'tag': sys.implementation.cache_tag or '', "
+    "print(json.dumps({'version': list(sys.version_info[:3]), 'tag': "
+    "sys.implementation.cache_tag or '', "
     "'missing': [name for name in sys.argv[1:] if find_spec(name) is None]}))"
 )
 
@@ -40,9 +41,15 @@ class Interpreter(msgspec.Struct, frozen=True):
 async def probe(executable: Path, variables: dict[str, str], model: str) -> Interpreter:
     try:
         process = await asyncio.create_subprocess_exec(
-            str(executable), "-c", _SCRIPT, *NEEDED,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=variables,
-        )  # fmt: skip
+            str(executable),
+            "-c",
+            _SCRIPT,
+            *NEEDED,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=variables,
+        )
     except OSError as error:
         raise _unusable(model, error.strerror or "it cannot be started") from error
     try:

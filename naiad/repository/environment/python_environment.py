@@ -244,8 +244,8 @@ def _variables(folder: Path) -> dict[str, str]:
 
 
 def _add_packages_of_server(folder: Path) -> None:
-    """Makes the server's packages visible in a new virtual environment, even if the server runs in a
-    virtual environment itself."""
+    """Makes the server's packages visible in a new virtual environment, even if the server runs in
+    a virtual environment itself."""
     paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     packages = (
         folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"

@@ -1,9 +1,9 @@
-"""`--model-load-gpu-limit`: rejects an instance if too much of a GPU's memory is in use after it has
-loaded.
+"""`--model-load-gpu-limit`: rejects an instance if too much of a GPU's memory is in use after it
+has loaded.
 
-As in Triton, the memory is checked after the instance has loaded, because before that nobody knows
-how much the instance needs. Memory that other programs use counts too. If the memory cannot be read,
-the instance is rejected, because the operator relies on the limit.
+As in Triton, the memory is checked after the instance has loaded, because its size is not known
+before. Memory that other programs use counts too. If the memory cannot be read, the instance is
+rejected, because the operator relies on the limit.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ from naiad.shm.directory import SlotDirectory
 from naiad.worker.import_backend import BACKENDS, find_backend
 
 EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
-"""Parameter of a model's config: a worker whose `execute` takes longer is killed. Without it, a slow
-worker counts as busy, not as dead."""
+"""Parameter of a model's config: a worker whose `execute` takes longer is killed. Without it, a
+slow worker counts as busy, not as dead."""
 
 
 class LoadOptions(msgspec.Struct, frozen=True):

@@ -35,8 +35,11 @@ def read_warmup(config: ModelConfig, spec: ModelSpec, model_dir: Path) -> list[W
         if sample.batch_size == 0:
             continue
         if sample.batch_size > max(config.max_batch_size, 1):
-            words = f"batch size {sample.batch_size} for '{config.name}', max allowed is {config.max_batch_size}"
-            raise invalid_arg(f"failed to run warmup sample '{sample.name}': {words}; ")
+            reason = (
+                f"batch size {sample.batch_size} for '{config.name}', max allowed is "
+                f"{config.max_batch_size}"
+            )
+            raise invalid_arg(f"failed to run warmup sample '{sample.name}': {reason}; ")
         inputs = [_tensor(name, given, config, model_dir) for name, given in sample.inputs.items()]
         added = {tensor.name: tensor for tensor in _added_inputs(config, model_dir)}
         check.check(
@@ -48,8 +51,8 @@ def read_warmup(config: ModelConfig, spec: ModelSpec, model_dir: Path) -> list[W
 
 
 def _added_inputs(config: ModelConfig, model_dir: Path) -> list[Tensor]:
-    """The controls of a sequence of one request, and its initial state. A sample may leave them out,
-    which Triton does not allow."""
+    """The controls of a sequence of one request, and its initial state. A sample may leave them
+    out, which Triton does not allow."""
     controls = read_controls(config).tensors(1, is_start=True, is_ready=True, is_end=True)
     return [*controls, *(state.initial for state in read_state(config, model_dir).tensors)]
 
@@ -82,8 +85,8 @@ def _zeros(datatype: DataType, count: int) -> bytes:
 
 
 def _random(datatype: DataType, count: int) -> bytes:
-    """Values between 0 and 1. Integers are 0 or 1, because they may be indices. As in Triton, random
-    strings are empty."""
+    """Values between 0 and 1. Integers are 0 or 1, because they may be indices. As in Triton,
+    random strings are empty."""
     if not datatype.byte_size:
         return _zeros(datatype, count)
     random = np.random.default_rng()

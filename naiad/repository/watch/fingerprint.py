@@ -55,9 +55,8 @@ def fingerprint(model_dir: Path, recent: RecentChanges | None = None) -> Fingerp
                 part.append(f"{relative}\0unreadable\n")
             elif not stat.S_ISDIR(status.st_mode):
                 num_changes = recent.count(directory / name, status) if recent is not None else 0
-                part.append(
-                    f"{relative}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}\0{num_changes}\n"
-                )
+                stamp = f"{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}"
+                part.append(f"{relative}\0{stamp}\0{num_changes}\n")
             elif name != IGNORED and (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
                 waiting.append((directory / name, f"{relative}/"))

@@ -4,7 +4,8 @@ A file system's clock moves in ticks: milliseconds on a local disk, a second or 
 network file systems and on mounted buckets. Two writes within one tick leave the same time.
 In:  the path and status of a file. Out: a number that grows when the content has changed although
      size, time and inode are the same.
-Rule: only files that are recent, or were recent at the last call, are opened; large files never are.
+Rule: only files that are recent, or were recent at the last call, are opened; large files never
+      are.
 """
 
 from __future__ import annotations

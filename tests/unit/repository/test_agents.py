@@ -41,11 +41,13 @@ async def test_files_as_they_should_be(tmp_path: Path) -> None:
         ),
         (
             {"MD5:../m/1/model.bin": MD5},
-            "checksum: parameter 'MD5:../m/1/model.bin' is not MD5:<path of a file of the model> or SHA256:<path>",
+            "checksum: parameter 'MD5:../m/1/model.bin' is not MD5:<path of a file of the "
+            "model> or SHA256:<path>",
         ),
         (
             {"CRC:1/model.bin": "0"},
-            "checksum: parameter 'CRC:1/model.bin' is not MD5:<path of a file of the model> or SHA256:<path>",
+            "checksum: parameter 'CRC:1/model.bin' is not MD5:<path of a file of the model> "
+            "or SHA256:<path>",
         ),
         (
             {"MD5": MD5},

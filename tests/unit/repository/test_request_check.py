@@ -13,8 +13,10 @@ from naiad.errors import Code, NaiadError
 from naiad.repository.request_check import RequestCheck
 
 NOTE = (
-    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input shape. "
-    "If you want to specify the full shape including the batch dim in your input dims config, try setting max_batch_size to zero. "
+    " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension "
+    "to be prepended to each input shape. "
+    "If you want to specify the full shape including the batch dim in your input dims "
+    "config, try setting max_batch_size to zero. "
     "See the model configuration docs for more info on max_batch_size."
 )
 
@@ -69,7 +71,8 @@ def test_a_model_that_does_not_batch_has_batch_size_one() -> None:
     [
         (
             [tensor("A", [1, 4])],
-            "expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but missing required input(s) ['B']. "
+            "expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['A'], but "
+            "missing required input(s) ['B']. "
             "Please provide all required input(s).",
         ),
         (
@@ -128,8 +131,10 @@ def test_optional_inputs_may_be_left_out_but_required_ones_may_not() -> None:
     RequestCheck(model).check(InferRequest("m", [tensor("A", [1, 4])]))
     RequestCheck(model).check(InferRequest("m", [tensor("A", [1, 4]), tensor("C", [1, 4])]))
     assert refused(model) == (
-        "[request id: <id_unknown>] expected number of inputs between 1 and 3 but got 0 inputs for model 'm'. "
-        "Got input(s) [], but missing required input(s) ['A']. Please provide all required input(s)."
+        "[request id: <id_unknown>] expected number of inputs between 1 and 3 but got 0 "
+        "inputs for model 'm'. "
+        "Got input(s) [], but missing required input(s) ['A']. Please provide all required "
+        "input(s)."
     )
     assert "missing required input(s) ['A']" in refused(
         model, tensor("B", [1, 4]), tensor("C", [1, 4])
@@ -147,17 +152,20 @@ def test_optional_inputs_may_be_left_out_but_required_ones_may_not() -> None:
         (
             [1, 1],
             encode_byte_strings([b"a", b"b"]),
-            "unexpected number of string elements 2 for inference input 'S' for model 'm', expecting 1",
+            "unexpected number of string elements 2 for inference input 'S' for model 'm', "
+            "expecting 1",
         ),
         (
             [1, 1],
             b"\1\0",
-            "incomplete string length indicator for inference input 'S' for model 'm', expecting 4 bytes but only 2 bytes",
+            "incomplete string length indicator for inference input 'S' for model 'm', "
+            "expecting 4 bytes but only 2 bytes",
         ),
         (
             [1, 1],
             b"\5\0\0\0ab",
-            "incomplete string data for inference input 'S' for model 'm', expecting string of length 5 but only 2 bytes",
+            "incomplete string data for inference input 'S' for model 'm', expecting string "
+            "of length 5 but only 2 bytes",
         ),
     ],
 )

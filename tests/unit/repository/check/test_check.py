@@ -11,7 +11,10 @@ from naiad.repository.check.check import Finding, check_repository, render_findi
 from naiad.repository.config.config import ConfigOptions
 from tests.unit.repository.config.broken_case import GOOD_MODEL
 
-IO = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ]\noutput [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]\n'
+IO = (
+    'input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ]\noutput [ { name: "y" data_type: '
+    "TYPE_FP32 dims: [ 16 ] } ]\n"
+)
 
 
 def add(repository: Path, name: str, config: str = IO, source: str = GOOD_MODEL) -> Path:
@@ -49,7 +52,10 @@ def test_nothing_to_say_about_good_models(tmp_path: Path) -> None:
         'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "e" } }\n' + IO,
         "print 'two'\n",
     )
-    step = '{ step { model_name: "plain" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }'
+    step = (
+        '{ step { model_name: "plain" model_version: -1 input_map { key: "x" value: "x" } '
+        'output_map { key: "y" value: "y" } } }'
+    )
     add(
         tmp_path,
         "ensemble",
@@ -105,7 +111,10 @@ def test_gpus_that_are_here_are_checked(tmp_path: Path) -> None:
 
 def test_an_ensemble_of_a_broken_model_is_not_blamed_for_it(tmp_path: Path) -> None:
     add(tmp_path, "a", "oops")
-    step = '{ step { model_name: "a" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }'
+    step = (
+        '{ step { model_name: "a" model_version: -1 input_map { key: "x" value: "x" } output_map '
+        '{ key: "y" value: "y" } } }'
+    )
     add(tmp_path, "e", f'platform: "ensemble" {IO} ensemble_scheduling {step}')
     assert {finding.model for finding in check_repository([tmp_path])} == {"a"}
 
@@ -117,7 +126,10 @@ def test_an_ensemble_of_a_model_that_completes_itself_is_left_alone(tmp_path: Pa
         "",
         GOOD_MODEL + "    @staticmethod\n    def auto_complete_config(c):\n        return c\n",
     )
-    step = '{ step { model_name: "a" model_version: -1 input_map { key: "q" value: "x" } output_map { key: "r" value: "y" } } }'
+    step = (
+        '{ step { model_name: "a" model_version: -1 input_map { key: "q" value: "x" } output_map '
+        '{ key: "r" value: "y" } } }'
+    )
     add(tmp_path, "e", f'platform: "ensemble" {IO} ensemble_scheduling {step}')
     assert codes(check_repository([tmp_path])) == []
 
@@ -154,7 +166,8 @@ def test_initial_state_files(tmp_path: Path) -> None:
     (finding,) = check_repository([tmp_path])
     assert (
         finding.problem.message
-        == "initial_state setting expects 16 bytes, but the data provided from zeros only has 15 bytes."
+        == "initial_state setting expects 16 bytes, but the data provided from zeros only has "
+        "15 bytes."
     )
     (model / "initial_state" / "zeros").write_bytes(bytes(16))
     assert codes(check_repository([tmp_path])) == []
@@ -163,7 +176,10 @@ def test_initial_state_files(tmp_path: Path) -> None:
 def test_the_example_in_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[4] / "docs" / "config.md").read_text()
     _, _, shown = page.partition("$ naiad check models\n")
-    text = "max_batch_size: 8\nbackend: 'python'\ndynamic_batching {\n  preferred_batch_size: [ 4, 16 ]\n}\n"
+    text = (
+        "max_batch_size: 8\nbackend: 'python'\ndynamic_batching {\n  preferred_batch_size: [ 4, "
+        "16 ]\n}\n"
+    )
     add(tmp_path / "models", "resnet", text + IO)
     monkeypatch.chdir(tmp_path)
     assert render_findings(check_repository([Path("models")])) == shown.partition("```")[0]

@@ -104,7 +104,8 @@ def test_the_models_name_may_tell_the_backend(tmp_path: Path) -> None:
 def test_nothing_tells_the_backend(model: Path) -> None:
     said = problem(model)
     assert said.message == (
-        "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
+        "Invalid model name: Could not determine backend for model 'm' with no backend in "
+        "model configuration. "
         "Expected model name of the form 'model.<backend_name>'."
     )
     assert "put model.py into m/1" in said.fix

@@ -12,7 +12,10 @@ from naiad.repository.config.ensemble_fit import (
 )
 from naiad.repository.config.pbtxt import parse_text
 
-IO = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ] output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]'
+IO = (
+    'input [ { name: "x" data_type: TYPE_FP32 dims: [ 16 ] } ] output [ { name: "y" data_type: '
+    "TYPE_FP32 dims: [ 16 ] } ]"
+)
 
 
 def config(text: str) -> ModelConfig:
@@ -26,18 +29,23 @@ def step(model: str, inputs: str, outputs: str) -> str:
             for e in text.split()
         )
 
-    return f'step {{ model_name: "{model}" model_version: -1 {entries("input_map", inputs)} {entries("output_map", outputs)} }}'
+    return (
+        f'step {{ model_name: "{model}" model_version: -1 {entries("input_map", inputs)} '
+        f"{entries('output_map', outputs)} }}"
+    )
 
 
 def ensemble(*steps: str, max_batch_size: int = 8, io: str = IO) -> ModelConfig:
     return config(
-        f'name: "e" platform: "ensemble" max_batch_size: {max_batch_size} {io} ensemble_scheduling {{ {" ".join(steps)} }}'
+        f'name: "e" platform: "ensemble" max_batch_size: {max_batch_size} {io} '
+        f"ensemble_scheduling {{ {' '.join(steps)} }}"
     )
 
 
 def model(name: str, max_batch_size: int = 8, io: str = IO, decoupled: bool = False) -> ModelConfig:
     return config(
-        f'name: "{name}" max_batch_size: {max_batch_size} {io} model_transaction_policy {{ decoupled: {str(decoupled).lower()} }}'
+        f'name: "{name}" max_batch_size: {max_batch_size} {io} model_transaction_policy {{ '
+        f"decoupled: {str(decoupled).lower()} }}"
     )
 
 
@@ -99,7 +107,10 @@ def test_a_decoupled_step_makes_the_ensemble_decoupled() -> None:
     assert errors(CHAIN, model("a", decoupled=True), model("b", decoupled=True)) == []
 
 
-JOIN = 'input [ { name: "p" data_type: TYPE_FP32 dims: [ 16 ] }, { name: "q" data_type: TYPE_FP32 dims: [ 16 ] } ]'
+JOIN = (
+    'input [ { name: "p" data_type: TYPE_FP32 dims: [ 16 ] }, { name: "q" data_type: TYPE_FP32 '
+    "dims: [ 16 ] } ]"
+)
 JOIN += ' output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]'
 
 

@@ -190,7 +190,8 @@ def test_a_repeated_map_key_is_noted() -> None:
             1,
             1,
             "max_queue_delay_microseconds",
-            "'max_queue_delay_microseconds' belongs in dynamic_batching { } or sequence_batching.direct { } "
+            "'max_queue_delay_microseconds' belongs in dynamic_batching { } or "
+            "sequence_batching.direct { } "
             "or sequence_batching.oldest { }",
         ),
         (
@@ -308,7 +309,8 @@ def test_syntax_errors(text: str, code: str, line: int, fix: str) -> None:
 
 def test_all_wrong_values_are_told_at_once() -> None:
     found = problems(
-        "nme: 'x'\nunknown { a: [1, <b: 'c' 'd'>] } max_batch_size: 1.5\ninput { data_type: X dims: [1, 'a'] }\n="
+        "nme: 'x'\nunknown { a: [1, <b: 'c' 'd'>] } max_batch_size: 1.5\ninput { data_type: "
+        "X dims: [1, 'a'] }\n="
     )
     assert [(p.code, p.position.line) for p in found if p.position] == [
         ("unknown-field", 1),
@@ -325,7 +327,8 @@ def test_the_error_says_the_first_and_how_many_more() -> None:
         parse("nme: 'x' foo: 1")
     assert (
         str(raised.value)
-        == "failed to read text proto from m/config.pbtxt: ModelConfig has no field named 'nme' (line 1; did you mean 'name'?); and 1 more"
+        == "failed to read text proto from m/config.pbtxt: ModelConfig has no field named 'nme' "
+        "(line 1; did you mean 'name'?); and 1 more"
     )
 
 

@@ -36,15 +36,22 @@ def test_a_good_configuration_has_no_problems() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "dynamic_batching { preferred_batch_size: [ 1, 8 ] preserve_ordering: true priority_levels: 1 default_priority_level: 1 }",
-        "dynamic_batching { preserve_ordering: true default_queue_policy { timeout_action: DELAY } }",
-        "dynamic_batching { priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 } }",
+        "dynamic_batching { preferred_batch_size: [ 1, 8 ] preserve_ordering: true "
+        "priority_levels: 1 default_priority_level: 1 }",
+        "dynamic_batching { preserve_ordering: true default_queue_policy { timeout_action: "
+        "DELAY } }",
+        "dynamic_batching { priority_levels: 2 default_priority_level: 2 "
+        "priority_queue_policy { key: 1 } }",
         "sequence_batching { direct { minimum_slot_utilization: 1.0 } }",
-        'sequence_batching { control_input { name: "c" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }',
-        'batch_input { kind: BATCH_ITEM_SHAPE target_name: "t" data_type: TYPE_FP32 source_input: "x" }',
+        'sequence_batching { control_input { name: "c" control { kind: '
+        "CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }",
+        'batch_input { kind: BATCH_ITEM_SHAPE target_name: "t" data_type: TYPE_FP32 '
+        'source_input: "x" }',
         'batch_output { target_name: "y" source_input: "x" }',
-        'model_metrics { metric_control { metric_identifier { family: "f" } histogram_options { buckets: 1 } } }',
-        'model_warmup { name: "w" batch_size: 1 inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4, 1 ] zero_data: true } } }',
+        'model_metrics { metric_control { metric_identifier { family: "f" } '
+        "histogram_options { buckets: 1 } } }",
+        'model_warmup { name: "w" batch_size: 1 inputs { key: "x" value { data_type: '
+        "TYPE_FP32 dims: [ 4, 1 ] zero_data: true } } }",
         "response_cache { enable: true }",
         'output { name: "y" data_type: TYPE_STRING dims: [ 1 ] }',
     ],
@@ -62,7 +69,8 @@ def test_what_may_be_written(text: str) -> None:
         ),
         (
             'instance_group { name: "h" kind: KIND_GPU gpus: [ 0, 5 ] }',
-            "instance group h of model m specifies invalid or unsupported gpu id 5. GPUs with at least the minimum required CUDA compute "
+            "instance group h of model m specifies invalid or unsupported gpu id 5. GPUs "
+            "with at least the minimum required CUDA compute "
             "compatibility of 6.000000 are: 0, 1",
         ),
         (
@@ -71,7 +79,8 @@ def test_what_may_be_written(text: str) -> None:
         ),
         (
             'instance_group { name: "h" kind: KIND_CPU profile: "1" }',
-            "instance group h of model m and platform specifies profile field which is only supported for TensorRT models",
+            "instance group h of model m and platform specifies profile field which is only "
+            "supported for TensorRT models",
         ),
         (
             "output { name: 'z' data_type: 77 dims: 1 }",
@@ -86,12 +95,14 @@ def test_what_may_be_written(text: str) -> None:
             "model output 'z' has different size for dims and reshape for m",
         ),
         (
-            "output { name: 'z' data_type: TYPE_BOOL dims: [ 2, -1, 3 ] reshape { shape: [ 3, -1, 2 ] } }",
+            "output { name: 'z' data_type: TYPE_BOOL dims: [ 2, -1, 3 ] reshape { shape: [ "
+            "3, -1, 2 ] } }",
             "model output 'z' has different size for dims and reshape for m",
         ),
         (
             "output { name: 'z' data_type: TYPE_BOOL dims: 1 reshape { shape: 0 } }",
-            "model output 'z' reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension for m",
+            "model output 'z' reshape dimensions must be integer >= 1, or -1 to indicate a "
+            "variable-size dimension for m",
         ),
         (
             "output { name: 'z' data_type: TYPE_BOOL dims: 1 is_non_linear_format_io: true }",
@@ -114,9 +125,11 @@ def test_what_may_be_written(text: str) -> None:
             "sequence batching control tensor 'c' is specified for multiple control kinds for m",
         ),
         (
-            "sequence_batching { control_input { name: 'c' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT32 "
+            "sequence_batching { control_input { name: 'c' control { kind: "
+            "CONTROL_SEQUENCE_CORRID data_type: TYPE_INT32 "
             "int32_false_true: [ 0, 1 ] } } }",
-            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' "
+            "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' "
+            "or 'bool_false_true' "
             "for CONTROL_SEQUENCE_CORRID for m",
         ),
         (
@@ -125,8 +138,10 @@ def test_what_may_be_written(text: str) -> None:
             "'initial_state' field for state input name 's' contains variable dimensions.",
         ),
         (
-            "sequence_batching { state { input_name: 's' initial_state { name: 'i' } initial_state { name: 'j' } } }",
-            "initial_state field for state input 's' must contain exactly one or zero element. Found '2' elements.",
+            "sequence_batching { state { input_name: 's' initial_state { name: 'i' } "
+            "initial_state { name: 'j' } } }",
+            "initial_state field for state input 's' must contain exactly one or zero "
+            "element. Found '2' elements.",
         ),
         (
             "sequence_batching { state { input_name: 's' initial_state { name: 'i' } } "
@@ -171,6 +186,7 @@ def test_a_load_fails_with_tritons_words_first(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError) as raised:
         require_valid(file, options)
     assert raised.value.message == (
-        "dynamic batching preferred size must be <= max batch size for m (m/config.pbtxt:2; raise max_batch_size to 8 or remove 8 here); "
+        "dynamic batching preferred size must be <= max batch size for m (m/config.pbtxt:2; "
+        "raise max_batch_size to 8 or remove 8 here); "
         "and 1 more"
     )

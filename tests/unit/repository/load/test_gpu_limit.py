@@ -19,7 +19,10 @@ from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.loader import Loader, LoadOptions
 from naiad.settings.compound import DeviceFraction
 
-WORDS = "can not create model 'm_0': memory limit set for GPU 1 has exceeded, model loading is rejected."
+WORDS = (
+    "can not create model 'm_0': memory limit set for GPU 1 has exceeded, model loading is "
+    "rejected."
+)
 
 
 def on_gpu(device: int, kind: str = "GPU") -> LoadArguments:

@@ -13,7 +13,10 @@ from naiad.repository.config.pbtxt import parse_text
 from naiad.repository.load.warmup import read_warmup
 from naiad.repository.model import build_spec
 
-INPUT = 'input { name: "x" data_type: TYPE_FP32 dims: 2 } output { name: "y" data_type: TYPE_FP32 dims: 2 }'
+INPUT = (
+    'input { name: "x" data_type: TYPE_FP32 dims: 2 } output { name: "y" data_type: TYPE_FP32 '
+    "dims: 2 }"
+)
 
 
 def read(text: str, folder: Path, io: str = INPUT, max_batch_size: int = 8) -> list[WarmupSample]:
@@ -24,7 +27,10 @@ def read(text: str, folder: Path, io: str = INPUT, max_batch_size: int = 8) -> l
 
 
 def sample(given: str, batch_size: int = 1, extra: str = "") -> str:
-    return f'model_warmup {{ name: "s" batch_size: {batch_size} inputs {{ key: "x" value {{ {given} }} }} {extra} }}'
+    return (
+        f'model_warmup {{ name: "s" batch_size: {batch_size} inputs {{ key: "x" value {{ {given} '
+        f"}} }} {extra} }}"
+    )
 
 
 FLOATS = "data_type: TYPE_FP32 dims: 2"
@@ -105,7 +111,8 @@ def test_a_sequence_model_gets_the_controls_and_states_that_its_sample_leaves_ou
         ),
         (
             sample("data_type: TYPE_INT32 dims: 2 zero_data: true"),
-            "[request id: <id_unknown>] inference input 'x' data-type is 'INT32', but model 'm' expects 'FP32'",
+            "[request id: <id_unknown>] inference input 'x' data-type is 'INT32', but model "
+            "'m' expects 'FP32'",
         ),
         (
             sample(f'{FLOATS} input_data_file: "short"'),
@@ -116,7 +123,8 @@ def test_a_sequence_model_gets_the_controls_and_states_that_its_sample_leaves_ou
             "warmup file '../secret' is outside the model's folder 'warmup'",
         ),
         (
-            'model_warmup { name: "s" batch_size: 1 inputs { key: "z" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } }',
+            'model_warmup { name: "s" batch_size: 1 inputs { key: "z" value { data_type: '
+            "TYPE_FP32 dims: 2 zero_data: true } } }",
             "unexpected inference input 'z' for model 'm'",
         ),
     ],
