@@ -1,4 +1,4 @@
-"""The checksum agent: a model whose files are not what its config says is not loaded."""
+"""The checksum agent: a model whose files do not match its config is not loaded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ async def check(folder: Path, parameters: dict[str, str], agent: str = "checksum
     await run_agents(config, folder)
 
 
-async def test_files_as_they_should_be(tmp_path: Path) -> None:
+async def test_files_with_the_right_checksum_are_accepted(tmp_path: Path) -> None:
     await check(tmp_path, {"MD5:1/model.bin": MD5.upper(), "SHA256:1/model.bin": SHA256})
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "message"),
     [
         (
             {"MD5:1/model.bin": "0" * 32},
@@ -55,15 +55,15 @@ async def test_files_as_they_should_be(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_anything_else_is_told(
-    tmp_path: Path, parameters: dict[str, str], words: str
+async def test_files_that_do_not_match_are_refused(
+    tmp_path: Path, parameters: dict[str, str], message: str
 ) -> None:
     with pytest.raises(NaiadError) as caught:
         await check(tmp_path, parameters)
-    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, words)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, message)
 
 
-async def test_an_agent_that_is_not_there(tmp_path: Path) -> None:
+async def test_an_unknown_agent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         NaiadError,
         match="unable to find repository agent 'decrypt' of model 'm': this server has 'checksum'",

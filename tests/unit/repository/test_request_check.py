@@ -1,4 +1,4 @@
-"""What a request must look like, with Triton's words for what is wrong with it."""
+"""Which requests fit a model, and Triton's messages for those that do not."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refused(
 AB = spec(fp32("A", [4]), fp32("B", [4]))
 
 
-def test_a_good_request_gets_its_batch_size() -> None:
+def test_a_valid_request_gets_its_batch_size() -> None:
     request = InferRequest(
         "m", [tensor("A", [3, 4]), tensor("B", [3, 4])], requested_outputs=["OUT"]
     )
@@ -67,7 +67,7 @@ def test_a_model_that_does_not_batch_has_batch_size_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "words"),
+    ("inputs", "message"),
     [
         (
             [tensor("A", [1, 4])],
@@ -110,12 +110,12 @@ def test_a_model_that_does_not_batch_has_batch_size_one() -> None:
         ([tensor("A", [1, 4]), tensor("A", [1, 4])], "input 'A' already exists in request"),
     ],
 )
-def test_words_that_name_the_request(inputs: list[Tensor], words: str) -> None:
-    assert refused(AB, *inputs) == f"[request id: <id_unknown>] {words}"
+def test_messages_with_the_request_id(inputs: list[Tensor], message: str) -> None:
+    assert refused(AB, *inputs) == f"[request id: <id_unknown>] {message}"
     assert refused(AB, *inputs, id="7").startswith("[request id: 7] ")
 
 
-def test_words_that_do_not_name_the_request() -> None:
+def test_messages_without_the_request_id() -> None:
     assert (
         refused(AB, tensor("A", [1, 4]), tensor("X", [1, 4]))
         == "unexpected inference input 'X' for model 'm'"
@@ -142,7 +142,7 @@ def test_optional_inputs_may_be_left_out_but_required_ones_may_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "data", "words"),
+    ("shape", "data", "message"),
     [
         (
             [1, 2],
@@ -169,12 +169,12 @@ def test_optional_inputs_may_be_left_out_but_required_ones_may_not() -> None:
         ),
     ],
 )
-def test_strings_are_counted(shape: list[int], data: bytes, words: str) -> None:
+def test_strings_are_counted(shape: list[int], data: bytes, message: str) -> None:
     model = spec(TensorSpec("S", "BYTES", [-1], [-1, -1]))
-    assert words in refused(model, Tensor("S", "BYTES", shape, data))
+    assert message in refused(model, Tensor("S", "BYTES", shape, data))
 
 
-def test_a_form_is_accepted_once_for_all_requests_of_the_same_sizes() -> None:
+def test_a_signature_is_validated_once_for_all_requests_of_the_same_sizes() -> None:
     check, form = RequestCheck(AB), RequestForm()
     check.check(InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], form=form))
     again = InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], form=form)

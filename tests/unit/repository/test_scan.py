@@ -40,7 +40,7 @@ def test_models_are_the_directories_sorted(tmp_path: Path) -> None:
         ("9223372036854775808", "which is larger than any version can be"),
     ],
 )
-def test_other_directories_are_ignored_with_a_warning(
+def test_directories_that_are_not_versions_are_ignored_with_a_warning(
     tmp_path: Path, name: str, reason: str
 ) -> None:
     make(tmp_path, f"m/{name}", "m/3", "m/0")
@@ -51,7 +51,7 @@ def test_other_directories_are_ignored_with_a_warning(
     assert warning.file == f"m/{name}"
 
 
-def test_helper_directories_and_files_are_no_versions(tmp_path: Path) -> None:
+def test_known_directories_and_files_are_not_versions(tmp_path: Path) -> None:
     make(tmp_path, "m/warmup", "m/initial_state", "m/configs", "m/.cache", "m/1")
     (tmp_path / "m" / "2").touch()
     found = scan_model(tmp_path / "m")
@@ -71,7 +71,7 @@ def test_links_are_followed_and_loops_ignored(tmp_path: Path) -> None:
     ]
 
 
-def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_repository_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         NaiadError, match=r"failed to open directory .*: No such file or directory"
     ) as raised:
@@ -79,7 +79,7 @@ def test_a_repository_that_is_not_there(tmp_path: Path) -> None:
     assert raised.value.code is Code.INTERNAL
 
 
-def test_an_unreadable_model_does_not_hide_its_neighbours(
+def test_an_unreadable_model_does_not_affect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, "a/1", "b/1")
@@ -114,11 +114,11 @@ def policy(**choice: object) -> ModelVersionPolicy:
         (policy(specific=ModelVersionPolicy.Specific()), []),
     ],
 )
-def test_policies(chosen: ModelVersionPolicy, expected: list[int]) -> None:
+def test_versions_that_a_policy_serves(chosen: ModelVersionPolicy, expected: list[int]) -> None:
     assert select_versions([9, 1, 3], chosen) == expected
 
 
-def test_versions_a_policy_misses() -> None:
+def test_versions_that_a_policy_names_but_do_not_exist() -> None:
     assert missing_versions(
         [1, 2], policy(specific=ModelVersionPolicy.Specific(versions=[2, 4, 3]))
     ) == [3, 4]

@@ -1,4 +1,4 @@
-"""A directory as a store; names in namespaces."""
+"""A directory as a store, and the names of models with and without namespaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_models_are_directories(tmp_path: Path) -> None:
     assert [store.directory(name) for name in ("file", "nowhere", "a\0b", "n" * 5000)] == [None] * 4
 
 
-def test_a_store_that_is_gone_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_directory_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="failed to open directory"):
         LocalStore(tmp_path / "gone").names()
 

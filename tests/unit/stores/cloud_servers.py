@@ -1,5 +1,5 @@
-"""Small servers on loopback that speak as much of Google's, Azure's and the Hugging Face hub's
-protocols as a repository needs."""
+"""Small servers on loopback with the parts of Google's, Azure's and the Hugging Face hub's
+protocols that a repository needs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class CloudHandler(BaseHTTPRequestHandler):
         url = urllib.parse.urlsplit(self.path)
         self.requests.append(self.path)
         query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
-        self.answer(urllib.parse.unquote(url.path), query)
+        self.respond(urllib.parse.unquote(url.path), query)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def answer(self, path: str, query: dict[str, str]) -> None:
+    def respond(self, path: str, query: dict[str, str]) -> None:
         raise NotImplementedError
 
     def send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
@@ -64,7 +64,7 @@ class CloudHandler(BaseHTTPRequestHandler):
         self.send(206, part, headers | {"Content-Range": f"bytes {first}-{end - 1}/{len(content)}"})
 
     def listing(self, prefix: str, delimiter: str) -> tuple[dict[str, bytes], list[str]]:
-        """(files, common prefixes)"""
+        """Returns (files, common prefixes)."""
         files, prefixes = {}, set()
         for key, content in sorted(self.files.items()):
             if not key.startswith(prefix):
@@ -78,9 +78,9 @@ class CloudHandler(BaseHTTPRequestHandler):
 
 
 class GoogleHandler(CloudHandler):
-    """/bucket/key, and /bucket?list-type=2."""
+    """Serves /bucket/key and /bucket?list-type=2."""
 
-    def answer(self, path: str, query: dict[str, str]) -> None:
+    def respond(self, path: str, query: dict[str, str]) -> None:
         bucket, _, key = path.lstrip("/").partition("/")
         if bucket != "bucket":
             self.send(404, b"")
@@ -107,9 +107,9 @@ class GoogleHandler(CloudHandler):
 
 
 class AzureHandler(CloudHandler):
-    """/container/key, and /container?comp=list."""
+    """Serves /container/key and /container?comp=list."""
 
-    def answer(self, path: str, query: dict[str, str]) -> None:
+    def respond(self, path: str, query: dict[str, str]) -> None:
         container, _, key = path.lstrip("/").partition("/")
         if container != "container":
             self.send(404, b"")
@@ -132,10 +132,10 @@ class AzureHandler(CloudHandler):
 
 
 class HubHandler(CloudHandler):
-    """The repository organisation/models: its tree, its revisions (not `gone`), its files (in LFS
-    those over 100 bytes)."""
+    """Serves the repository organisation/models: its tree, its revisions (except `gone`) and its
+    files. Files over 100 bytes are in LFS."""
 
-    def answer(self, path: str, query: dict[str, str]) -> None:
+    def respond(self, path: str, query: dict[str, str]) -> None:
         parts = path.lstrip("/").split("/")
         api = ["api", "models", "organisation", "models"]
         if (parts[:5] == [*api, "revision"] and parts[5:] != ["gone"]) or (

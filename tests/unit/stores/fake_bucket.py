@@ -1,4 +1,4 @@
-"""A bucket in memory that can be told to fail, to break off, to change, to lie."""
+"""A bucket in memory that can fail, interrupt a read, change a file, or report a wrong checksum."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class FakeBucket:
         self.digests: dict[str, str] = {}
         self.is_down = False
         self.breaks: dict[str, int] = {}
-        """path -> how often a read of it still breaks off in the middle."""
+        """path -> how many more reads of it are interrupted in the middle."""
         self.refused: set[str] = set()
-        """Paths of which no byte is sent."""
+        """Paths that cannot be read."""
         self.reads: list[tuple[str, int, int]] = []
         self.num_bytes = 0
         self._lock = threading.Lock()

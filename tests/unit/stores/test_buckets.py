@@ -1,5 +1,5 @@
-"""Each kind of bucket against a server that speaks its protocol: names, files, ranges, changes,
-absence."""
+"""Each kind of bucket with a server that speaks its protocol: names, files, ranges, changes, and
+missing servers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rig:
         self, bucket: Callable[[str], Bucket], change: Change, stop: Callable[[], None]
     ) -> None:
         self.bucket = bucket
-        """By the prefix in the URL."""
+        """Prefix in the URL -> bucket."""
         self.change = change
         self.stop = stop
 
@@ -146,7 +146,7 @@ def test_a_repository_at_the_top_of_its_bucket(rig: Rig) -> None:
     assert "models/m/1/model.py" in by_path(bucket.files("models"))
 
 
-def test_ranges(rig: Rig) -> None:
+def test_a_range_of_bytes_is_read(rig: Rig) -> None:
     bucket = rig.bucket("models")
     bucket.names()
     file = by_path(bucket.files("m"))["m/1/weights.bin"]
@@ -154,7 +154,7 @@ def test_ranges(rig: Rig) -> None:
         assert b"".join(bucket.read(file, start, end)) == LARGE[start:end]
 
 
-def test_odd_names_can_be_read(rig: Rig) -> None:
+def test_unusual_file_names_can_be_read(rig: Rig) -> None:
     bucket = rig.bucket("models")
     bucket.names()
     (file,) = bucket.files("n")
@@ -172,7 +172,7 @@ def test_a_changed_file_has_another_tag(rig: Rig) -> None:
     assert b"".join(bucket.read(after, 0, 4)) == b"CODE"
 
 
-def test_a_file_that_is_gone(rig: Rig) -> None:
+def test_a_missing_file_counts_as_changed(rig: Rig) -> None:
     bucket = rig.bucket("models")
     bucket.names()
     file = by_path(bucket.files("m"))["m/1/model.py"]
@@ -182,7 +182,7 @@ def test_a_file_that_is_gone(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("rig", ["gs", "as", "hf"], indirect=True)
-def test_a_server_that_is_gone(rig: Rig) -> None:
+def test_an_unreachable_server_is_an_error(rig: Rig) -> None:
     """The S3 server is shared by the tests of this module; tests/server/test_stores.py stops its
     own."""
     bucket = rig.bucket("models")
@@ -201,8 +201,8 @@ def test_a_file_of_s3_that_changed_is_not_mixed_with_the_old_one(s3: S3Server) -
 
 
 def test_empty_folders_of_s3(s3: S3Server) -> None:
-    """A console makes them as keys with a slash at their end; ensembles need one for their
-    version."""
+    """A console creates them as keys that end with a slash. The version directory of an ensemble is
+    empty."""
     s3.make_bucket(
         "folders",
         {
@@ -221,7 +221,7 @@ def test_empty_folders_of_s3(s3: S3Server) -> None:
     assert set(found) == {"e/config.pbtxt", "e/1/", "m/1/model.py", "m/1/__init__.py"}
 
 
-def test_a_bucket_that_is_not_there(s3: S3Server) -> None:
+def test_a_missing_bucket_is_an_error(s3: S3Server) -> None:
     bucket = ObjectBucket(
         parse_location(s3.url("nowhere")), {"skip_signature": True, "region": "us-east-1"}
     )
@@ -229,7 +229,7 @@ def test_a_bucket_that_is_not_there(s3: S3Server) -> None:
         bucket.names()
 
 
-def test_the_hub_tells_checksums() -> None:
+def test_the_hub_reports_checksums() -> None:
     with cloud_server(HubHandler, FILES) as server:
         bucket = HubBucket(parse_location("hf://organisation/models@main/models"), server.url)
         bucket.names()

@@ -1,5 +1,5 @@
-"""Who we are to a store: the environment, Triton's credential file, a vendor's own files; and
-nobody at all."""
+"""Credentials from the environment, from Triton's credential file and from a vendor's own files;
+and requests without credentials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from naiad.stores.location import parse_location
 
 @pytest.fixture(autouse=True)
 def no_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine of the test may be a cloud's."""
+    """Hides the vendor: the test may run on a cloud machine."""
     monkeypatch.setattr(credentials, "_VENDOR_FILE", tmp_path / "vendor")
 
 
@@ -65,7 +65,7 @@ def test_aws_from_a_profile(home: dict[str, str]) -> None:
     }
 
 
-def test_nobody_does_not_sign(home: dict[str, str]) -> None:
+def test_requests_without_credentials_are_not_signed(home: dict[str, str]) -> None:
     assert options("s3://b", home) == {"region": "us-east-1", "skip_signature": True}
     assert options("gs://b", home) == {"skip_signature": True}
     assert options("as://account/c", home) == {"account_name": "account", "skip_signature": True}
@@ -129,11 +129,13 @@ def file(home: dict[str, str], tmp_path: Path) -> dict[str, str]:
         ("s3://bucketful/a", "all"),
     ],
 )
-def test_the_longest_place_in_the_file_wins(file: dict[str, str], url: str, key: str) -> None:
+def test_the_longest_url_in_the_credential_file_wins(
+    file: dict[str, str], url: str, key: str
+) -> None:
     assert options(url, file)["access_key_id"] == key
 
 
-def test_the_file_for_others(file: dict[str, str]) -> None:
+def test_the_empty_url_in_the_credential_file_is_for_all_others(file: dict[str, str]) -> None:
     assert options("gs://mine/x", file) == {"application_credentials": "/mine.json"}
     assert options("gs://yours", file) == {"application_credentials": "/all.json"}
     assert options("as://account/c/d", file) == {"account_name": "account", "account_key": "k"}
@@ -143,7 +145,7 @@ def test_the_file_for_others(file: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"s3": []}', '{"s3": {"": 7}}', '{"s3": {"": {"key_id": 7}}}']
 )
-def test_a_broken_file_is_told_without_its_content(
+def test_an_unreadable_credential_file_is_reported_without_its_content(
     home: dict[str, str], tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "broken.json").write_text(text)

@@ -1,4 +1,4 @@
-"""URLs of repositories: Triton's forms, and what is none."""
+"""URLs of repositories: those of Triton, and invalid ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from naiad.stores.location import Location, is_remote, parse_location
         ),
     ],
 )
-def test_forms(url: str, expected: Location) -> None:
+def test_urls_that_are_accepted(url: str, expected: Location) -> None:
     found = parse_location(url)
     assert found == Location(
         url, *(getattr(expected, name) for name in expected.__struct_fields__[1:])
@@ -60,12 +60,12 @@ def test_forms(url: str, expected: Location) -> None:
         "s3://-b/x",
     ],
 )
-def test_what_is_no_repository(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(NaiadError):
         parse_location(url)
 
 
-def test_directories_are_not_remote() -> None:
+def test_a_directory_is_not_a_url() -> None:
     assert [is_remote(text) for text in ("/models", "models", "./s3", "s3://b", "hf://a/b")] == [
         False,
         False,

@@ -1,5 +1,5 @@
-"""A store that keeps a directory like a far-away one: complete models only, nothing fetched twice,
-everything checked, never stuck."""
+"""A local copy of a remote repository: models are complete, nothing is fetched twice, everything is
+checked, and no failure blocks it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def content(store: RemoteStore, name: str) -> dict[str, bytes]:
     }
 
 
-def test_models_are_fetched_whole(open_store: Callable[[], RemoteStore]) -> None:
+def test_a_model_is_fetched_completely(open_store: Callable[[], RemoteStore]) -> None:
     store = open_store()
     store.refresh()
     assert store.names() == {"m", "n"}
@@ -96,7 +96,7 @@ def test_nothing_is_fetched_twice(
     assert bucket.reads == []
 
 
-def test_only_what_changed_is_fetched_and_the_rest_is_seen_to_be_unchanged(
+def test_only_changed_files_are_fetched_and_others_keep_their_fingerprint(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket
 ) -> None:
     bucket.contents["m/2/model.py"] = b"second version"
@@ -116,7 +116,9 @@ def test_only_what_changed_is_fetched_and_the_rest_is_seen_to_be_unchanged(
     )
 
 
-def test_one_model_at_a_time(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_a_single_model_can_be_refreshed(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     store = open_store()
     store.refresh([])
     assert store.names() == {"m", "n"}
@@ -125,7 +127,9 @@ def test_one_model_at_a_time(open_store: Callable[[], RemoteStore], bucket: Fake
     assert {path.partition("/")[0] for path, _, _ in bucket.reads} == {"n"}
 
 
-def test_models_come_and_go(open_store: Callable[[], RemoteStore], bucket: FakeBucket) -> None:
+def test_models_are_added_and_removed(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
     store = open_store()
     store.refresh()
     del bucket.contents["n/1/model.py"], bucket.contents["n/1/empty"]
@@ -135,7 +139,7 @@ def test_models_come_and_go(open_store: Callable[[], RemoteStore], bucket: FakeB
     assert store.directory("n") is None
 
 
-def test_large_files_come_in_parts_and_files_side_by_side(
+def test_files_are_fetched_in_parallel_and_large_ones_in_parts(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket
 ) -> None:
     bucket.contents = {"m/1/weights": bytes(range(32))}
@@ -146,7 +150,7 @@ def test_large_files_come_in_parts_and_files_side_by_side(
     assert content(store, "m")["1/weights"] == bytes(range(32))
 
 
-def test_a_part_goes_on_where_it_broke_off(
+def test_an_interrupted_part_is_resumed(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket
 ) -> None:
     bucket.breaks["m/1/model.py"] = 2
@@ -174,7 +178,7 @@ def test_a_model_that_cannot_be_fetched_keeps_its_last_state(
     assert content(store, "m")["1/model.py"] == b"a new version of it"
 
 
-def test_a_killed_server_goes_on_later(
+def test_a_download_continues_after_the_server_was_killed(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path
 ) -> None:
     bucket.contents = {"m/1/weights": bytes(range(40))}
@@ -193,7 +197,7 @@ def test_a_killed_server_goes_on_later(
 
 
 @pytest.mark.parametrize("kind", ["sha256", "git"])
-def test_content_must_have_the_checksum_that_the_store_states(
+def test_content_must_match_the_checksum_of_the_store(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket, kind: str
 ) -> None:
     text = FILES["m/1/model.py"]
@@ -227,10 +231,10 @@ def test_a_file_that_changes_while_it_is_fetched_is_listed_again(
     assert content(store, "m")["1/model.py"] == b"changed meanwhile"
 
 
-# Without the store.
+# The store cannot be reached.
 
 
-def test_a_store_that_is_down_is_served_from_the_cache(
+def test_an_unreachable_store_is_served_from_the_cache(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket
 ) -> None:
     open_store().refresh()
@@ -246,7 +250,7 @@ def test_a_store_that_is_down_is_served_from_the_cache(
     assert content(store, "m")["1/model.py"] == b"after it came back"
 
 
-def test_a_bucket_that_cannot_even_be_opened(
+def test_a_bucket_that_cannot_be_opened_is_unreachable(
     bucket: FakeBucket, cache: Path, open_store: Callable[[], RemoteStore]
 ) -> None:
     def broken() -> FakeBucket:
@@ -258,7 +262,7 @@ def test_a_bucket_that_cannot_even_be_opened(
     assert content(store, "m")["1/model.py"] == FILES["m/1/model.py"]
 
 
-def test_without_store_and_copy_there_is_nothing(
+def test_an_unreachable_store_without_a_copy_is_an_error(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket
 ) -> None:
     bucket.is_down = True
@@ -278,10 +282,10 @@ def test_a_stopping_server_does_not_wait_for_a_download(
     assert bucket.num_bytes == 0
 
 
-# Trust.
+# The cache folder must be private.
 
 
-def test_the_cache_is_ours_alone(open_store: Callable[[], RemoteStore], cache: Path) -> None:
+def test_the_cache_is_private(open_store: Callable[[], RemoteStore], cache: Path) -> None:
     open_store().refresh()
     for path in (cache, *(path for path in cache.rglob("*") if path.is_dir())):
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077 or path.parent != cache, path
@@ -290,7 +294,7 @@ def test_the_cache_is_ours_alone(open_store: Callable[[], RemoteStore], cache: P
 
 
 @pytest.mark.parametrize("how", ["content", "size", "link", "mode"])
-def test_a_file_that_somebody_changed_is_fetched_again(
+def test_a_cached_file_that_was_modified_is_fetched_again(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path, tmp_path: Path, how: str
 ) -> None:
     store = open_store()
@@ -331,7 +335,7 @@ def test_a_damaged_copy_is_not_served_offline(
     assert content(store, "n")["1/model.py"] == b"another"
 
 
-def test_a_snapshot_that_lost_a_file_is_made_anew(open_store: Callable[[], RemoteStore]) -> None:
+def test_a_snapshot_that_lost_a_file_is_rebuilt(open_store: Callable[[], RemoteStore]) -> None:
     store = open_store()
     store.refresh()
     directory = store.directory("m")
@@ -344,7 +348,7 @@ def test_a_snapshot_that_lost_a_file_is_made_anew(open_store: Callable[[], Remot
 @pytest.mark.parametrize(
     "text", [b"", b"{", b'{"url": 7}', b'{"url": "s3://other", "names": ["x"]}']
 )
-def test_a_broken_manifest_is_an_empty_one(
+def test_a_broken_manifest_counts_as_empty(
     open_store: Callable[[], RemoteStore], cache: Path, text: bytes
 ) -> None:
     open_store().refresh()
@@ -377,7 +381,7 @@ def test_a_folder_that_others_may_replace_is_refused(tmp_path: Path, bucket: Fak
         )
 
 
-def test_a_link_in_the_place_of_the_cache_is_refused(tmp_path: Path, bucket: FakeBucket) -> None:
+def test_a_cache_folder_that_is_a_link_is_refused(tmp_path: Path, bucket: FakeBucket) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cache").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NaiadError, match="not safe to use"):
@@ -400,7 +404,7 @@ def test_a_link_in_the_place_of_the_cache_is_refused(tmp_path: Path, bucket: Fak
         "m/" + "n" * 300,
     ],
 )
-def test_keys_that_are_no_paths_are_left_out(
+def test_keys_that_are_not_paths_are_ignored(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket, tmp_path: Path, key: str
 ) -> None:
     bucket.contents[key] = b"evil"
@@ -416,7 +420,7 @@ def test_keys_that_are_no_paths_are_left_out(
     assert not is_safe_path(key)
 
 
-def test_old_states_do_not_pile_up(
+def test_old_states_are_deleted(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket, cache: Path
 ) -> None:
     store = open_store()
@@ -427,7 +431,7 @@ def test_old_states_do_not_pile_up(
     assert sum(path.read_bytes().startswith(b"state") for path in cache.glob("*/blobs/*")) == 2
 
 
-def test_no_room(
+def test_a_download_larger_than_the_free_disk_is_refused(
     open_store: Callable[[], RemoteStore], bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
@@ -441,13 +445,15 @@ def test_no_room(
     assert bucket.reads == []
 
 
-def test_progress_in_words(open_store: Callable[[], RemoteStore], lines: list[str]) -> None:
+def test_progress_is_logged_at_the_start_and_the_end(
+    open_store: Callable[[], RemoteStore], lines: list[str]
+) -> None:
     open_store().refresh()
     assert lines[0] == "s3://bucket: fetching 4 files, 34 B"
     assert lines[-1] == "s3://bucket: fetched 34 B in 0.0 s"
 
 
-def test_progress_now_and_then() -> None:
+def test_progress_is_logged_every_few_seconds() -> None:
     lines: list[str] = []
     now = [0.0]
     progress = LogProgress(lines.append, lambda: now[0])

@@ -1,5 +1,5 @@
-"""`naiad check` as a whole: good repositories pass in silence, and what concerns several models or
-the repository itself is told."""
+"""`naiad check` as a whole: valid repositories have no findings, and problems of several models or
+of the repository itself are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def codes(findings: list[Finding]) -> list[tuple[str, str, str]]:
     return [(finding.severity.value, finding.model, finding.problem.code) for finding in findings]
 
 
-def test_nothing_to_say_about_good_models(tmp_path: Path) -> None:
+def test_valid_models_have_no_findings(tmp_path: Path) -> None:
     add(tmp_path, "plain", "max_batch_size: 8\n" + IO)
     add(tmp_path, "batching", "max_batch_size: 8 dynamic_batching { }\n" + IO)
     add(tmp_path, "imported", source="from implementation import TritonPythonModel\n")
@@ -87,21 +87,21 @@ def test_the_same_model_in_two_repositories(tmp_path: Path) -> None:
     )
 
 
-def test_a_model_given_as_a_repository(tmp_path: Path) -> None:
+def test_a_model_directory_is_not_a_repository(tmp_path: Path) -> None:
     model = add(tmp_path, "m")
     (finding,) = check_repository([model])
     assert finding.problem.code == "not-a-repository"
     assert finding.problem.fix == f"use its parent directory: {tmp_path}"
 
 
-def test_no_repository_and_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_repository_and_an_empty_one_are_reported(tmp_path: Path) -> None:
     assert codes(check_repository([tmp_path / "nowhere", tmp_path])) == [
         ("error", "", "unreadable"),
         ("warning", "", "empty-repository"),
     ]
 
 
-def test_gpus_that_are_here_are_checked(tmp_path: Path) -> None:
+def test_gpus_of_this_machine_are_checked(tmp_path: Path) -> None:
     add(tmp_path, "m", "instance_group { kind: KIND_GPU gpus: 3 }\n" + IO)
     assert codes(check_repository([tmp_path])) == [("warning", "m", "instance-gpus")]
     assert codes(check_repository([tmp_path], options=ConfigOptions(gpus=(0,)))) == [
@@ -109,7 +109,7 @@ def test_gpus_that_are_here_are_checked(tmp_path: Path) -> None:
     ]
 
 
-def test_an_ensemble_of_a_broken_model_is_not_blamed_for_it(tmp_path: Path) -> None:
+def test_an_ensemble_of_a_broken_model_has_no_problem_of_its_own(tmp_path: Path) -> None:
     add(tmp_path, "a", "oops")
     step = (
         '{ step { model_name: "a" model_version: -1 input_map { key: "x" value: "x" } output_map '
@@ -119,7 +119,7 @@ def test_an_ensemble_of_a_broken_model_is_not_blamed_for_it(tmp_path: Path) -> N
     assert {finding.model for finding in check_repository([tmp_path])} == {"a"}
 
 
-def test_an_ensemble_of_a_model_that_completes_itself_is_left_alone(tmp_path: Path) -> None:
+def test_an_ensemble_of_a_model_that_completes_its_config_is_not_compared(tmp_path: Path) -> None:
     add(
         tmp_path,
         "a",
@@ -139,7 +139,7 @@ def test_a_backend_of_another_kind_is_an_error(tmp_path: Path) -> None:
     assert codes(check_repository([tmp_path])) == [("error", "m", "backend-unknown")]
 
 
-def test_backends_may_be_named_by_the_caller(tmp_path: Path) -> None:
+def test_the_caller_may_name_further_backends(tmp_path: Path) -> None:
     add(tmp_path, "m", 'backend: "mine"\n' + IO)
     assert codes(check_repository([tmp_path], backends={"mine"})) == []
     assert codes(check_repository([tmp_path])) == [("error", "m", "backend-unknown")]
@@ -149,7 +149,7 @@ def test_backends_may_be_named_by_the_caller(tmp_path: Path) -> None:
     ("name", "text"),
     [("config.pbtext", IO), ("1/config.pbtxt", IO), ("Config.pbtxt", IO)],
 )
-def test_a_configuration_nobody_reads(tmp_path: Path, name: str, text: str) -> None:
+def test_a_misplaced_configuration_is_reported(tmp_path: Path, name: str, text: str) -> None:
     model = add(tmp_path, "m")
     (model / "config.pbtxt").unlink()
     (model / name).write_text(text)

@@ -1,9 +1,9 @@
-"""The broken repositories of tests/repositories/broken: one text file each, with its files and what
-`naiad check` must say about them.
+"""Reads the broken repositories of tests/repositories/broken: text files with the files of a
+repository and the expected output of `naiad check`.
 
-`=== PATH` starts a file. A model with a config.pbtxt and no version directory of its own gets a
-good Python model in `1/`, unless the case says `=== bare`. `=== expected` starts the golden output,
-in which the repository is called REPO.
+`=== PATH` starts a file. A model with a config.pbtxt and without a version directory gets a valid
+Python model in `1/`, unless the case contains `=== bare`. `=== expected` starts the expected
+output, in which the repository is called REPO.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model or a backend finds out about itself, and what of it is taken over."""
+"""Applying what a model or a backend returns about itself to a configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from naiad.repository.config.autocomplete import (
 from naiad.repository.config.problem import InvalidConfigError
 
 
-def test_takes_over_what_may_change_and_nothing_else() -> None:
+def test_only_the_allowed_fields_are_applied() -> None:
     config = ModelConfig(name="m", backend="python", max_batch_size=1)
     config.input.add(name="old", data_type=TYPE_INT8)
     config.parameters["kept"].string_value = "yes"
@@ -44,14 +44,14 @@ def test_takes_over_what_may_change_and_nothing_else() -> None:
     assert config.model_transaction_policy.decoupled
 
 
-def test_a_scheduler_that_is_given_stays() -> None:
+def test_a_given_scheduler_is_kept() -> None:
     config = ModelConfig(name="m", max_batch_size=8)
     config.sequence_batching.direct.SetInParent()
     apply_auto_complete(config, {"dynamic_batching": {"max_queue_delay_microseconds": 7}})
     assert config.WhichOneof("scheduling_choice") == "sequence_batching"
 
 
-def test_what_is_not_returned_stays() -> None:
+def test_fields_that_are_not_returned_are_kept() -> None:
     config = ModelConfig(name="m", max_batch_size=8)
     config.input.add(name="x")
     config.model_transaction_policy.decoupled = True
@@ -63,7 +63,7 @@ def test_what_is_not_returned_stays() -> None:
     ) == (8, 1, True)
 
 
-def test_nonsense_is_refused_and_changes_nothing() -> None:
+def test_an_invalid_result_is_refused_and_changes_nothing() -> None:
     config = ModelConfig(name="m", max_batch_size=8)
     with pytest.raises(InvalidConfigError, match="max_batch_size: found"):
         apply_auto_complete(config, {"max_batch_size": "many", "input": [{"name": "x"}]})

@@ -1,5 +1,5 @@
-"""Broken repositories: `naiad check` says where, what was found, what was expected and how to fix
-it; golden, word for word."""
+"""The exact output of `naiad check` for broken repositories: the place, what was found, what was
+expected, and the fix."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BACKENDS = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_says_what_is_wrong(case: BrokenCase, tmp_path: Path) -> None:
+def test_the_output_for_a_broken_repository(case: BrokenCase, tmp_path: Path) -> None:
     case.write(tmp_path)
     findings = check_repository([tmp_path], backends=BACKENDS)
     assert render_findings(findings).replace(str(tmp_path), "REPO") == case.expected
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_can_be_acted_on(case: BrokenCase, tmp_path: Path) -> None:
+def test_every_problem_says_what_was_expected(case: BrokenCase, tmp_path: Path) -> None:
     case.write(tmp_path)
     findings = check_repository([tmp_path], backends=BACKENDS)
     assert findings
@@ -43,5 +43,5 @@ def test_can_be_acted_on(case: BrokenCase, tmp_path: Path) -> None:
             assert problem.source, problem
 
 
-def test_there_are_many() -> None:
+def test_there_are_enough_broken_repositories() -> None:
     assert len(CASES) >= 40

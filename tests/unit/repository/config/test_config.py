@@ -1,4 +1,4 @@
-"""Reading a model's directory: which file, what is completed, what is refused."""
+"""Reading a model's directory: which file is read, what is completed, what is refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def problem(model: Path, options: ConfigOptions = OPTIONS, override: str | None 
         ("model.py", "python", ""),
     ],
 )
-def test_the_file_in_the_newest_version_tells_the_backend(
+def test_the_file_in_the_newest_version_decides_the_backend(
     model: Path, file: str, backend: str, platform: str
 ) -> None:
     (model / "2").mkdir()
@@ -84,7 +84,7 @@ def test_a_directory_may_be_an_onnx_model(model: Path) -> None:
         ('platform: "ensemble"', "", "ensemble", ""),
     ],
 )
-def test_what_is_given_decides_over_the_files(
+def test_a_given_backend_wins_over_the_files(
     model: Path, text: str, backend: str, platform: str, file: str
 ) -> None:
     config = write(model, text).config
@@ -95,20 +95,20 @@ def test_what_is_given_decides_over_the_files(
     )
 
 
-def test_the_models_name_may_tell_the_backend(tmp_path: Path) -> None:
+def test_the_models_name_may_decide_the_backend(tmp_path: Path) -> None:
     (tmp_path / "x.identity" / "1").mkdir(parents=True)
     config = read_model_config(tmp_path / "x.identity", options=OPTIONS).config
     assert (config.backend, config.default_model_filename) == ("identity", "model.identity")
 
 
-def test_nothing_tells_the_backend(model: Path) -> None:
-    said = problem(model)
-    assert said.message == (
+def test_a_model_without_any_hint_of_its_backend_is_refused(model: Path) -> None:
+    reported = problem(model)
+    assert reported.message == (
         "Invalid model name: Could not determine backend for model 'm' with no backend in "
         "model configuration. "
         "Expected model name of the form 'model.<backend_name>'."
     )
-    assert "put model.py into m/1" in said.fix
+    assert "put model.py into m/1" in reported.fix
 
 
 def test_defaults(model: Path) -> None:
@@ -126,7 +126,7 @@ def test_defaults(model: Path) -> None:
     )
 
 
-def test_what_is_given_stays(model: Path) -> None:
+def test_given_values_are_kept(model: Path) -> None:
     config = write(
         model,
         """max_batch_size: 8 version_policy { all { } }
@@ -178,7 +178,7 @@ def test_gpus(model: Path) -> None:
     assert groups(model, 'backend: "onnxruntime"', 0) == [("KIND_GPU", 1, [0])]
 
 
-def test_another_configuration_by_name(model: Path) -> None:
+def test_a_configuration_can_be_chosen_by_name(model: Path) -> None:
     (model / "configs").mkdir()
     (model / "configs" / "big.pbtxt").write_text("max_batch_size: 64")
     (model / "config.pbtxt").write_text("max_batch_size: 8")
@@ -191,31 +191,31 @@ def test_another_configuration_by_name(model: Path) -> None:
 
     assert (max_batch_size(""), max_batch_size("big"), max_batch_size("other")) == (8, 64, 8)
     (model / "configs" / "big.pbtxt").write_text("oops")
-    said = problem(model, ConfigOptions(config_name="big"))
-    assert said.file == "m/configs/big.pbtxt"
+    reported = problem(model, ConfigOptions(config_name="big"))
+    assert reported.file == "m/configs/big.pbtxt"
 
 
 def test_without_auto_completion_the_file_is_needed(model: Path) -> None:
     (model / "1" / "model.py").touch()
     options = ConfigOptions(is_auto_complete_enabled=False)
-    said = problem(model, options)
+    reported = problem(model, options)
     assert (
-        said.message
+        reported.message
         == "failed to open text file for read m/config.pbtxt: No such file or directory"
     )
-    assert "add a config.pbtxt" in said.fix
+    assert "add a config.pbtxt" in reported.fix
     (model / "config.pbtxt").touch()
     assert read_model_config(model, options=options).config.backend == "python"
 
 
 def test_the_name_must_be_the_directorys(model: Path) -> None:
     (model / "config.pbtxt").write_text('\n name: "other"')
-    said = problem(model)
+    reported = problem(model)
     assert (
-        said.message
+        reported.message
         == "unexpected directory name 'm' for model 'other', directory name must equal model name"
     )
-    assert said.position == Position(2, 2)
+    assert reported.position == Position(2, 2)
     assert problem(model, override='{"name": "other"}').position is None
 
 

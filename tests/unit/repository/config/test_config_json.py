@@ -1,10 +1,10 @@
-"""ModelConfig as JSON against what a genuine Triton 2.51 answered to GET /v2/models/M/config for
-the same config.pbtxt.
+"""Compares ModelConfig as JSON with what Triton 2.51 returned from GET /v2/models/M/config for the
+same config.pbtxt.
 
-triton_json/ holds both, recorded. Known differences, on purpose: Triton prints the 64-bit integers
-of `graph_spec` and of `initial_state` as strings, which is an oversight of its list of fields to
-fix; 2.51 has no `max_inflight_requests` yet; and it writes an ensemble's
-`model_transaction_policy`, which here is set when the ensemble's models are known.
+triton_json/ contains the recordings. Known and intended differences: Triton prints the 64-bit
+integers of `graph_spec` and of `initial_state` as strings, because its list of fields to convert is
+incomplete; 2.51 has no `max_inflight_requests`; and it prints an ensemble's
+`model_transaction_policy`, which Naiad sets later, when the ensemble's models are known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def without_oversights(name: str, value: Any) -> Any:
 
 
 def ordered(value: Any) -> Any:
-    """Dicts compare without order; lists of pairs do not."""
+    """Converts dicts to lists of pairs, so that comparisons consider the order."""
     if isinstance(value, dict):
         return [(key, ordered(element)) for key, element in value.items()]
     return [ordered(element) for element in value] if isinstance(value, list) else value
@@ -66,7 +66,7 @@ def test_prints_what_triton_prints(recorded: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=[path.stem for path in RECORDED])
-def test_is_read_back_as_a_load_override(recorded: Path, tmp_path: Path) -> None:
+def test_the_json_is_read_back_as_a_load_override(recorded: Path, tmp_path: Path) -> None:
     config = read(recorded, tmp_path)
     again = parse_override(config_to_json(config))
     assert again.SerializeToString(deterministic=True) == config.SerializeToString(

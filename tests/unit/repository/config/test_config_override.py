@@ -1,4 +1,4 @@
-"""The configuration of a load request: protobuf's JSON, with every problem told at once."""
+"""The configuration of a load request: protobuf's JSON, with all problems reported at once."""
 
 from __future__ import annotations
 
@@ -98,23 +98,23 @@ def test_integer_map_keys_and_floats() -> None:
     ],
 )
 def test_wrong_values(text: str, code: str, path: str, fix: str) -> None:
-    (said,) = problems(text)
-    assert (said.code, said.path, said.fix) == (code, path, fix)
-    assert said.found
-    assert said.expected
+    (reported,) = problems(text)
+    assert (reported.code, reported.path, reported.fix) == (code, path, fix)
+    assert reported.found
+    assert reported.expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "{'a': 1}", '{"name": "\\ud800"}', "\x00", "[" * 100_000]
 )
-def test_no_json(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     assert problems(text)[0].code == "bad-json"
 
 
-def test_all_problems_are_told() -> None:
+def test_all_problems_are_reported() -> None:
     assert [
-        said.code
-        for said in problems('{"x": 1, "max_batch_size": "a", "input": [{"dims": ["b"]}]}')
+        reported.code
+        for reported in problems('{"x": 1, "max_batch_size": "a", "input": [{"dims": ["b"]}]}')
     ] == [
         "unknown-field",
         "wrong-type",
@@ -156,7 +156,7 @@ def test_reads_as_protobufs_own_json(document: dict[str, object]) -> None:
     assert parse_override_dict(document) == expected
 
 
-def test_a_document_full_of_mistakes_is_given_up() -> None:
+def test_the_number_of_reported_problems_is_limited() -> None:
     with pytest.raises(InvalidConfigError) as raised:
         parse_override_dict({f"oops{i}": 1 for i in range(10_000)})
     assert len(raised.value.problems) == 100

@@ -1,5 +1,5 @@
-"""How an ensemble fits its models, beyond the golden cases: optional inputs, reshapes, decoupled
-chains, circles."""
+"""How an ensemble fits its models, beyond the cases of tests/repositories/broken: optional inputs,
+reshapes, decoupled chains, cycles."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def errors(e: ModelConfig, *models: ModelConfig) -> list[str]:
 CHAIN = ensemble(step("a", "x=x", "y=mid"), step("b", "x=mid", "y=y"))
 
 
-def test_fits() -> None:
+def test_a_valid_ensemble_fits_its_models() -> None:
     fit = validate_ensemble(CHAIN, {"a": model("a"), "b": model("b")})
     assert (fit.errors, fit.doubts) == ([], [])
 
@@ -75,7 +75,7 @@ def test_a_variable_dimension_agrees_with_any() -> None:
     ]
 
 
-def test_the_ensembles_reshape_is_what_the_models_see() -> None:
+def test_models_see_the_ensembles_reshape() -> None:
     reshaped = ensemble(
         step("a", "x=x", "y=y"),
         io=IO.replace(
@@ -96,7 +96,7 @@ def test_optional_inputs_need_no_tensor() -> None:
     ]
 
 
-def test_models_that_are_missing_are_told_together() -> None:
+def test_missing_models_are_reported_together() -> None:
     (problem,) = validate_ensemble(CHAIN, {"bb": model("bb")}).errors
     assert problem.message == "ensemble e contains models that are not available or ambiguous: a, b"
 
@@ -133,7 +133,7 @@ def circle(**calls: str) -> dict[str, ModelConfig]:
     }
 
 
-def test_circles() -> None:
+def test_cycles_of_ensembles_are_found() -> None:
     assert find_cycle(circle(a="b", b="c", c="model")) == []
     assert find_cycle(circle(a="b c", b="c", c="m")) == []
     assert find_cycle(circle(a="a")) == ["a"]
@@ -142,7 +142,7 @@ def test_circles() -> None:
     assert cycle_message(cycle) == "circular dependency between ensembles: a -> ... -> c -> a"
 
 
-def test_the_answer_cannot_join_what_comes_once_with_what_comes_many_times() -> None:
+def test_outputs_of_decoupled_and_other_steps_cannot_be_combined() -> None:
     two = IO + ' output { name: "mid" data_type: TYPE_FP32 dims: [ 16 ] }'
     e = ensemble(step("a", "x=x", "y=mid"), step("b", "x=mid", "y=y"), io=two)
     assert errors(e, model("a"), model("b")) == []

@@ -1,4 +1,5 @@
-"""Files of a load request: confined, private, and gone with their last holder."""
+"""Files of a load request: they stay in their folder, are private, and are deleted with their last
+holder."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_files_are_where_they_belong(temporary: Path) -> None:
+def test_files_are_written_to_their_paths(temporary: Path) -> None:
     folder = write_override_files(
         "m", {"1/model.py": b"x", "./2//weights/a.bin": "text", "labels.txt": b""}
     )
@@ -36,7 +37,7 @@ def test_the_files_are_where_they_belong(temporary: Path) -> None:
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
 
-def test_they_go_with_their_last_holder(temporary: Path) -> None:
+def test_files_are_deleted_with_their_last_holder(temporary: Path) -> None:
     folder = write_override_files("m", {"1/model.py": b"x"})
     folder.hold()
     folder.hold()
@@ -69,7 +70,7 @@ def test_they_go_with_their_last_holder(temporary: Path) -> None:
         "1/\ud800",
     ],
 )
-def test_odd_paths_are_refused_before_anything_is_written(temporary: Path, path: str) -> None:
+def test_unsafe_paths_are_refused_before_anything_is_written(temporary: Path, path: str) -> None:
     with pytest.raises(NaiadError) as caught:
         write_override_files("m", {"1/model.py": b"x", path: b"evil"})
     assert caught.value.code is Code.INVALID_ARG
@@ -78,7 +79,7 @@ def test_odd_paths_are_refused_before_anything_is_written(temporary: Path, path:
 
 
 @given(st.text(st.sampled_from("./\\a1\0 ~"), max_size=12))
-def test_what_is_accepted_is_inside(path: str) -> None:
+def test_an_accepted_path_is_inside_the_folder(path: str) -> None:
     try:
         parts = _checked(path)
     except NaiadError:
@@ -88,7 +89,7 @@ def test_what_is_accepted_is_inside(path: str) -> None:
     assert inside == os.path.normpath(os.path.join("/root/m", path))
 
 
-def test_a_file_that_is_a_folder_too(temporary: Path) -> None:
+def test_a_path_that_is_both_file_and_folder_is_refused(temporary: Path) -> None:
     with pytest.raises(NaiadError, match="another parameter uses the same path"):
         write_override_files("m", {"1": b"x", "1/model.py": b"x"})
     assert list(temporary.iterdir()) == []
@@ -104,7 +105,7 @@ def test_a_full_disk_leaves_nothing(temporary: Path, monkeypatch: pytest.MonkeyP
     assert list(temporary.iterdir()) == []
 
 
-def test_leftovers_of_the_dead_are_removed(temporary: Path) -> None:
+def test_folders_of_killed_servers_are_removed(temporary: Path) -> None:
     living = temporary / f"naiad-model-{os.getpid()}-x"
     dead = temporary / "naiad-model-999999999-x"
     odd = temporary / "naiad-model-word-x"

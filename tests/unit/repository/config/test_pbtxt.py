@@ -1,5 +1,5 @@
-"""The text parser: what Triton's users write, where each field was, and what is said about what
-cannot be read."""
+"""The text parser: what users of Triton write, the position of each field, and the messages for
+texts that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ parameters [ { key: "a" value { string_value: "1" } }, { key: "b" value { string
 """
 
 
-def test_what_repositories_in_the_field_look_like() -> None:
+def test_configurations_from_real_repositories() -> None:
     config = parse(TENSORRT_LLM_STYLE)
     assert [i.name for i in config.input] == ["text_input", "end_id"]
     assert config.max_batch_size == 8
@@ -79,7 +79,7 @@ def test_what_repositories_in_the_field_look_like() -> None:
     }
 
 
-def test_every_field_knows_its_place() -> None:
+def test_every_field_has_a_position() -> None:
     lines = parse_text(TENSORRT_LLM_STYLE, ModelConfig, "m/config.pbtxt").lines
     assert lines.position("max_batch_size") == Position(4, 1)
     assert lines.position("input[1]") == Position(7, 3)
@@ -90,7 +90,7 @@ def test_every_field_knows_its_place() -> None:
     assert lines.position('parameters["b"].string_value') == Position(28, 75)
 
 
-def test_a_field_that_was_not_written_is_placed_where_it_would_stand() -> None:
+def test_a_missing_field_has_the_position_of_the_message_around_it() -> None:
     lines = parse_text(TENSORRT_LLM_STYLE, ModelConfig, "m/config.pbtxt").lines
     assert lines.position("input[1].reshape.shape[0]") == lines.position("input[1]")
     assert lines.position('ensemble_scheduling.step[0].output_map["a.b\\"]["]') == lines.position(
@@ -117,7 +117,7 @@ def test_floats(literal: str, value: float) -> None:
     assert config.sequence_batching.direct.minimum_slot_utilization == value
 
 
-def test_nan() -> None:
+def test_nan_is_read() -> None:
     assert math.isnan(
         parse(
             "sequence_batching { direct { minimum_slot_utilization: nan } }"
@@ -151,7 +151,7 @@ def test_a_byte_order_mark_and_windows_line_ends() -> None:
     assert parsed.lines.position("backend") == Position(2, 1)
 
 
-def test_undecodable_bytes_may_stand_in_a_comment_but_not_in_a_string() -> None:
+def test_bytes_that_are_not_utf8_are_allowed_in_comments_only() -> None:
     assert parse(b'# caf\xe9\nname: "x"'.decode("utf-8", "surrogateescape")).name == "x"
     assert problem(b'name: "caf\xe9"'.decode("utf-8", "surrogateescape")).code == "bad-string"
 
@@ -249,15 +249,15 @@ def test_a_repeated_map_key_is_noted() -> None:
     ],
 )
 def test_wrong_values(text: str, code: str, line: int, column: int, found: str, fix: str) -> None:
-    said = problem(text)
-    assert (said.code, said.position, said.found, said.fix) == (
+    reported = problem(text)
+    assert (reported.code, reported.position, reported.found, reported.fix) == (
         code,
         Position(line, column),
         found,
         fix,
     )
-    assert said.expected
-    assert said.message.startswith("failed to read text proto from m/config.pbtxt: ")
+    assert reported.expected
+    assert reported.message.startswith("failed to read text proto from m/config.pbtxt: ")
 
 
 @pytest.mark.parametrize(
@@ -300,14 +300,14 @@ def test_wrong_values(text: str, code: str, line: int, column: int, found: str, 
     ],
 )
 def test_syntax_errors(text: str, code: str, line: int, fix: str) -> None:
-    said = problems(text)[-1]
-    assert said.position
-    assert (said.code, said.position.line, said.fix) == (code, line, fix)
-    assert said.found
-    assert said.expected
+    reported = problems(text)[-1]
+    assert reported.position
+    assert (reported.code, reported.position.line, reported.fix) == (code, line, fix)
+    assert reported.found
+    assert reported.expected
 
 
-def test_all_wrong_values_are_told_at_once() -> None:
+def test_all_wrong_values_are_reported_at_once() -> None:
     found = problems(
         "nme: 'x'\nunknown { a: [1, <b: 'c' 'd'>] } max_batch_size: 1.5\ninput { data_type: "
         "X dims: [1, 'a'] }\n="
@@ -322,7 +322,7 @@ def test_all_wrong_values_are_told_at_once() -> None:
     ]
 
 
-def test_the_error_says_the_first_and_how_many_more() -> None:
+def test_the_error_has_the_first_problem_and_the_number_of_others() -> None:
     with pytest.raises(InvalidConfigError) as raised:
         parse("nme: 'x' foo: 1")
     assert (
@@ -332,12 +332,16 @@ def test_the_error_says_the_first_and_how_many_more() -> None:
     )
 
 
-def test_a_file_full_of_mistakes_is_given_up() -> None:
+def test_the_number_of_reported_problems_is_limited() -> None:
     assert len(problems("oops: 1\n" * 10_000)) == 100
 
 
 def test_long_strings_comments_and_lines_are_read() -> None:
     long = "x" * 1_000_000
     assert parse(f'# {long}\nname: "{long}"').name == long
-    (said,) = problems(f'name: "{long}')
-    assert (said.code, len(said.found), len(said.source)) == ("unterminated-string", 60, 200)
+    (reported,) = problems(f'name: "{long}')
+    assert (reported.code, len(reported.found), len(reported.source)) == (
+        "unterminated-string",
+        60,
+        200,
+    )

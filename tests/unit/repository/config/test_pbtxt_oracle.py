@@ -1,8 +1,7 @@
-"""Our text parser against protobuf's own: the same texts accepted, the same refused, equal
-messages.
+"""Compares our text parser with protobuf's own: both accept the same texts and give equal messages.
 
-Where protobuf's Python parser is laxer than its C++ parser (the one Triton runs), ours follows C++:
-see test_pbtxt.py.
+Where protobuf's Python parser accepts more than its C++ parser (which Triton uses), ours follows
+C++: see test_pbtxt.py.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def protobufs_answer(text: str) -> ModelConfig | None:
             return None
 
 
-def our_answer(text: str) -> ModelConfig | None:
+def our_result(text: str) -> ModelConfig | None:
     try:
         return parse_text(text, ModelConfig, "m/config.pbtxt").message
     except InvalidConfigError as error:
@@ -42,7 +41,7 @@ def our_answer(text: str) -> ModelConfig | None:
 
 
 def assert_same(text: str) -> None:
-    expected, got = protobufs_answer(text), our_answer(text)
+    expected, got = protobufs_answer(text), our_result(text)
     if expected is None or got is None:
         assert got is expected
     else:
@@ -54,32 +53,32 @@ def assert_same(text: str) -> None:
 
 @LARGE
 @given(config_texts())
-def test_written_in_any_style(text: str) -> None:
+def test_every_style_of_writing_gives_the_same_message(text: str) -> None:
     assert_same(text)
 
 
 @LARGE
 @given(damaged_texts())
-def test_damaged(text: str) -> None:
+def test_damaged_texts_give_the_same_result(text: str) -> None:
     assert_same(text)
 
 
 @LARGE
 @given(st.text(st.sampled_from(list("{}<>[]:,; \n#\"'\\-x1.")), max_size=30))
-def test_noise_never_crashes(text: str) -> None:
-    our_answer(text)
+def test_random_text_never_crashes_the_parser(text: str) -> None:
+    our_result(text)
 
 
 @LARGE
 @given(config_texts())
-def test_what_protobuf_prints_is_read_back(text: str) -> None:
-    config = our_answer(text)
+def test_text_that_protobuf_prints_is_read_back(text: str) -> None:
+    config = our_result(text)
     if config is not None:
         for printed in (
             text_format.MessageToString(config),
             text_format.MessageToString(config, as_one_line=True, as_utf8=True),
         ):
-            again = our_answer(printed)
+            again = our_result(printed)
             assert again is not None
             assert again.SerializeToString(deterministic=True) == config.SerializeToString(
                 deterministic=True

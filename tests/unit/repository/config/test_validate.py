@@ -1,5 +1,5 @@
-"""Validation rules. The words of each rule are golden in tests/repositories/broken; here is what
-those cases leave open."""
+"""Validation rules beyond the cases of tests/repositories/broken, which contain the exact
+messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ instance_group [ { name: "g" kind: KIND_CPU count: 1 } ]
 """
 
 
-def said(text: str, options: ConfigOptions | None = None) -> list[str]:
+def messages(text: str, options: ConfigOptions | None = None) -> list[str]:
     parsed = parse_text(GOOD + text, ModelConfig, "m/config.pbtxt")
     return [
         problem.message
@@ -29,8 +29,8 @@ def said(text: str, options: ConfigOptions | None = None) -> list[str]:
     ]
 
 
-def test_a_good_configuration_has_no_problems() -> None:
-    assert said("") == []
+def test_a_valid_configuration_has_no_problems() -> None:
+    assert messages("") == []
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_good_configuration_has_no_problems() -> None:
         'output { name: "y" data_type: TYPE_STRING dims: [ 1 ] }',
     ],
 )
-def test_what_may_be_written(text: str) -> None:
-    assert said(text) == []
+def test_unusual_but_valid_configurations(text: str) -> None:
+    assert messages(text) == []
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_what_may_be_written(text: str) -> None:
     ],
 )
 def test_rules(text: str, message: str) -> None:
-    assert message in said(text, ConfigOptions(gpus=(0, 1)))
+    assert message in messages(text, ConfigOptions(gpus=(0, 1)))
 
 
 def test_a_bare_configuration() -> None:
@@ -175,7 +175,7 @@ def test_an_ensemble_has_no_backend() -> None:
     )
 
 
-def test_a_load_fails_with_tritons_words_first(tmp_path: Path) -> None:
+def test_a_failed_load_begins_with_tritons_message(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.py").touch()
     (tmp_path / "m" / "config.pbtxt").write_text(

@@ -1,5 +1,5 @@
-"""Random model configurations, and the many ways protobuf's text format allows to write each of
-them."""
+"""Generates random model configurations, and the many ways to write each of them as protobuf
+text."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def field_tokens(draw: Any, field: FieldDescriptor, depth: int) -> list[str]:
 
 
 def message_tokens(draw: Any, descriptor: Descriptor, depth: int = 0) -> list[str]:
-    """Any fields in any order: repeated ones several times, single ones sometimes twice and oneofs
-    sometimes both, as people do."""
+    """Generates any fields in any order: repeated fields several times, and sometimes the mistakes
+    of users, such as a single field twice or two fields of a oneof."""
     count = draw(st.integers(0, 5 if depth < 2 else 2)) if len(descriptor.fields) else 0
     if not count:
         return []
@@ -133,7 +133,7 @@ def config_texts(draw: Any) -> str:
 
 @st.composite
 def damaged_texts(draw: Any) -> str:
-    """A text with a few tokens lost, doubled, swapped or replaced by others of the same text."""
+    """Generates texts in which a few tokens are lost, doubled, swapped or replaced."""
     tokens = draw(config_tokens())
     for _ in range(draw(st.integers(1, 3))):
         if not tokens:

@@ -1,5 +1,5 @@
-"""Packed environments: what may be in an archive, and what is refused. Where an environment's
-packages come from."""
+"""Python environments: which archives are unpacked and which are refused, which interpreter a model
+gets, and where its packages come from."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def files_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_a_sound_environment(pack: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_valid_archive_is_unpacked(pack: Callable[..., Path], tmp_path: Path) -> None:
     archive = pack(
         directory("./"), directory("bin"), member("bin/python3.11", b"ELF", mode=0o755), symlink("bin/python", "python3.11"),
         member("./lib/a.so", b"x", mode=0o4777), hardlink("lib/b.so", "lib/a.so"), symlink("lib64", "lib"),
@@ -109,7 +109,7 @@ OUTSIDE: dict[str, list[tuple[tarfile.TarInfo, bytes]]] = {
 
 
 @pytest.mark.parametrize("case", OUTSIDE)
-def test_what_is_refused(pack: Callable[..., Path], tmp_path: Path, case: str) -> None:
+def test_unsafe_members_are_refused(pack: Callable[..., Path], tmp_path: Path, case: str) -> None:
     archive = pack(member("good", b"x"), *OUTSIDE[case])
     root = tmp_path / "deep" / "down"
     root.mkdir(parents=True)
@@ -124,14 +124,14 @@ def test_what_is_refused(pack: Callable[..., Path], tmp_path: Path, case: str) -
 
 
 def test_a_file_is_never_written_through_a_link(pack: Callable[..., Path], tmp_path: Path) -> None:
-    """The link comes first in the archive, and last on the disk: the file makes a directory of its
-    own, and the link finds it there."""
+    """The link is first in the archive but would be created last. The file has created a directory
+    of the same name by then, so the link is refused."""
     archive = pack(symlink("lib64", "lib"), directory("lib"), member("lib64/x", b"x"))
     with pytest.raises(NaiadError, match="is both a directory and a link"):
         unpack(archive, tmp_path / "out", threading.Event())
 
 
-def test_limits(pack: Callable[..., Path], tmp_path: Path) -> None:
+def test_sizes_and_counts_are_limited(pack: Callable[..., Path], tmp_path: Path) -> None:
     archive = pack(*(member(f"f{number}", b"0" * 1000) for number in range(10)))
     with pytest.raises(NaiadError, match="larger than allowed"):
         unpack(archive, tmp_path / "out", threading.Event(), max_bytes=9999)
@@ -141,14 +141,14 @@ def test_limits(pack: Callable[..., Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\x00 torn"])
-def test_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "environment.tar.gz").write_bytes(content)
     with pytest.raises(NaiadError, match="cannot be unpacked"):
         unpack(tmp_path / "environment.tar.gz", tmp_path / "out", threading.Event())
     assert not (tmp_path / "out").exists()
 
 
-def test_a_torn_archive(pack: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused(pack: Callable[..., Path], tmp_path: Path) -> None:
     archive = pack(member("a", os.urandom(100_000)), member("b", os.urandom(100_000)))
     archive.write_bytes(archive.read_bytes()[:150_000])
     with pytest.raises(NaiadError, match="cannot be unpacked"):
@@ -156,7 +156,7 @@ def test_a_torn_archive(pack: Callable[..., Path], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_stopping_server_does_not_wait(pack: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_stopping_server_cancels_the_unpacking(pack: Callable[..., Path], tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(NaiadError, match="the server is stopping"):
@@ -174,13 +174,13 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-async def test_the_own_interpreter_has_everything() -> None:
+async def test_the_servers_interpreter_lacks_nothing() -> None:
     found = await probe(Path(sys.executable), dict(os.environ), "m")
     assert (found.version, found.missing) == (sys.version_info[:3], [])
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("echo hello", "its output is not understood"),
         ("echo 'cannot open shared object' >&2; exit 127", "cannot open shared object"),
@@ -191,9 +191,9 @@ async def test_the_own_interpreter_has_everything() -> None:
         ),
     ],
 )
-async def test_interpreters_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
+async def test_interpreters_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(
-        NaiadError, match=f"the Python interpreter of model 'm' cannot be used: {words}"
+        NaiadError, match=f"the Python interpreter of model 'm' cannot be used: {message}"
     ):
         await probe(script(tmp_path / "python", text), {}, "m")
 
@@ -206,13 +206,13 @@ async def test_an_interpreter_that_hangs_is_killed(
         await probe(script(tmp_path / "python", "exec sleep 1000"), dict(os.environ), "m")
 
 
-def test_own_places() -> None:
+def test_the_server_finds_its_own_packages() -> None:
     places = own_places(["numpy", "msgspec", "no_such_package"])
     assert set(places) == {"numpy", "msgspec"}
     assert (Path(places["numpy"]) / "numpy" / "__init__.py").is_file()
 
 
-# What a model asks for.
+# The environment of a model.
 
 
 def config(**parameters: str) -> ModelConfig:
@@ -227,7 +227,9 @@ def environments(tmp_path: Path) -> PythonEnvironments:
     return PythonEnvironments(tmp_path / "cache")
 
 
-async def test_nothing_special(environments: PythonEnvironments, tmp_path: Path) -> None:
+async def test_a_model_without_parameters_uses_the_servers_interpreter(
+    environments: PythonEnvironments, tmp_path: Path
+) -> None:
     assert await environments.prepare(config(), tmp_path) is None
     assert not (tmp_path / "cache").exists()
 
@@ -236,7 +238,7 @@ async def test_nothing_special(environments: PythonEnvironments, tmp_path: Path)
 @pytest.mark.parametrize(
     "text", ["$$TRITON_MODEL_DIRECTORY/env", "env", "$$TRITON_MODEL_DIRECTORY/env/bin/python"]
 )
-async def test_an_environment_of_the_model(
+async def test_a_model_may_name_its_own_environment(
     environments: PythonEnvironments, tmp_path: Path, parameter: str, text: str
 ) -> None:
     python = script(tmp_path / "env" / "bin" / "python", f'exec {sys.executable} "$@"')
@@ -248,7 +250,7 @@ async def test_an_environment_of_the_model(
 
 
 @pytest.mark.parametrize("text", ["/no/such/place", "empty"])
-async def test_an_environment_that_is_not_there(
+async def test_a_missing_environment_is_refused(
     environments: PythonEnvironments, tmp_path: Path, text: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -276,7 +278,7 @@ async def test_an_archive_is_unpacked_once(
     assert (Path(again.command[0]).parent / "mark").exists()
 
 
-async def test_what_a_killed_server_left_half_done_is_done_again(
+async def test_an_incomplete_environment_of_a_killed_server_is_replaced(
     environments: PythonEnvironments, pack: Callable[..., Path], tmp_path: Path
 ) -> None:
     pack(member("bin/python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode(), mode=0o755))
@@ -289,7 +291,7 @@ async def test_what_a_killed_server_left_half_done_is_done_again(
     assert await environments.prepare(config(**parameters), tmp_path) == first
 
 
-def test_requirements_are_known_by_their_content(tmp_path: Path) -> None:
+def test_requirements_are_identified_by_their_content(tmp_path: Path) -> None:
     keys = []
     for name, text in (
         ("a", "six\n"),

@@ -19,7 +19,7 @@ from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.loader import Loader, LoadOptions
 from naiad.settings.compound import DeviceFraction
 
-WORDS = (
+MESSAGE = (
     "can not create model 'm_0': memory limit set for GPU 1 has exceeded, model loading is "
     "rejected."
 )
@@ -30,7 +30,7 @@ def on_gpu(device: int, kind: str = "GPU") -> LoadArguments:
 
 
 class Reader:
-    """Memory of the GPUs, as it is told."""
+    """Returns the memory usage that the test has set."""
 
     def __init__(self, *used_bytes: int) -> None:
         self.used_bytes = list(used_bytes)
@@ -41,21 +41,19 @@ class Reader:
         return GpuMemory(self.used_bytes[device], 1000) if device < len(self.used_bytes) else None
 
 
-async def test_an_instance_that_leaves_more_in_use_than_its_share_is_refused_in_tritons_words() -> (
-    None
-):
+async def test_an_instance_that_exceeds_the_limit_is_refused_with_tritons_message() -> None:
     limits = GpuLimits([DeviceFraction(1, 0.5), DeviceFraction(1, 1.0)], Reader(1000, 501).read)
     with pytest.raises(NaiadError) as refused:
         await limits.check(on_gpu(1))
-    assert (refused.value.code, refused.value.message) == (Code.UNAVAILABLE, WORDS)
+    assert (refused.value.code, refused.value.message) == (Code.UNAVAILABLE, MESSAGE)
 
 
-async def test_the_share_itself_may_be_used() -> None:
+async def test_usage_equal_to_the_limit_is_allowed() -> None:
     await GpuLimits([DeviceFraction(1, 0.5)], Reader(1000, 500).read).check(on_gpu(1))
 
 
 @pytest.mark.parametrize("arguments", [on_gpu(0), on_gpu(1, "CPU"), on_gpu(1, "MODEL")])
-async def test_nothing_is_asked_where_there_is_no_limit(arguments: LoadArguments) -> None:
+async def test_memory_is_not_read_without_a_limit(arguments: LoadArguments) -> None:
     reader = Reader(1000, 1000)
     await GpuLimits([DeviceFraction(1, 0.5)], reader.read).check(arguments)
     assert reader.asked == []

@@ -196,7 +196,7 @@ async def test_a_failed_reload_changes_nothing(rig: Rig) -> None:
 
 
 async def test_one_version_that_fails_fails_the_first_load(rig: Rig) -> None:
-    """As under Triton: all versions or none."""
+    """As in Triton, all versions are loaded or none."""
     write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
     rig.loader.num_failures["m", 2] = 1
     assert "version 2 is at UNAVAILABLE state" in await error_of(rig.load("m"))

@@ -99,7 +99,7 @@ def test_a_sequence_model_gets_the_controls_and_states_that_its_sample_leaves_ou
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (
             sample("data_type: TYPE_FP32 dims: -1 zero_data: true"),
@@ -129,16 +129,18 @@ def test_a_sequence_model_gets_the_controls_and_states_that_its_sample_leaves_ou
         ),
     ],
 )
-def test_what_does_not_fit_the_model_is_told(tmp_path: Path, text: str, words: str) -> None:
+def test_a_sample_that_does_not_fit_the_model_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "short").write_bytes(b"abc")
     (tmp_path / "secret").write_bytes(bytes(100))
     with pytest.raises(NaiadError) as caught:
         read(text, tmp_path)
-    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, words)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, message)
 
 
-def test_a_missing_file_is_told_without_the_servers_paths(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_without_the_servers_paths(tmp_path: Path) -> None:
     with pytest.raises(NaiadError) as caught:
         read(sample(f'{FLOATS} input_data_file: "gone"'), tmp_path)
     assert (

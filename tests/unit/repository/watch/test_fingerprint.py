@@ -1,4 +1,5 @@
-"""Fingerprints change with every touched file, and only then; the configuration counts apart."""
+"""A fingerprint changes whenever a file changes, and only then; the configuration has its own
+digest."""
 
 from __future__ import annotations
 
