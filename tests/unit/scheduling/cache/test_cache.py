@@ -21,6 +21,7 @@ from naiad.scheduling.cache.cache import CachedResponse, Key, cache_key
 from naiad.scheduling.cache.caching import CachingScheduler
 from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.dynamic import DynamicScheduler
+from naiad.scheduling.scheduler import Resizable
 from tests.fakes import FakeClock
 
 SPEC = ModelSpec(
@@ -142,7 +143,7 @@ class InnerScheduler:
         self.requests: list[tuple[InferRequest, ResponseStream]] = []
         self.refusal: NaiadError | None = None
         self.is_stopped = False
-        self.resizable: DynamicScheduler | None = None
+        self.resizable: Resizable | None = None
         self.sequences = None
 
     def enqueue(self, request: InferRequest) -> ResponseStream:

@@ -97,7 +97,7 @@ def finish(*copies: Copy) -> None:
 async def test_over_a_thousand_reloads_leave_only_the_last_copy() -> None:
     clock = FakeClock()
     copy = Copy(clock)
-    gone = []
+    gone: list[weakref.ref[Any]] = []
     for number in range(NUM_RELOADS):
         copy.send(f"{number} start", number + 1, start=True)
         finish(copy)
