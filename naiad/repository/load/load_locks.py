@@ -55,7 +55,7 @@ class LoadLocks:
     async def acquire(self, find_scope: FindScope, caller: str = "") -> AsyncIterator[LoadLock]:
         """Calls `find_scope` again after each wait, because the disk may have changed. Raises
         NaiadError if the request would wait for itself."""
-        lock = LoadLock(caller, self._load_that_starts(caller))
+        lock = LoadLock(caller, self._find_parent(caller))
         while True:
             scope = await self._current_scope(find_scope)
             holder = next(
@@ -98,7 +98,7 @@ class LoadLocks:
             self._waiting.remove(lock)
             lock.waits_for = None
 
-    def _load_that_starts(self, caller: str) -> LoadLock | None:
+    def _find_parent(self, caller: str) -> LoadLock | None:
         return next((lock for lock in self._held if group_of(caller) in lock.starting), None)
 
     def _would_deadlock(self, lock: LoadLock, holder: LoadLock) -> bool:

@@ -54,7 +54,7 @@ class Reloader:
         self._starter = CopyStarter(sources, loader, retry_count=options.load_retry_count)
         self._slots = asyncio.Semaphore(max(options.max_concurrent_loads, 1))
 
-    # The story: lock, reload layer by layer; plan, start, swap.
+    # A reload in three functions.
 
     async def reload(
         self, name: str, override: Override, caller: str = "", *, should_load_parts: bool = True
@@ -100,7 +100,7 @@ class Reloader:
             finally:
                 entry.is_between_copies = False
 
-    # The parts of the story.
+    # The steps of _start_copies, and its errors.
 
     def _unreadable(self, entry: Entry, node: Node) -> NaiadError:
         assert node.error is not None
