@@ -349,15 +349,15 @@ def test_a_sequence_model_is_resized_in_place_after_reloads_with_open_sequences(
     assert len(set(pids)) == 3
     model.write_count(2)
     assert control.load("s") == (200, "")
-    assert model.pid(3) == pids[2], "the resize has not replaced the instance that served"
     assert model.step(4, start=True) == "two 1"
-    assert model.pid(4) not in pids
+    added = model.pid(4)
+    assert added not in pids
+    assert model.step(3, end=True) == "two 3"
+    assert model.step(5, start=True) == "two 1"
+    assert model.pid(5) == pids[2], "the instance that served before the resize still serves"
     model.write_count(1)
     assert control.load("s") == (200, "")
-    assert [model.step(id, end=True) for id in (1, 2, 3, 4)] == [
-        "zero 3",
-        "one 3",
-        "two 4",
-        "two 3",
-    ]
-    assert wait_gone(pids[:2]) == []
+    assert [model.step(id, end=True) for id in (1, 2, 4)] == ["zero 3", "one 3", "two 3"]
+    assert wait_gone([*pids[:2], added]) == []
+    assert model.pid(5) == pids[2]
+    assert model.step(5, end=True) == "two 4"
