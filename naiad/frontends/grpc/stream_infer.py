@@ -1,28 +1,28 @@
 """ModelStreamInfer: many requests on one call, many in flight at once.
 
-Models without decoupled policy answer in the order of their requests, decoupled ones as their
-responses come; both may share a stream. Errors are messages, not the end of the stream, unless the
-client asked for that with `triton_grpc_error: true`. A client that reads slowly holds back
-decoupled models; when even that does not help, its call is cancelled (http2_limits.py).
-Rule: everything that was submitted here is either answered or cancelled when the call ends.
+Responses of models without the decoupled policy keep the order of their requests; decoupled models
+respond as their responses come; both may share a stream. Errors are messages, not the end of the
+stream, unless the client asked for that with `triton_grpc_error: true`. A client that reads slowly
+holds back decoupled models; when even that does not help, its call is cancelled
+(naiad.transport.http2.limits).
+Rule: when the call ends, everything that was submitted here has its response or is cancelled.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from naiad import log
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
-from naiad.core.trace import TraceGroup
 from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontends.grpc.error import STATUS
 from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.infer import first_fault, response_error
-from naiad.frontends.grpc.trace import start_trace
-from naiad.frontends.traced_answer import infer_in_trace, traced
+from naiad.frontends.submit import submit
 from naiad.inference import InferenceCore
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_request import PLAIN, RequestOptions
@@ -35,7 +35,7 @@ _SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new req
 
 
 class ModelStreamInfer:
-    """The method; each call gets a RequestStream."""
+    """The method, which gives each call a RequestStream."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class RequestStream:
         self._method = method
         self._call = call
         self._closes_on_error = call.head.metadata.get("triton_grpc_error", "").lower() == "true"
-        self._in_flight: set[_Answer] = set()
-        self._ordered: deque[_Answer] = deque()
-        """Of models without decoupled policy, in request order; the first one is the next to be
-        written."""
+        self._in_flight: set[StreamedRequest] = set()
+        self._ordered: deque[StreamedRequest] = deque()
+        """Requests to models without the decoupled policy; the first one is the next whose response
+        is written."""
         self._is_half_closed = False
         self._is_paused = False
         self._is_congested = False
@@ -87,33 +87,28 @@ class RequestStream:
             self._reject(fault, identity.id)
             return
         try:
-            answer = self._submit(request, options)
+            self._submit(request, options)
         except NaiadError as error:
             self._reject(error, request.id)
-            return
-        if self._is_congested:
-            answer.pause(True)
-        self._regulate()
-        answer.start()
 
     def on_half_close(self) -> None:
         self._is_half_closed = True
         self._finish_if_done()
 
     def on_cancel(self) -> None:
-        for answer in list(self._in_flight):
-            answer.cancel()
+        for streamed in list(self._in_flight):
+            streamed.cancel()
         self._in_flight.clear()
         self._ordered.clear()
 
     # Flow.
 
     def _set_congested(self, is_congested: bool) -> None:
-        """The client does not keep up: decoupled models hold back, and no more requests are asked
-        for."""
+        """While the client does not keep up, decoupled models hold back and the stream asks for no
+        more requests."""
         self._is_congested = is_congested
-        for answer in list(self._in_flight):
-            answer.pause(is_congested)
+        for streamed in list(self._in_flight):
+            streamed.pause(is_congested)
         self._regulate()
 
     def _regulate(self) -> None:
@@ -129,54 +124,62 @@ class RequestStream:
 
     # One request.
 
-    def _submit(self, request: InferRequest, options: RequestOptions) -> _Answer:
+    def _submit(self, request: InferRequest, options: RequestOptions) -> None:
         core = self._method.core
         model = core.model(request.model_name, request.model_version)
         self._method.headers.apply(request, self._call.head.metadata)
         request.deadline_ns = self._call.deadline_ns
-        answer = _Answer(self, request, options, model.spec)
-        if core.tracing.is_on:
-            answer.group = start_trace(core.tracing, request, self._call)
-        answer.stream = (
-            core.infer(request)
-            if answer.group is None
-            else infer_in_trace(core, request, answer.group)
+        streamed = StreamedRequest(self, self._call, request, options, model.spec)
+        submit(
+            core,
+            request,
+            streamed.on_response,
+            streamed,
+            model=model,
+            on_accepted=partial(self._on_accepted, streamed),
         )
-        self._begin(answer)
-        return answer
+
+    def _on_accepted(self, streamed: StreamedRequest, stream: ResponseStream) -> None:
+        streamed.stream = stream
+        self._add(streamed)
+        if self._is_congested:
+            streamed.pause(True)
+        self._regulate()
 
     def _reject(self, error: NaiadError, request_id: str) -> None:
-        """Rejections keep their place among the ordered answers."""
-        rejected = _Answer(self, InferRequest("", [], id=request_id), PLAIN, None)
-        self._begin(rejected)
+        """A rejection keeps its place among the ordered responses."""
+        rejected = StreamedRequest(
+            self, self._call, InferRequest("", [], id=request_id), PLAIN, None
+        )
+        self._add(rejected)
         rejected.reject(error)
 
-    def _begin(self, answer: _Answer) -> None:
-        self._in_flight.add(answer)
-        if not answer.is_decoupled:
-            self._ordered.append(answer)
+    def _add(self, streamed: StreamedRequest) -> None:
+        self._in_flight.add(streamed)
+        if not streamed.is_decoupled:
+            self._ordered.append(streamed)
 
     def send(self, pieces: list[Buffer], num_bytes: int) -> None:
         self._call.send(pieces, num_bytes)
 
     def fail(self, error: NaiadError) -> bool:
-        """True when the client wants its stream to end with the first error of a model; that has
-        happened then."""
+        """Ends the stream and returns True when the client asked for a stream that ends with its
+        first error."""
         if self._closes_on_error:
             self._call.abort(STATUS[error.code], error.message)
         return self._closes_on_error
 
     def write_ready(self) -> None:
-        """Ordered answers, as far as they are there without a gap."""
+        """Writes the ordered responses up to the first one that is not there yet."""
         ordered = self._ordered
         while ordered and ordered[0].message is not None:
-            answer = ordered.popleft()
-            pieces, num_bytes = answer.message  # type: ignore[misc]
+            streamed = ordered.popleft()
+            pieces, num_bytes = streamed.message  # type: ignore[misc]
             self.send(pieces, num_bytes)
-            self.end(answer)
+            self.end(streamed)
 
-    def end(self, answer: _Answer) -> None:
-        self._in_flight.discard(answer)
+    def end(self, streamed: StreamedRequest) -> None:
+        self._in_flight.discard(streamed)
         if self._is_paused:
             self._regulate()
         self._finish_if_done()
@@ -186,17 +189,18 @@ class RequestStream:
             self._call.finish(Status.OK)
 
 
-class _Answer:
-    """What becomes of one request of the stream."""
+class StreamedRequest:
+    """One request of the stream, until its last response is written. It is its own Origin, because
+    the call belongs to all of them."""
 
     __slots__ = (
+        "_call",
         "_count",
         "_options",
         "_owner",
         "_request",
         "_response",
         "_spec",
-        "group",
         "is_decoupled",
         "message",
         "stream",
@@ -205,26 +209,40 @@ class _Answer:
     def __init__(
         self,
         owner: RequestStream,
+        call: Call,
         request: InferRequest,
         options: RequestOptions,
         spec: ModelSpec | None,
     ) -> None:
         self._owner = owner
+        self._call = call
         self._request = request
         self._options = options
         self._spec = spec
         self.is_decoupled = spec is not None and spec.is_decoupled
         self.stream: ResponseStream | None = None
-        self.group: TraceGroup | None = None
         self.message: grpc_codec.Pieces | None = None
-        """Of an ordered answer, when it is complete and waits for its turn."""
+        """The complete response of an ordered request, while it waits for its turn."""
         self._response: InferResponse | None = None
         self._count = 0
 
-    def start(self) -> None:
-        assert self.stream is not None
-        take = self._take_decoupled if self.is_decoupled else self._take_single
-        self.stream.deliver_to(take if self.group is None else traced(self.group, take, "GRPC"))
+    # What `submit` asks of an Origin.
+
+    @property
+    def trace_name(self) -> str:
+        return self._call.trace_name
+
+    @property
+    def receive_start_ns(self) -> int:
+        return self._call.receive_start_ns
+
+    def header(self, name: str) -> str:
+        return self._call.header(name)
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """RequestStream.on_cancel cancels every request of the call."""
+
+    # What the stream asks.
 
     def cancel(self) -> None:
         if self.stream is not None:
@@ -235,14 +253,22 @@ class _Answer:
             self.stream.pause(is_paused)
 
     def reject(self, error: NaiadError) -> None:
-        """The request never reached a model."""
+        """For a request that never reached a model."""
         if self._owner.fail(error):
             return
         message = grpc_codec.encode_stream_rejection(error, self._request.id)
         self.message = ([message], len(message))
         self._owner.write_ready()
 
-    def _take_single(self, response: InferResponse | None, is_final: bool) -> None:
+    # Responses.
+
+    def on_response(self, response: InferResponse | None, is_final: bool) -> None:
+        if self.is_decoupled:
+            self._on_decoupled(response, is_final)
+        else:
+            self._on_single(response, is_final)
+
+    def _on_single(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:
             self._count += 1
             self._response = response
@@ -250,11 +276,11 @@ class _Answer:
             self.message = self._message(
                 self._response, response_error(self._response, self._count), is_final=True
             )
-            self._let_go()
+            self._release()
             if self.message is not None:
                 self._owner.write_ready()
 
-    def _take_decoupled(self, response: InferResponse | None, is_final: bool) -> None:
+    def _on_decoupled(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:
             message = self._message(response, response.error, is_final=is_final)
             if message is not None:
@@ -263,13 +289,13 @@ class _Answer:
             empty = grpc_codec.encode_empty_final(self._request)
             self._owner.send([empty], len(empty))
         if is_final:
-            self._let_go()
+            self._release()
             self._owner.end(self)
 
     def _message(
         self, response: InferResponse | None, error: NaiadError | None, *, is_final: bool
     ) -> grpc_codec.Pieces | None:
-        """None when the error has ended the stream."""
+        """The message to send; None when the error has ended the stream."""
         if error is None and response is not None:
             try:
                 return self._encode(response, is_final=is_final)
@@ -281,9 +307,9 @@ class _Answer:
         message = grpc_codec.encode_stream_error(error, self._request, is_final=is_final)
         return [message], len(message)
 
-    def _let_go(self) -> None:
-        """Request, stream and answer know each other: without this, tensors would wait for the
-        garbage collector."""
+    def _release(self) -> None:
+        """Breaks the reference cycle of request, stream and this object: with it, tensors would
+        stay in memory until the garbage collector runs."""
         self.stream = None
         self._response = None
         self._request = _GONE
@@ -296,7 +322,7 @@ class _Answer:
             raise
         except Exception as error:
             log.error(
-                f"gRPC: answer of model '{self._request.model_name}' could not be encoded: {error!r}"
+                f"gRPC: response of model '{self._request.model_name}' could not be encoded: {error!r}"
             )
             raise internal("the response could not be encoded") from None
         return grpc_codec.encode_stream_response(pieces, is_final=is_final)

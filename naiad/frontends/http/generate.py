@@ -15,8 +15,7 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.http.load_report import FORMAT_HEADER, Gauges, load_report
 from naiad.frontends.http.response import STATUS, answer_error, answer_json, error_headers
-from naiad.frontends.http.trace import start_trace
-from naiad.frontends.traced_answer import infer_in_trace, traced
+from naiad.frontends.submit import submit
 from naiad.protocol.v2 import generate
 from naiad.protocol.v2.json_codec import encode_error
 from naiad.transport.http1.exchange import Exchange
@@ -97,13 +96,12 @@ class SingleGeneration:
 
     def run(self, core: InferenceCore, request: InferRequest) -> None:
         """Raises NaiadError when the request is refused."""
-        group = start_trace(core.tracing, request, self._exchange) if core.tracing.is_on else None
-        self._stream = infer_in_trace(core, request, group)
-        self._stream.deliver_to(self._take if group is None else traced(group, self._take, "HTTP"))
-        if not self._exchange.is_ended:
-            self._exchange.on_disconnect(self._stream.cancel)
+        submit(core, request, self._on_response, self._exchange, on_accepted=self._on_accepted)
 
-    def _take(self, response: InferResponse | None, is_final: bool) -> None:
+    def _on_accepted(self, stream: ResponseStream) -> None:
+        self._stream = stream
+
+    def _on_response(self, response: InferResponse | None, is_final: bool) -> None:
         exchange = self._exchange
         if exchange.is_ended:
             return
@@ -146,14 +144,11 @@ class StreamedGeneration:
 
     def run(self, core: InferenceCore, request: InferRequest) -> None:
         """Raises NaiadError when the request is refused."""
-        group = start_trace(core.tracing, request, self._exchange) if core.tracing.is_on else None
-        stream = infer_in_trace(core, request, group)
-        stream.deliver_to(self._take if group is None else traced(group, self._take, "HTTP"))
+        stream = submit(core, request, self._on_response, self._exchange)
         if not self._exchange.is_ended:
-            self._exchange.on_disconnect(stream.cancel)
             self._exchange.on_flow(stream.pause)
 
-    def _take(self, response: InferResponse | None, is_final: bool) -> None:
+    def _on_response(self, response: InferResponse | None, is_final: bool) -> None:
         exchange = self._exchange
         if response is not None:
             self._send(response)

@@ -12,9 +12,8 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
 from naiad.frontends.http.response import answer_json
-from naiad.frontends.http.trace import start_trace
 from naiad.frontends.openai.error_response import answer_error
-from naiad.frontends.traced_answer import infer_in_trace, traced
+from naiad.frontends.submit import submit
 from naiad.protocol.openai.embedding import EmbeddingForm, encode_response, read_count, read_rows
 from naiad.protocol.openai.error import from_core
 from naiad.transport.http1.exchange import Exchange
@@ -42,22 +41,19 @@ class EmbeddingRun:
         try:
             for index, request in enumerate(requests):
                 num_texts = request.inputs[0].shape[0] if request.inputs[0].shape else 1
-                group = (
-                    start_trace(self._core.tracing, request, self._exchange)
-                    if self._core.tracing.is_on
-                    else None
+                submit(
+                    self._core,
+                    request,
+                    partial(self._on_response, index, num_texts),
+                    self._exchange,
+                    on_accepted=self._streams.append,
                 )
-                stream = infer_in_trace(self._core, request, group)
-                self._streams.append(stream)
-                take = partial(self._take, index, num_texts)
-                stream.deliver_to(take if group is None else traced(group, take, "HTTP"))
         except NaiadError as error:
             self._fail(error)
         else:
-            if not self._exchange.is_ended:
-                self._exchange.on_disconnect(self._cancel)
+            self._exchange.on_disconnect(self._cancel)
 
-    def _take(
+    def _on_response(
         self, index: int, num_texts: int, response: InferResponse | None, is_final: bool
     ) -> None:
         if self._exchange.is_ended:

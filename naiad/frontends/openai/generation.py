@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
-from naiad.frontends.http.trace import start_trace
 from naiad.frontends.openai.error_response import answer_error
-from naiad.frontends.traced_answer import infer_in_trace, traced
+from naiad.frontends.submit import submit
 from naiad.ipc.generation_call import read_event
 from naiad.protocol.openai.error import OpenAiError, from_core
 from naiad.protocol.openai.response_writer import AnswerWriter
@@ -66,17 +65,15 @@ class OpenAiGeneration:
                 self._exchange.on_flow(self._pause)
 
     def _start(self, index: int, request: InferRequest) -> None:
-        group = (
-            start_trace(self._core.tracing, request, self._exchange)
-            if self._core.tracing.is_on
-            else None
+        submit(
+            self._core,
+            request,
+            partial(self._on_response, index),
+            self._exchange,
+            on_accepted=self._streams.append,
         )
-        stream = infer_in_trace(self._core, request, group)
-        self._streams.append(stream)
-        take = partial(self._take, index)
-        stream.deliver_to(take if group is None else traced(group, take, "HTTP"))
 
-    def _take(self, index: int, response: InferResponse | None, is_final: bool) -> None:
+    def _on_response(self, index: int, response: InferResponse | None, is_final: bool) -> None:
         if self._is_over:
             return
         if response is not None:

@@ -109,6 +109,19 @@ class Call:
         """When the message began to arrive that is being handled; 0 when it came in one piece."""
         return 0 if self.reader is None else self.reader.start_ns
 
+    @property
+    def trace_name(self) -> str:
+        return "GRPC"
+
+    def header(self, name: str) -> str:
+        """The value of a metadata entry; empty when the client did not send it."""
+        return self.head.metadata.get(name, "")
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """The callback runs if the call is cancelled before it has ended."""
+        if not self.is_done:
+            self.on_cancel = callback
+
     # Requests in: called by the protocol.
 
     def receive(self, messages: list[Message], end_stream: bool) -> None:

@@ -68,6 +68,14 @@ class Exchange:
 
     # What the handler calls.
 
+    @property
+    def trace_name(self) -> str:
+        return "HTTP"
+
+    def header(self, name: str) -> str:
+        """The value of a header by its lower-case name; empty when the client did not send it."""
+        return self.head.headers.get(name.encode(), b"").decode("latin-1")
+
     def respond(self, status: int, headers: bytes, body: Buffer = b"") -> None:
         self.respond_parts(status, headers, [body], len(body))
 
@@ -133,11 +141,11 @@ class Exchange:
         answers.send(self, LAST_CHUNK if self._is_chunked else b"")
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """Called once, at once, when the client closes or resets the connection before the answer
-        is complete."""
+        """The callback runs once, at once, when the client closes or resets the connection before
+        the response is complete."""
         if self.is_disconnected:
             callback()
-        else:
+        elif not self.is_ended:
             self._on_disconnect = callback
 
     def on_flow(self, callback: Callable[[bool], None]) -> None:
