@@ -7,7 +7,7 @@ Rule: no wire format above this line, no scheduling decision here; lookups, vali
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,10 @@ class InferenceCore:
         """The version that would serve a request now; raises Triton's `Request for unknown model`
         errors."""
         return self.repository.ready_model(name, version)
+
+    def loaded_models(self) -> Iterable[Model]:
+        """Every loaded version of every model, whether it serves or not."""
+        return self.repository.models()
 
     def model_metadata(self, name: str, version: str = "") -> ModelSpec:
         """Of a version that was asked for by number, only that one is listed."""

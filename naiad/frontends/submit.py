@@ -15,11 +15,11 @@ from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, InferResponse, ResponseStream
 from naiad.core.trace import TraceGroup
 from naiad.errors import NaiadError
+from naiad.frontends.core import Inference
 from naiad.trace.tracing import Tracing
 from naiad.trace.w3c import read_parent
 
 if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
     from naiad.repository.model import Model
 
 _RECEIVE = {"HTTP": "HTTP_RECV", "GRPC": "GRPC_WAITREAD"}
@@ -49,7 +49,7 @@ class Origin(Protocol):
 
 
 def submit(
-    core: InferenceCore,
+    core: Inference,
     request: InferRequest,
     consumer: Consumer,
     origin: Origin,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ class LanguageCore(FakeCore):
     def __init__(self) -> None:
         super().__init__()
         self.is_exiting = False
-        self.repository = SimpleNamespace(models=self._all)
+        self.loaded_models = self._all
         self.batches: list[int] = []
         text, out = (
             tensor_spec("text_input", "BYTES", [1], 0, is_optional=True),

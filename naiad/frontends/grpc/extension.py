@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from naiad import log
 from naiad.errors import invalid_arg, unsupported
+from naiad.frontends.core import Core
 from naiad.frontends.grpc.unary import SlowCalls, unary
 from naiad.frontends.http.trace import check_model
-from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.shm.region import CUDA, SYSTEM
 from naiad.transport.grpc.method import UnaryHandler
@@ -15,7 +15,7 @@ _LOG_SWITCHES = ("log_info", "log_warning", "log_error")
 
 
 class Extensions:
-    def __init__(self, core: InferenceCore, slow: SlowCalls) -> None:
+    def __init__(self, core: Core, slow: SlowCalls) -> None:
         self._core = core
         self._regions = core.regions
         self._tracing = core.tracing

@@ -1,12 +1,13 @@
 """The gRPC endpoint: a table of every RPC, and what the server needs to run it.
 
-In:  an InferenceCore, GrpcOptions. Out: `protocol_factory` for loop.create_server, `stop` for the
+In:  an Core, GrpcOptions. Out: `protocol_factory` for loop.create_server, `stop` for the
      shutdown, `counters` for metrics.
 Rule: no inference logic here; each RPC's handler is in the file named after it.
 """
 
 from __future__ import annotations
 
+from naiad.frontends.core import Core
 from naiad.frontends.grpc.extension import Extensions
 from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.health import Health
@@ -19,7 +20,6 @@ from naiad.frontends.grpc.repository import RepositoryControl
 from naiad.frontends.grpc.restriction import build_guard
 from naiad.frontends.grpc.stream_infer import ModelStreamInfer
 from naiad.frontends.grpc.unary import SlowCalls
-from naiad.inference import InferenceCore
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
@@ -33,7 +33,7 @@ HEALTH_SERVICE = "/grpc.health.v1.Health/"
 
 
 class GrpcFrontend:
-    def __init__(self, core: InferenceCore, options: GrpcOptions | None = None) -> None:
+    def __init__(self, core: Core, options: GrpcOptions | None = None) -> None:
         self.options = options or GrpcOptions()
         self._core = core
         self._slow = SlowCalls()

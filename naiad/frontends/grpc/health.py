@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+from naiad.frontends.core import Core
 from naiad.frontends.grpc.unary import parse, reply
-from naiad.inference import InferenceCore
 from naiad.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
@@ -19,7 +19,7 @@ _Serving = HealthCheckResponse.ServingStatus
 
 
 class Health:
-    def __init__(self, core: InferenceCore) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
 
     def check(self, call: Call, message: Buffer) -> None:

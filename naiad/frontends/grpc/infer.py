@@ -7,11 +7,10 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal, unsupported
+from naiad.frontends.core import Inference
 from naiad.frontends.grpc.error import fail
 from naiad.frontends.grpc.header_forward import HeaderForward
-from naiad.frontends.grpc.trace import start_trace
-from naiad.frontends.traced_answer import infer_in_trace, traced
-from naiad.inference import InferenceCore
+from naiad.frontends.submit import submit
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_codec import RequestIdentity
 from naiad.protocol.v2.grpc_request import RequestOptions
@@ -21,9 +20,8 @@ from naiad.transport.grpc.status import Status
 
 
 class ModelInfer:
-    def __init__(self, core: InferenceCore, headers: HeaderForward) -> None:
+    def __init__(self, core: Inference, headers: HeaderForward) -> None:
         self._core = core
-        self._tracing = core.tracing
         self._headers = headers
 
     def infer(self, call: Call, message: Buffer) -> None:
@@ -38,27 +36,17 @@ class ModelInfer:
                 raise decoupled_error()
             self._headers.apply(request, call.head.metadata)
             request.deadline_ns = call.deadline_ns
-            group = start_trace(self._tracing, request, call) if self._tracing.is_on else None
-            stream = (
-                self._core.infer(request, model)
-                if group is None
-                else infer_in_trace(self._core, request, group)
-            )
+            take = Answer(call, request, options, model.spec).take
+            submit(self._core, request, take, call, model=model)
         except NaiadError as error:
             fail(call, error)
-            return
-        call.on_cancel = stream.cancel
-        take = Answer(call, request, options, model.spec).take
-        stream.deliver_to(take if group is None else traced(group, take, "GRPC"))
 
 
 def decoupled_error() -> NaiadError:
     return unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
 
-def first_fault(
-    core: InferenceCore, identity: RequestIdentity | None, error: NaiadError
-) -> NaiadError:
+def first_fault(core: Inference, identity: RequestIdentity | None, error: NaiadError) -> NaiadError:
     """Triton looks for the model before it looks at the inputs: when both are wrong, it speaks of
     the model."""
     if identity is not None:

@@ -6,14 +6,14 @@ import asyncio
 
 from naiad.core.model_spec import TensorSpec
 from naiad.core.statistics import Duration, ModelStatistics
+from naiad.frontends.core import Core
 from naiad.frontends.grpc.unary import SlowCalls, unary
-from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.transport.grpc.method import UnaryHandler
 
 
 class Information:
-    def __init__(self, core: InferenceCore, slow: SlowCalls) -> None:
+    def __init__(self, core: Core, slow: SlowCalls) -> None:
         self._core = core
         self._slow = slow
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from naiad.inference import InferenceCore
+from naiad.frontends.core import Inference
 from naiad.protocol.v2.grpc_codec import model_of
 
 _ALIGNMENT = 64
 
 
 class RequestMemory:
-    def __init__(self, core: InferenceCore) -> None:
+    def __init__(self, core: Inference) -> None:
         self._core = core
 
     def allocate(self, first_bytes: bytes, num_bytes: int) -> memoryview:

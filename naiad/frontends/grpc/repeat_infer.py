@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError
+from naiad.frontends.core import Inference
 from naiad.frontends.grpc.error import fail
 from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.infer import Answer, decoupled_error
-from naiad.inference import InferenceCore
 from naiad.protocol.v2.grpc_repeat import AnswerLayout, RequestLayout, learn_answer, learn_request
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import RequestHead
@@ -32,7 +32,7 @@ each."""
 
 
 class RepeatedInfers:
-    def __init__(self, core: InferenceCore, headers: HeaderForward) -> None:
+    def __init__(self, core: Inference, headers: HeaderForward) -> None:
         self.core = core
         self._headers = headers
 
@@ -57,7 +57,7 @@ class InferForm:
         "request",
     )
 
-    def __init__(self, core: InferenceCore, head: RequestHead, request: RequestLayout) -> None:
+    def __init__(self, core: Inference, head: RequestHead, request: RequestLayout) -> None:
         self.core = core
         self.head = head
         self.request = request

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from naiad.errors import invalid_arg, unsupported
+from naiad.frontends.core import ModelControl
 from naiad.frontends.grpc.unary import SlowCalls, unary
-from naiad.inference import InferenceCore
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.transport.grpc.method import UnaryHandler
 
 
 class RepositoryControl:
-    def __init__(self, core: InferenceCore, slow: SlowCalls) -> None:
+    def __init__(self, core: ModelControl, slow: SlowCalls) -> None:
         self._core = core
         self._slow = slow
 

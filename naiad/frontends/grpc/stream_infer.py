@@ -19,11 +19,11 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import Code, NaiadError, internal, unavailable
+from naiad.frontends.core import Inference
 from naiad.frontends.grpc.error import STATUS
 from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.infer import first_fault, response_error
 from naiad.frontends.submit import submit
-from naiad.inference import InferenceCore
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_request import PLAIN, RequestOptions
 from naiad.transport.grpc.call import Call
@@ -39,7 +39,7 @@ class ModelStreamInfer:
 
     def __init__(
         self,
-        core: InferenceCore,
+        core: Inference,
         headers: HeaderForward,
         max_in_flight: int,
         is_stopping: Callable[[], bool],

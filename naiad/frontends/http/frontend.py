@@ -7,10 +7,9 @@ Rule: handlers call a codec and the core; no tensor logic here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from naiad.frontends.core import Core
 from naiad.frontends.http import log_settings as http_logging
 from naiad.frontends.http.generate import GenerateRoute
 from naiad.frontends.http.header_forward import build_header_forwarder
@@ -28,9 +27,6 @@ from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.route import Route
 
-if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
-
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 _TRACED = r"/v2(?:/models/(?P<model>[^/]+))?"
@@ -38,9 +34,7 @@ _MEMORY = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
 
 class HttpFrontend:
-    def __init__(
-        self, core: InferenceCore, options: HttpOptions, gauges: Gauges | None = None
-    ) -> None:
+    def __init__(self, core: Core, options: HttpOptions, gauges: Gauges | None = None) -> None:
         """`gauges`: what models show on the metrics page."""
         self._core = core
         self._options = options

@@ -8,11 +8,11 @@ A client that goes away cancels the work.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, invalid_arg
+from naiad.frontends.core import Inference
 from naiad.frontends.http.load_report import FORMAT_HEADER, Gauges, load_report
 from naiad.frontends.http.response import STATUS, answer_error, answer_json, error_headers
 from naiad.frontends.submit import submit
@@ -22,9 +22,6 @@ from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
 
-if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
-
 _EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\n"
 _NOT_ONE = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
 
@@ -32,7 +29,7 @@ _NOT_ONE = "generate expects model to produce exactly 1 response, use generate s
 class GenerateRoute:
     def __init__(
         self,
-        core: InferenceCore,
+        core: Inference,
         head: Head,
         model_name: str,
         model_version: str,
@@ -94,7 +91,7 @@ class SingleGeneration:
         self._stream: ResponseStream | None = None
         self._response: InferResponse | None = None
 
-    def run(self, core: InferenceCore, request: InferRequest) -> None:
+    def run(self, core: Inference, request: InferRequest) -> None:
         """Raises NaiadError when the request is refused."""
         submit(core, request, self._on_response, self._exchange, on_accepted=self._on_accepted)
 
@@ -142,7 +139,7 @@ class StreamedGeneration:
         self._report = report
         """None when the head is sent already, too."""
 
-    def run(self, core: InferenceCore, request: InferRequest) -> None:
+    def run(self, core: Inference, request: InferRequest) -> None:
         """Raises NaiadError when the request is refused."""
         stream = submit(core, request, self._on_response, self._exchange)
         if not self._exchange.is_ended:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue, RequestForm
-from naiad.core.response import Consumer
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
+from naiad.frontends.core import Inference
 from naiad.frontends.http.generate import SingleGeneration
 from naiad.frontends.http.infer_response import InferAnswer
 from naiad.frontends.http.repeated import (
@@ -27,8 +27,7 @@ from naiad.frontends.http.repeated import (
 )
 from naiad.frontends.http.repeated_json import RepeatedJsonForm, length_in
 from naiad.frontends.http.response import answer_error
-from naiad.frontends.http.trace import start_trace
-from naiad.frontends.traced_answer import infer_in_trace, traced
+from naiad.frontends.submit import submit
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
 from naiad.protocol.v2 import generate, json_codec, raw_request
 from naiad.protocol.v2.json_checked import MissingInputsError
@@ -40,7 +39,6 @@ from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 
 if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
     from naiad.repository.model import Model
 
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -64,12 +62,11 @@ class InferRoute:
         "_repeated",
         "_response_encoding",
         "_template",
-        "_tracing",
     )
 
     def __init__(
         self,
-        core: InferenceCore,
+        core: Inference,
         head: Head,
         model_name: str,
         model_version: str,
@@ -77,7 +74,6 @@ class InferRoute:
         forward: Callable[[Head], dict[str, ParameterValue]] | None,
     ) -> None:
         self._core = core
-        self._tracing = core.tracing
         self._model_name = model_name
         self._model_version = model_version
         self._max_bytes = max_bytes
@@ -137,26 +133,26 @@ class InferRoute:
             request, forms = self._decode(body, spec)
             if self._forward:
                 request.parameters = request.parameters | self._forward
-            if self._tracing.is_on:
-                self._infer_traced(exchange, request, forms, spec)
-                return
-            stream = self._core.infer(request, model)
+            submit(
+                self._core,
+                request,
+                InferAnswer(exchange, forms, spec, self._response_encoding).take,
+                exchange,
+                model=model,
+                on_accepted=lambda _stream: self._expect_again(exchange, request, model),
+            )
         except MissingInputsError as error:
             self._infer_flat(exchange, error, spec)
             return
         except NaiadError as error:
             answer_error(exchange, error)
-            return
-        # lengths in the head are of the header and the tensors themselves
-        if not self._forward and self._content_encoding == IDENTITY:
-            self._expect_again(exchange, request, model)
-        stream.deliver_to(InferAnswer(exchange, forms, spec, self._response_encoding).take)
-        if not exchange.is_ended:
-            exchange.on_disconnect(stream.cancel)
 
     def _expect_again(self, exchange: Exchange, request: InferRequest, model: Model) -> None:
         form, repeated = request.form, self._repeated
-        if form is None:
+        # lengths in the head are of the header and the tensors themselves
+        if form is None or self._forward or self._content_encoding != IDENTITY:
+            return
+        if self._core.tracing.is_on:
             return
         if repeated is None or repeated.form is not form or repeated.model is not model:
             if not may_be_repeated(exchange.head, form, self._response_encoding):
@@ -185,17 +181,6 @@ class InferRoute:
         ):
             return None
         return RepeatedForm(self._core, head, model, asked, template, self._header_length)
-
-    def _infer_traced(
-        self, exchange: Exchange, request: InferRequest, forms: OutputForms, spec: ModelSpec
-    ) -> None:
-        """The same, when it may be traced. Raises NaiadError."""
-        answer: Consumer = InferAnswer(exchange, forms, spec, self._response_encoding).take
-        group = start_trace(self._tracing, request, exchange)
-        stream = infer_in_trace(self._core, request, group)
-        stream.deliver_to(answer if group is None else traced(group, answer, "HTTP"))
-        if not exchange.is_ended:
-            exchange.on_disconnect(stream.cancel)
 
     def _decode(self, body: Buffer, spec: ModelSpec) -> tuple[InferRequest, OutputForms]:
         template = self._template

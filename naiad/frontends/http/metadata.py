@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
+from naiad.frontends.core import Core
 from naiad.frontends.http.response import answer_empty, answer_error, answer_json
 from naiad.frontends.http.routes import Names
 from naiad.protocol.v2.metadata import (
@@ -16,12 +16,9 @@ from naiad.protocol.v2.metadata import (
 )
 from naiad.transport.http1.exchange import Exchange
 
-if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
-
 
 class MetadataRoutes:
-    def __init__(self, core: InferenceCore) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
 
     def live(self, exchange: Exchange, _names: Names) -> None:

@@ -15,6 +15,7 @@ from naiad.core.request import InferRequest, RequestForm
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError
+from naiad.frontends.core import Inference
 from naiad.frontends.http.infer_response import InferAnswer
 from naiad.frontends.http.response import answer_error
 from naiad.protocol.compression import IDENTITY
@@ -27,7 +28,6 @@ from naiad.transport.http1.response_head import render_head
 from naiad.transport.http1.response_queue import AnswerQueue
 
 if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
     from naiad.repository.model import Model
 
 
@@ -51,7 +51,7 @@ def is_small_and_here(template: Template) -> bool:
 class Repeatable(Protocol):
     """What the requests of a form have in common, however it is told that they do."""
 
-    core: InferenceCore
+    core: Inference
     head: Head
     model: Model
     model_name: str
@@ -90,7 +90,7 @@ class RepeatedForm:
 
     def __init__(
         self,
-        core: InferenceCore,
+        core: Inference,
         head: Head,
         model: Model,
         asked: tuple[str, str],

@@ -12,11 +12,11 @@ import re
 from typing import TYPE_CHECKING
 
 from naiad.core.request import InferRequest
+from naiad.frontends.core import Inference
 from naiad.protocol.v2.json_form import JsonForm
 from naiad.transport.http1.head import Head
 
 if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
     from naiad.repository.model import Model
 
 _CONTENT_LENGTH = re.compile(rb"\r\nContent-Length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
@@ -44,7 +44,7 @@ class RepeatedJsonForm:
 
     def __init__(
         self,
-        core: InferenceCore,
+        core: Inference,
         head: Head,
         model: Model,
         asked: tuple[str, str],

@@ -10,10 +10,11 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
+from naiad.frontends.core import ModelControl
 from naiad.frontends.http.response import answer_error, answer_json
 from naiad.frontends.http.routes import Names
 from naiad.protocol.v2.json_access import find, mismatch
@@ -22,12 +23,9 @@ from naiad.protocol.v2.triton_json import parse
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
-if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
-
 
 class RepositoryRoutes:
-    def __init__(self, core: InferenceCore) -> None:
+    def __init__(self, core: ModelControl) -> None:
         self._core = core
         self._tasks: set[asyncio.Task[None]] = set()
 

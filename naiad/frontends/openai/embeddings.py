@@ -4,13 +4,14 @@ the request."""
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
+from naiad.frontends.core import Core
 from naiad.frontends.http.response import answer_json
 from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.submit import submit
@@ -18,13 +19,10 @@ from naiad.protocol.openai.embedding import EmbeddingForm, encode_response, read
 from naiad.protocol.openai.error import from_core
 from naiad.transport.http1.exchange import Exchange
 
-if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
-
 
 class EmbeddingRun:
     def __init__(
-        self, core: InferenceCore, exchange: Exchange, form: EmbeddingForm, *, is_base64: bool
+        self, core: Core, exchange: Exchange, form: EmbeddingForm, *, is_base64: bool
     ) -> None:
         self._core = core
         self._exchange = exchange

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
+from naiad.frontends.core import Core
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
 from naiad.frontends.openai.embeddings import EmbeddingRun
 from naiad.frontends.openai.error_response import answer_error
@@ -48,7 +49,6 @@ from naiad.transport.http1.head import Head
 from naiad.transport.http1.route import Route
 
 if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
     from naiad.repository.model import Model
 
 _MODEL = r"/v1/models/(?P<model>.+)"
@@ -58,7 +58,7 @@ _RESPONSES_PARAMS = param_names(ResponsesBody)
 
 
 class OpenAiRoutes:
-    def __init__(self, core: InferenceCore, max_bytes: int) -> None:
+    def __init__(self, core: Core, max_bytes: int) -> None:
         self._core = core
         self._max_bytes = max_bytes
         self._models = ModelRoutes(core, int(time.time()))

@@ -8,11 +8,11 @@ which ends then. One call that fails fails the request; a client that goes away 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
+from naiad.frontends.core import Core
 from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.submit import submit
 from naiad.ipc.generation_call import read_event
@@ -21,16 +21,13 @@ from naiad.protocol.openai.response_writer import AnswerWriter
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
-if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
-
 _EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
 
 
 class OpenAiGeneration:
     def __init__(
         self,
-        core: InferenceCore,
+        core: Core,
         exchange: Exchange,
         writer: AnswerWriter,
         params: frozenset[str],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from naiad.errors import Code, NaiadError
+from naiad.frontends.core import Core
 from naiad.frontends.http.response import answer_json
 from naiad.frontends.http.routes import Names
 from naiad.frontends.openai.error_response import answer_error
@@ -20,7 +21,6 @@ from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
 from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
-    from naiad.inference import InferenceCore
     from naiad.pb.model_config_pb2 import ModelConfig
     from naiad.repository.model import Model
 
@@ -35,7 +35,7 @@ class ModelCard(msgspec.Struct):
 
 
 class ModelRoutes:
-    def __init__(self, core: InferenceCore, started_s: int) -> None:
+    def __init__(self, core: Core, started_s: int) -> None:
         self._core = core
         self._started_s = started_s
 
@@ -54,14 +54,14 @@ class ModelRoutes:
             answer_json(exchange, msgspec.json.encode(ModelCard(names["model"], self._started_s)))
 
     def _served(self) -> Iterator[str]:
-        for model in self._core.repository.models():
+        for model in self._core.loaded_models():
             if model.is_serving and (
                 language_model(self._core, model) is not None or find_form(model) is not None
             ):
                 yield model.name
 
 
-def find_model(core: InferenceCore, name: str) -> Model:
+def find_model(core: Core, name: str) -> Model:
     """Raises OpenAiError."""
     try:
         return core.model(name)
@@ -73,7 +73,7 @@ def find_model(core: InferenceCore, name: str) -> Model:
         raise unknown_model(name) from None
 
 
-def find_language_model(core: InferenceCore, name: str) -> Model:
+def find_language_model(core: Core, name: str) -> Model:
     """The model that generates for this one. Raises OpenAiError."""
     found = language_model(core, find_model(core, name))
     if found is None:
@@ -83,7 +83,7 @@ def find_language_model(core: InferenceCore, name: str) -> Model:
     return found
 
 
-def language_model(core: InferenceCore, model: Model) -> Model | None:
+def language_model(core: Core, model: Model) -> Model | None:
     """Itself; or the one language model among an ensemble's steps, or that a BLS model is set up
     for, as in TensorRT-LLM's repositories.
 

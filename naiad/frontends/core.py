@@ -1,0 +1,87 @@
+"""What the endpoints need of the inference core: one small interface per need, and `Core`, which is
+all of them.
+
+InferenceCore satisfies them. A handler names the smallest one that it can work with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+from naiad.core.statistics import ModelStatistics
+from naiad.shm.region_table import RegionTable
+from naiad.trace.tracing import Tracing
+
+if TYPE_CHECKING:
+    from naiad.pb.model_config_pb2 import ModelConfig
+    from naiad.repository.model import Model
+
+
+class Inference(Protocol):
+    """Looks models up and runs requests."""
+
+    @property
+    def tracing(self) -> Tracing: ...
+
+    def model(self, name: str, version: str = "") -> Model: ...
+
+    def infer(self, request: InferRequest, model: Model | None = None) -> ResponseStream: ...
+
+    def infer_again(self, request: InferRequest, model: Model) -> ResponseStream: ...
+
+    def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None: ...
+
+
+class Health(Protocol):
+    """Tells whether the server and its models serve."""
+
+    @property
+    def is_exiting(self) -> bool: ...
+
+    def is_live(self) -> bool: ...
+
+    def is_ready(self) -> bool: ...
+
+    def is_model_ready(self, name: str, version: str = "") -> bool: ...
+
+    def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None: ...
+
+
+class Information(Protocol):
+    """Describes the server and its models."""
+
+    @property
+    def metadata(self) -> ServerMetadata: ...
+
+    def loaded_models(self) -> Iterable[Model]: ...
+
+    def model_metadata(self, name: str, version: str = "") -> ModelSpec: ...
+
+    def model_config(self, name: str, version: str = "") -> ModelConfig: ...
+
+    def model_config_json(self, name: str, version: str = "") -> bytes: ...
+
+    def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]: ...
+
+    def repository_index(self, *, ready_only: bool) -> list[ModelIndex]: ...
+
+
+class ModelControl(Protocol):
+    """Lists, loads and unloads models."""
+
+    def repository_index(self, *, ready_only: bool) -> list[ModelIndex]: ...
+
+    async def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None: ...
+
+    async def unload_model(self, name: str, *, unload_dependents: bool) -> None: ...
+
+
+class Core(Inference, Health, Information, ModelControl, Protocol):
+    """Everything that an endpoint may ask for."""
+
+    @property
+    def regions(self) -> RegionTable: ...
