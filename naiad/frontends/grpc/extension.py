@@ -6,7 +6,7 @@ from naiad import log
 from naiad.errors import invalid_arg, unsupported
 from naiad.frontends.core import Core
 from naiad.frontends.grpc.unary import SlowCalls, unary
-from naiad.frontends.http.trace import check_model
+from naiad.frontends.http.settings import check_model
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.shm.region import CUDA, SYSTEM
 from naiad.transport.grpc.method import UnaryHandler

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from naiad.frontends.core import Core
 from naiad.frontends.grpc.extension import Extensions
-from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.health import Health
 from naiad.frontends.grpc.infer import ModelInfer
 from naiad.frontends.grpc.information import Information
-from naiad.frontends.grpc.memory import RequestMemory
 from naiad.frontends.grpc.reflection import Reflection
 from naiad.frontends.grpc.repeat_infer import RepeatedInfers
 from naiad.frontends.grpc.repository import RepositoryControl
 from naiad.frontends.grpc.restriction import build_guard
 from naiad.frontends.grpc.stream_infer import ModelStreamInfer
 from naiad.frontends.grpc.unary import SlowCalls
+from naiad.frontends.header_forward import HeaderForward
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
@@ -60,7 +59,6 @@ class GrpcFrontend:
     def _methods(self) -> list[Method]:
         core = self._core
         headers = HeaderForward(self.options.header_forward_pattern)
-        memory = RequestMemory(core)
         infer = ModelInfer(core, headers)
         repeated = RepeatedInfers(core, headers)
         stream = ModelStreamInfer(
@@ -80,14 +78,14 @@ class GrpcFrontend:
             Method(
                 f"{SERVICE}ModelInfer",
                 unary=infer.infer,
-                allocate=memory.allocate,
+                allocate=infer.allocate,
                 is_compressed=True,
                 learn=repeated.learn,
             ),
             Method(
                 f"{SERVICE}ModelStreamInfer",
                 stream=stream.open,
-                allocate=memory.allocate,
+                allocate=infer.allocate,
                 is_compressed=True,
             ),
             *(Method(f"{SERVICE}{name}", unary=handler) for name, handler in plain.items()),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from naiad.frontends.core import Core
-from naiad.frontends.grpc.unary import parse, reply
+from naiad.frontends.grpc.response import reply
+from naiad.frontends.grpc.unary import parse
 from naiad.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer

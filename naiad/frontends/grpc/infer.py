@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from naiad import log
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal, unsupported
 from naiad.frontends.core import Inference
-from naiad.frontends.grpc.error import fail
-from naiad.frontends.grpc.header_forward import HeaderForward
+from naiad.frontends.grpc.response import fail
+from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_codec import RequestIdentity
@@ -17,6 +19,8 @@ from naiad.protocol.v2.grpc_request import RequestOptions
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import Status
+
+_ALIGNMENT = 64
 
 
 class ModelInfer:
@@ -40,6 +44,21 @@ class ModelInfer:
             submit(self._core, request, take, call, model=model)
         except NaiadError as error:
             fail(call, error)
+
+    def allocate(self, first_bytes: bytes, num_bytes: int) -> memoryview:
+        """Where a large request is received: memory that the model's workers share, so that its
+        tensors need not be copied there.
+
+        The buffer starts where the first raw tensor of the message is aligned: numpy and the
+        backends read it in place.
+        """
+        name, raw_at = grpc_codec.model_of(first_bytes)
+        memory = self._core.input_buffer(name, num_bytes + _ALIGNMENT) if name else None
+        if memory is None:
+            memory = np.empty(num_bytes + _ALIGNMENT, np.uint8).data
+        address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+        start = -(address + max(raw_at, 0)) % _ALIGNMENT
+        return memory[start : start + num_bytes]
 
 
 def decoupled_error() -> NaiadError:

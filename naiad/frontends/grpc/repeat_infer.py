@@ -14,9 +14,9 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError
 from naiad.frontends.core import Inference
-from naiad.frontends.grpc.error import fail
-from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.infer import Answer, decoupled_error
+from naiad.frontends.grpc.response import fail
+from naiad.frontends.header_forward import HeaderForward
 from naiad.protocol.v2.grpc_repeat import AnswerLayout, RequestLayout, learn_answer, learn_request
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import RequestHead

@@ -20,9 +20,9 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontends.core import Inference
-from naiad.frontends.grpc.error import STATUS
-from naiad.frontends.grpc.header_forward import HeaderForward
 from naiad.frontends.grpc.infer import first_fault, response_error
+from naiad.frontends.grpc.response import STATUS
+from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_request import PLAIN, RequestOptions

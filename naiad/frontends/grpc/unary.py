@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from naiad import log
 from naiad.errors import NaiadError
-from naiad.frontends.grpc.error import fail
+from naiad.frontends.grpc.response import fail, reply
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import UnaryHandler
@@ -23,11 +23,6 @@ def parse(kind: type[Any], message: Buffer) -> Any:
         return kind.FromString(bytes(message))
     except DecodeError:
         raise GrpcError(Status.INTERNAL, "Unable to parse request") from None
-
-
-def reply(call: Call, response: Message) -> None:
-    data = response.SerializeToString()
-    call.reply([data], len(data))
 
 
 def unary(kind: type[Any], answer: Callable[[Any], Message]) -> UnaryHandler:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import msgspec
 
+from naiad.core.request import ParameterValue
 from naiad.frontends.core import Core
-from naiad.frontends.http import log_settings as http_logging
+from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.http.generate import GenerateRoute
-from naiad.frontends.http.header_forward import build_header_forwarder
 from naiad.frontends.http.infer import InferRoute
 from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.metadata import MetadataRoutes
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.http.repository import RepositoryRoutes
 from naiad.frontends.http.routes import Entry, Names, RouteTable, simple
+from naiad.frontends.http.settings import SettingRoutes
 from naiad.frontends.http.shared_memory import SharedMemoryRoutes
-from naiad.frontends.http.trace import TraceRoutes
 from naiad.frontends.openai.frontend import OpenAiRoutes
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
@@ -39,10 +39,10 @@ class HttpFrontend:
         self._core = core
         self._options = options
         self._gauges = gauges
-        self._forward = build_header_forwarder(options.header_forward_pattern)
+        self._header_forward = HeaderForward(options.header_forward_pattern)
+        self._forward = self._forward_headers if self._header_forward.is_on else None
         self._repository = RepositoryRoutes(core)
         self._memory = SharedMemoryRoutes(core.regions)
-        self._tracing = core.tracing
         table = RouteTable(self._entries(), options.restricted_apis)
         self._endpoint = Http1Endpoint(
             table, msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size)
@@ -50,7 +50,7 @@ class HttpFrontend:
 
     def _entries(self) -> list[Entry]:
         metadata, repository, memory = MetadataRoutes(self._core), self._repository, self._memory
-        trace = TraceRoutes(self._core, self._tracing)
+        settings = SettingRoutes(self._core)
         return [
             Entry("POST", _MODEL + "/infer", "inference", self._infer),
             Entry("POST", _MODEL + "/generate", "inference", self._generate),
@@ -79,10 +79,10 @@ class HttpFrontend:
             Entry("GET", _MEMORY + "/status", "shared-memory", simple(memory.status)),
             Entry("POST", _MEMORY + "/register", "shared-memory", simple(memory.register)),
             Entry("POST", _MEMORY + "/unregister", "shared-memory", simple(memory.unregister)),
-            Entry("GET", "/v2/logging", "logging", simple(http_logging.show)),
-            Entry("POST", "/v2/logging", "logging", simple(http_logging.update)),
-            Entry("GET", _TRACED + "/trace/setting", "trace", simple(trace.show)),
-            Entry("POST", _TRACED + "/trace/setting", "trace", simple(trace.update)),
+            Entry("GET", "/v2/logging", "logging", simple(settings.show_log)),
+            Entry("POST", "/v2/logging", "logging", simple(settings.update_log)),
+            Entry("GET", _TRACED + "/trace/setting", "trace", simple(settings.show_trace)),
+            Entry("POST", _TRACED + "/trace/setting", "trace", simple(settings.update_trace)),
             *OpenAiRoutes(self._core, self._options.max_input_size).entries(),
         ]
 
@@ -113,6 +113,13 @@ class HttpFrontend:
         return self._endpoint
 
     # Routes that read more of the head than the path.
+
+    def _forward_headers(self, head: Head) -> dict[str, ParameterValue]:
+        """Raises NaiadError."""
+        return self._header_forward.select(
+            (head.names[key].decode("latin-1"), value.decode("utf-8", "replace"))
+            for key, value in head.headers.items()
+        )
 
     def _infer(self, head: Head, names: Names) -> Route:
         route = InferRoute(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from naiad.core.tensor import Buffer
 from naiad.errors import Code, NaiadError
+from naiad.protocol.openai.error import OpenAiError
+from naiad.protocol.openai.error import encode_error as encode_openai_error
 from naiad.protocol.v2.json_codec import encode_error
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
@@ -34,7 +36,11 @@ def answer_error(exchange: Exchange, error: NaiadError, headers: bytes = b"") ->
     exchange.respond(STATUS[error.code], error_headers(error) + headers, encode_error(error))
 
 
-def error_headers(error: NaiadError, content_type: bytes = JSON_TYPE) -> bytes:
+def respond_openai_error(exchange: Exchange, error: OpenAiError) -> None:
+    exchange.respond(error.status, error_headers(error), encode_openai_error(error))
+
+
+def error_headers(error: NaiadError | OpenAiError, content_type: bytes = JSON_TYPE) -> bytes:
     if error.retry_after_s is None:
         return content_type
     return b"%bRetry-After: %d\r\n" % (content_type, error.retry_after_s)

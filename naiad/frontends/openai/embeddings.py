@@ -12,8 +12,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
 from naiad.frontends.core import Core
-from naiad.frontends.http.response import answer_json
-from naiad.frontends.openai.error_response import answer_error
+from naiad.frontends.http.response import answer_json, respond_openai_error
 from naiad.frontends.submit import submit
 from naiad.protocol.openai.embedding import EmbeddingForm, encode_response, read_count, read_rows
 from naiad.protocol.openai.error import from_core
@@ -82,7 +81,7 @@ class EmbeddingRun:
             )
 
     def _fail(self, error: NaiadError) -> None:
-        answer_error(self._exchange, from_core(error, is_leaving=self._core.is_exiting))
+        respond_openai_error(self._exchange, from_core(error, is_leaving=self._core.is_exiting))
         self._cancel()
 
     def _cancel(self) -> None:

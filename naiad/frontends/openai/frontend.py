@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
 from naiad.frontends.core import Core
+from naiad.frontends.http.response import respond_openai_error
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
 from naiad.frontends.openai.embeddings import EmbeddingRun
-from naiad.frontends.openai.error_response import answer_error
 from naiad.frontends.openai.generation import OpenAiGeneration
 from naiad.frontends.openai.models import (
     ModelRoutes,
@@ -73,7 +73,7 @@ class OpenAiRoutes:
             is_known = any(re.fullmatch(pattern, path) for pattern in patterns)
             words = "Not allowed to" if is_known else "Invalid URL:"
             error = OpenAiError(405 if is_known else 404, f"{words} {head.method} {path}")
-            return Route(lambda exchange: answer_error(exchange, error))
+            return Route(lambda exchange: respond_openai_error(exchange, error))
 
         return [
             *known,
@@ -98,9 +98,9 @@ class OpenAiRoutes:
             try:
                 handle(exchange)
             except OpenAiError as error:
-                answer_error(exchange, error)
+                respond_openai_error(exchange, error)
             except NaiadError as error:
-                answer_error(exchange, from_core(error))
+                respond_openai_error(exchange, from_core(error))
 
         def build(head: Head, names: Names) -> Route:
             return Route(guarded)

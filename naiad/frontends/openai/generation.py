@@ -13,7 +13,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
 from naiad.frontends.core import Core
-from naiad.frontends.openai.error_response import answer_error
+from naiad.frontends.http.response import respond_openai_error
 from naiad.frontends.submit import submit
 from naiad.ipc.generation_call import read_event
 from naiad.protocol.openai.error import OpenAiError, from_core
@@ -106,7 +106,7 @@ class OpenAiGeneration:
     def _fail(self, error: OpenAiError) -> None:
         self._cancel()
         if not self._exchange.is_started:
-            answer_error(self._exchange, error)
+            respond_openai_error(self._exchange, error)
             return
         self._exchange.send_chunk(self._writer.fail(error))
         self._exchange.end_stream()

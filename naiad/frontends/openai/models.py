@@ -12,9 +12,8 @@ import msgspec
 
 from naiad.errors import Code, NaiadError
 from naiad.frontends.core import Core
-from naiad.frontends.http.response import answer_json
+from naiad.frontends.http.response import answer_json, respond_openai_error
 from naiad.frontends.http.routes import Names
-from naiad.frontends.openai.error_response import answer_error
 from naiad.ipc.generation_call import LANGUAGE_BACKENDS
 from naiad.protocol.openai.embedding import EmbeddingForm, embedding_form
 from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
@@ -49,7 +48,7 @@ class ModelRoutes:
             if language_model(self._core, model) is None and find_form(model) is None:
                 raise unknown_model(names["model"])
         except OpenAiError as error:
-            answer_error(exchange, error)
+            respond_openai_error(exchange, error)
         else:
             answer_json(exchange, msgspec.json.encode(ModelCard(names["model"], self._started_s)))
 

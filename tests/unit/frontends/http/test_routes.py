@@ -1,11 +1,9 @@
-"""The route table and header forwarding, without a server."""
+"""The route table, without a server."""
 
 from __future__ import annotations
 
 import pytest
 
-from naiad.errors import NaiadError
-from naiad.frontends.http.header_forward import build_header_forwarder
 from naiad.frontends.http.options import Restriction
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, RouteTable
 from naiad.transport.http1.exchange import Exchange
@@ -94,28 +92,3 @@ def test_restriction() -> None:
     assert table.status(head("GET /a/b", "x-key: secretx")) == 403
     assert table.status(head("GET /a/b", "x-key: secret")) == 0
     assert table.status(head("POST /a/b")) == 0
-
-
-def test_forwarding() -> None:
-    forward = build_header_forwarder("^my_")
-    assert forward is not None
-    assert forward(head("GET /", "My_One: 1", "X-My_Two: 2", "my_three: a, b")) == {
-        "My_One": "1",
-        "my_three": "a, b",
-    }
-    exact = build_header_forwarder("(?-i)^my_")
-    assert exact is not None
-    assert exact(head("GET /", "My_One: 1", "my_two: 2")) == {"my_two": "2"}
-    assert build_header_forwarder("") is None
-
-
-@pytest.mark.parametrize(
-    "name", ["triton_x", "sequence_id", "priority", "timeout", "headers", "binary_data_output"]
-)
-def test_reserved_names_are_not_forwarded(name: str) -> None:
-    forward = build_header_forwarder(".")
-    assert forward is not None
-    with pytest.raises(
-        NaiadError, match=f"^Header '{name}' is reserved for Triton usage and cannot be forwarded.$"
-    ):
-        forward(head("GET /", f"{name}: 1"))

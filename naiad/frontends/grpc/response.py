@@ -1,6 +1,8 @@
-"""Triton's error codes as gRPC statuses."""
+"""The responses that every RPC gives: a message, or an error with the gRPC status of Triton's code."""
 
 from __future__ import annotations
+
+from google.protobuf.message import Message
 
 from naiad.errors import Code, NaiadError
 from naiad.transport.grpc.call import Call
@@ -16,6 +18,11 @@ STATUS: dict[Code, Status] = {
     Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
     Code.CANCELLED: Status.CANCELLED,
 }
+
+
+def reply(call: Call, response: Message) -> None:
+    data = response.SerializeToString()
+    call.reply([data], len(data))
 
 
 def fail(call: Call, error: NaiadError) -> None:
