@@ -28,8 +28,8 @@ from naiad.frontends.grpc.restriction import PROTOCOLS
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.options import HttpOptions
 from naiad.settings.compound import RESTRICTED_CATEGORIES
+from tests.fakes import FakeCore
 from tests.server.harness import Server, naiad
-from tests.wire import grpc_fakes, http_fakes
 
 OPEN_ROUTES = frozenset(("/v1", "/v1/anything"))
 """Paths that no group guards: behind these is nothing but an error in OpenAI's form."""
@@ -58,7 +58,7 @@ class Door(msgspec.Struct, frozen=True):
 
 
 def http_doors() -> list[Door]:
-    frontend = HttpFrontend(http_fakes.FakeCore(), HttpOptions())  # type: ignore[arg-type]
+    frontend = HttpFrontend(FakeCore(), HttpOptions())
     doors = []
     for entry in frontend._entries():
         paths = [entry.pattern]
@@ -77,7 +77,7 @@ def http_doors() -> list[Door]:
 
 
 def rpc_doors() -> list[Door]:
-    frontend = GrpcFrontend(grpc_fakes.FakeCore())  # type: ignore[arg-type]
+    frontend = GrpcFrontend(FakeCore())
     groups = {name: group for group, names in PROTOCOLS.items() for name in names}
     return [
         Door("", method.path, groups.get(method.path.rpartition("/")[2], ""))

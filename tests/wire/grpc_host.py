@@ -14,7 +14,7 @@ import uvloop
 
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.transport.grpc.options import GrpcOptions
-from tests.wire.grpc_fakes import FakeCore
+from tests.fakes import FakeCore
 
 Result = TypeVar("Result")
 LIMIT_S = 120.0

@@ -152,7 +152,7 @@ def _state(rig: Rig) -> dict[str, object]:
         "counters": vars(rig.endpoint.counters),
         "budget": (rig.endpoint.budget.used_bytes, rig.endpoint.budget.refused_total),
         "ends": (connection.is_closed, rig.transport.is_closed),
-        "statistics": [(s.inference_count, s.success.count) for s in rig.core.counted.values()],
+        "statistics": [(s.inference_count, s.success.count) for s in rig.core.statistics()],
         "requests": [
             (
                 r.model_name,

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable
-from typing import Any
 
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.transport.grpc.endpoint import GrpcEndpoint
@@ -25,54 +23,9 @@ from naiad.transport.http2.event import (
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import Http2Limits
 from naiad.transport.http2.stream import Stream
-from tests.wire.grpc_fakes import FakeCore
+from tests.fakes import FakeClock, FakeCore, FakeTransport
 
 SERVICE = "/inference.GRPCInferenceService/"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 1_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
-class FakeTransport(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-        self.writes = 0
-        self.is_closed = False
-        self.is_aborted = False
-        self.buffered = 0
-        self.protocol: Any = None
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.is_closed
-        self.writes += 1
-        self.written += data
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        self.write(b"".join(list_of_data))
-
-    def close(self) -> None:
-        if not self.is_closed:
-            self.is_closed = True
-            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
-
-    def abort(self) -> None:
-        self.is_aborted = True
-        self.close()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return None
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return self.buffered
 
 
 class ClientCall:
@@ -118,22 +71,20 @@ class Rig:
         client_limits: Http2Limits | None = None,
     ) -> None:
         self.core = FakeCore()
-        self.clock = Clock()
+        self.clock = FakeClock()
         if methods is None:
-            core: Any = self.core
-            self.frontend = GrpcFrontend(core, options)
+            self.frontend = GrpcFrontend(self.core, options)
             self.endpoint = self.frontend._endpoint
-            self.endpoint.clock_ns = self.clock
+            self.endpoint.clock_ns = self.clock.now_ns
         else:
-            self.endpoint = GrpcEndpoint(methods, options, clock_ns=self.clock)
+            self.endpoint = GrpcEndpoint(methods, options, clock_ns=self.clock.now_ns)
         self.client_limits = client_limits
         self.connect()
 
     def connect(self) -> None:
         self.client = Http2Connection(is_server=False, limits=self.client_limits)
-        self.transport = FakeTransport()
         self.protocol: GrpcProtocol = self.endpoint.protocol_factory()
-        self.transport.protocol = self.protocol
+        self.transport = FakeTransport(self.protocol)
         self.calls: dict[int, ClientCall] = {}
         self.goaways: list[GoAwayReceived] = []
         self.protocol.connection_made(self.transport)
@@ -156,8 +107,7 @@ class Rig:
         self.feed(bytes(out))
 
     def from_server(self) -> None:
-        data, self.transport.written = bytes(self.transport.written), bytearray()
-        for event in self.client.receive(data):
+        for event in self.client.receive(self.transport.take()):
             self.hear(event)
 
     def exchange(self) -> None:
@@ -218,9 +168,9 @@ class Rig:
         return call
 
     def tick(self, seconds: float = 1.0) -> None:
-        self.clock.now_ns += int(seconds * 1e9)
+        self.clock.advance_s(seconds)
         if not self.transport.is_closed:
-            self.protocol.patience.tick(self.clock.now_ns)
+            self.protocol.patience.tick(self.clock.now_ns())
 
     async def close(self) -> None:
         """Nothing may be left behind."""

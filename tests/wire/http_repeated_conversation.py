@@ -14,8 +14,9 @@ import pytest
 from naiad.protocol.v2 import json_codec
 from naiad.protocol.v2.output_format import OutputForms
 from naiad.transport.http1.exchange import Exchange
+from tests.fakes.core import FakeCore
 from tests.wire.http_client import Client, Reply, on_uvloop
-from tests.wire.http_fakes import FakeCore, HttpServer, serving
+from tests.wire.http_rig import HttpServer, serving
 
 T = TypeVar("T")
 

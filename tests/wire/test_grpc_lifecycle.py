@@ -274,7 +274,7 @@ class TestStalls:
     async def test_a_client_that_reads_nothing(self, handlers: Handlers) -> None:
         rig = build(handlers, send_stall_timeout_s=10)
         await rig.unary(ECHO, b"x")
-        rig.transport.buffered = 1000
+        rig.transport.unsent_bytes = 1000
         for _ in range(12):
             rig.tick(1)
         assert rig.transport.is_aborted
@@ -284,7 +284,7 @@ class TestStalls:
         rig = build(handlers, send_stall_timeout_s=10)
         await rig.unary(ECHO, b"x")
         for left in range(1000, 0, -1):
-            rig.transport.buffered = left
+            rig.transport.unsent_bytes = left
             rig.tick(1)
         assert not rig.transport.is_closed
         await rig.close()
@@ -308,8 +308,8 @@ class TestStalls:
         rig.transport.close = lambda: closed.append(True)  # type: ignore[method-assign]
         rig.protocol.close()
         for _ in range(6):
-            rig.clock.now_ns += 1_000_000_000
-            rig.protocol.patience.tick(rig.clock.now_ns)
+            rig.clock.advance(1_000_000_000)
+            rig.protocol.patience.tick(rig.clock.now_ns())
         assert rig.transport.is_aborted
 
 

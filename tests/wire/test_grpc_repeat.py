@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Buffer, Tensor
@@ -22,6 +23,7 @@ from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import Http2Limits
+from tests.fakes.model import FakeModel
 from tests.unit.transport.http2.http2_rig import (
     ACK,
     CONTINUATION,
@@ -40,7 +42,6 @@ from tests.unit.transport.http2.http2_rig import (
     setting,
     u32,
 )
-from tests.wire.grpc_fakes import FakeModel
 from tests.wire.grpc_repeat_pair import (
     BLOCK,
     HEAD,
@@ -317,7 +318,9 @@ class TestLeftToTheLongWay:
         for _ in range(4):
             pair.feed(pair.request(add_sub(), block=with_headers((b"grpc-timeout", b"100S"))))
             await pair.check(num_short=0)
-        assert pair.short.core.requests[3].deadline_ns == pair.short.clock.now_ns + 100_000_000_000
+        assert (
+            pair.short.core.requests[3].deadline_ns == pair.short.clock.now_ns() + 100_000_000_000
+        )
 
     @pytest.mark.parametrize("cut", [1, 9, 60, 130, 400])
     async def test_reads_that_end_anywhere(self, pair: Pair, cut: int) -> None:
@@ -667,13 +670,14 @@ class TestModels:
         await warm(pair, one("identity"))
 
         def refuse(rig: Rig) -> None:
-            infer = rig.core._identity
+            model = rig.core.models["identity"]
+            compute = model.compute
 
-            def refused(request: InferRequest, stream: ResponseStream) -> None:
+            def refused(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
                 request.parameters = {"refuse": True}
-                infer(request, stream)
+                compute(request, stream, spec)
 
-            monkeypatch.setattr(rig.core, "_identity", refused)
+            monkeypatch.setattr(model, "compute", refused)
 
         pair.both(refuse)
         pair.feed(pair.request(one("identity")))
@@ -681,7 +685,7 @@ class TestModels:
 
     async def test_a_defect(self, pair: Pair) -> None:
         await warm(pair, one("identity"))
-        pair.both(lambda rig: setattr(rig.core, "_identity", None))
+        pair.both(lambda rig: setattr(rig.core.models["identity"], "compute", None))
         pair.feed(pair.request(one("identity")))
         assert b"internal error" in await pair.check(num_short=3)
 

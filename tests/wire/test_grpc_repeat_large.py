@@ -23,6 +23,7 @@ from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.repeat_arrival import Arrival
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.limits import Http2Limits
+from tests.fakes.model import SPECS, FakeModel
 from tests.unit.transport.http2.http2_rig import (
     DATA,
     END_HEADERS,
@@ -37,7 +38,6 @@ from tests.unit.transport.http2.http2_rig import (
     u32,
 )
 from tests.unit.transport.http2.http2_rig import SETTINGS as SETTINGS_FRAME
-from tests.wire.grpc_fakes import SPECS, FakeModel
 from tests.wire.grpc_repeat_pair import (
     BLOCK,
     INITIAL_WINDOW,
@@ -312,8 +312,8 @@ class TestArrival:
 
             def later(rig: Rig, part: bytes = part) -> None:
                 rig.feed(part)
-                rig.clock.now_ns += 8_000_000_000
-                rig.protocol.patience.tick(rig.clock.now_ns)
+                rig.clock.advance(8_000_000_000)
+                rig.protocol.patience.tick(rig.clock.now_ns())
 
             pair.both(later)
             await pair.check()
@@ -429,7 +429,7 @@ class TestArrival:
 
     async def test_a_defect(self, pair: Pair) -> None:
         await warm(pair)
-        pair.both(lambda rig: setattr(rig.core, "_identity", None))
+        pair.both(lambda rig: setattr(rig.core.models["identity"], "compute", None))
         pair.feed(pair.request(large()))
         assert b"internal error" in await pair.check(num_short=3)
 
@@ -496,9 +496,9 @@ def _serve(spec: ModelSpec) -> Callable[[Rig], None]:
 
 
 def _later(rig: Rig) -> None:
-    rig.clock.now_ns += 40_000_000_000
+    rig.clock.advance(40_000_000_000)
     if not rig.transport.is_closed:
-        rig.protocol.patience.tick(rig.clock.now_ns)
+        rig.protocol.patience.tick(rig.clock.now_ns())
 
 
 SPEC_OF = {spec.name: spec for spec in SPECS}

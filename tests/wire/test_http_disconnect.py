@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from naiad.core.tensor import tensor_from_numpy
+from tests.fakes.model import respond
 from tests.wire.http_client import Client, on_uvloop
-from tests.wire.http_fakes import HttpServer, respond, serving
+from tests.wire.http_rig import HttpServer, serving
 
 BODY = json.dumps(
     {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "data": [1]}]}

@@ -15,8 +15,9 @@ from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import Code, NaiadError
 from naiad.frontends.http.options import HttpOptions
 from naiad.transport.http1.limits import Http1Limits
+from tests.fakes.model import respond
 from tests.wire.http_client import Client, Reply, call, on_uvloop
-from tests.wire.http_fakes import respond, serving
+from tests.wire.http_rig import serving
 
 NOT_ONE = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
 

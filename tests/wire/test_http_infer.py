@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from naiad.frontends.http.options import HttpOptions
+from tests.fakes.core import FakeCore
 from tests.wire.http_client import Client, Reply, call, on_uvloop
-from tests.wire.http_fakes import FakeCore, serving
+from tests.wire.http_rig import serving
 
 INFER = "/v2/models/{}/infer"
 LENGTH = "Inference-Header-Content-Length"
@@ -108,7 +109,7 @@ async def test_each_answer_has_the_id_of_its_request() -> None:
 @on_uvloop
 async def test_a_large_body_reaches_the_model_in_the_memory_of_the_core() -> None:
     core = FakeCore()
-    core.gives_buffers = True
+    core.models_with_buffers.add("id_fp32")
     async with serving(core=core) as server:
         data = np.arange(100_000, dtype=np.float32).tobytes()
         document = {

@@ -15,8 +15,9 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, ResponseStream
 from naiad.core.tensor import tensor_from_numpy
+from tests.fakes.core import FakeCore
+from tests.fakes.model import respond
 from tests.wire.http_client import Client, Reply, on_uvloop
-from tests.wire.http_fakes import FakeCore, HttpServer, respond
 from tests.wire.http_repeated_conversation import (
     BINARY,
     LENGTH,
@@ -26,6 +27,7 @@ from tests.wire.http_repeated_conversation import (
     floats,
     talk,
 )
+from tests.wire.http_rig import HttpServer
 
 
 @pytest.mark.parametrize("requests", BINARY.values(), ids=BINARY)

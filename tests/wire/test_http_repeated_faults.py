@@ -12,9 +12,10 @@ import pytest
 
 from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import unavailable
+from tests.fakes.model import respond
 from tests.wire.http_client import Client, Reply, on_uvloop
-from tests.wire.http_fakes import respond, serving
 from tests.wire.http_repeated_conversation import ask_binary, ask_json, connected, floats, talk
+from tests.wire.http_rig import serving
 
 Ask = Callable[[float, str], bytes]
 """(the first of two numbers, model) -> a whole request."""

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from naiad.core.tensor import tensor_from_numpy
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.options import HttpOptions
+from tests.fakes.core import FakeCore
+from tests.fakes.model import respond
 from tests.unit.transport.http1.http1_rig import FakeTransport
 from tests.wire.http_client import Client, on_uvloop
-from tests.wire.http_fakes import FakeCore, HttpServer, respond, serving
 from tests.wire.http_repeated_conversation import (
     JSON,
     ask_json,
@@ -27,6 +28,7 @@ from tests.wire.http_repeated_conversation import (
     long_way_only,
     talk,
 )
+from tests.wire.http_rig import HttpServer, serving
 
 
 async def exchange_bytes(client: Client, request: bytes) -> bytes:
@@ -138,7 +140,7 @@ async def test_a_compressed_request_is_no_pattern_for_one_that_is_not() -> None:
 
 async def written(requests: list[bytes]) -> tuple[list[bytes], bool, int]:
     """What a server without sockets writes after each read."""
-    frontend = HttpFrontend(FakeCore(), HttpOptions())  # type: ignore[arg-type]
+    frontend = HttpFrontend(FakeCore(), HttpOptions())
     connection, transport = frontend.protocol_factory(), FakeTransport()
     connection.connection_made(transport)
     answers: list[bytes] = []

@@ -9,7 +9,6 @@ import pytest
 
 from naiad.transport.http1.connection import Http1Connection
 from tests.wire.http_client import Client, Reply, on_uvloop
-from tests.wire.http_fakes import HttpServer
 from tests.wire.http_repeated_conversation import (
     BINARY,
     JSON,
@@ -20,6 +19,7 @@ from tests.wire.http_repeated_conversation import (
     floats,
     talk,
 )
+from tests.wire.http_rig import HttpServer
 
 CONVERSATIONS = {**BINARY, **{f"JSON, {name}": requests for name, requests in JSON.items()}}
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from naiad.frontends.http.options import HttpOptions, Restriction
+from tests.fakes.core import FakeCore
 from tests.wire.http_client import Client, call, on_uvloop
-from tests.wire.http_fakes import FakeCore, serving
+from tests.wire.http_rig import serving
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -65,7 +66,7 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
             JSON,
             b'{"error":"Request for unknown model: \'add_sub\' version 2 is not found"}',
         ),
-        ("GET", "/v2/models/add_sub/config", 200, JSON, b'{"name":"add_sub","max_batch_size":64}'),
+        ("GET", "/v2/models/add_sub/config", 200, JSON, FakeCore().models["add_sub"].config_json),
         ("GET", "/v2/models/nope/config", 404, JSON, None),
         ("GET", "/v2/models/add_sub/stats", 200, JSON, None),
         ("GET", "/v2/models/stats", 200, JSON, None),
@@ -195,7 +196,7 @@ async def test_index() -> None:
             "state": "UNAVAILABLE",
             "reason": "unloaded",
         } in everything
-        assert {"name": "never"} in everything
+        assert {"name": "sleeping"} in everything
         for path in ("/v2/repository/index", "/v2/repository/some/index"):
             ready = (await call(server.port, "POST", path, {"ready": True})).json()
             assert all(row["state"] == "READY" for row in ready)

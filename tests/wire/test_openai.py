@@ -14,9 +14,10 @@ import pytest
 
 from naiad.errors import Code, NaiadError, invalid_arg, unavailable
 from naiad.ipc.generation_call import GenerationCall, TokenLogprob
+from tests.fakes.core import Held
+from tests.fakes.language import LanguageCore, piece, say
 from tests.wire.http_client import Client, Reply, call, on_uvloop
-from tests.wire.http_fakes import Held, HttpServer
-from tests.wire.openai_fakes import LanguageCore, language_server, piece, say
+from tests.wire.http_rig import HttpServer, language_server
 
 USER = [{"role": "user", "content": "Hi"}]
 TOOLS = [

@@ -1,51 +1,24 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from naiad.core.clock import Timer
 from naiad.instances import busy_poll
 from naiad.instances.busy_poll import MIN_LONE, BusyPoll, has_spare_cpu
+from tests.fakes import FakeClock
 
 WINDOW_NS = 200_000
 
 
-class TurningClock:
-    """`call_soon` runs at the next `turn`."""
-
-    def __init__(self) -> None:
-        self.time_ns = 1_000_000_000
-        self.due: list[Callable[[], None]] = []
-
-    def now_ns(self) -> int:
-        return self.time_ns
-
-    def call_soon(self, callback: Callable[[], None]) -> object:
-        self.due.append(callback)
-        return None
-
-    def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer:
-        raise NotImplementedError
-
-    def yield_cpu(self) -> None:
-        raise NotImplementedError
-
-    def turn(self) -> None:
-        due, self.due = self.due, []
-        for callback in due:
-            callback()
-
-
 class Server:
     def __init__(self) -> None:
-        self.clock = TurningClock()
+        self.clock = FakeClock()
         self.poll = BusyPoll(self.clock, WINDOW_NS)
 
     def pass_ns(self, ns: int) -> None:
-        self.clock.time_ns += ns
-        self.clock.turn()
+        self.clock.skip(ns)
+        self.clock.turn_once()
 
     def request(self, *, gap_ns: int = 1_000, takes_ns: int = 1_000, num_requests: int = 1) -> None:
         self.pass_ns(gap_ns)
@@ -55,7 +28,7 @@ class Server:
 
     @property
     def is_awake(self) -> bool:
-        return bool(self.clock.due)
+        return self.clock.is_due
 
 
 def lone_client() -> Server:

@@ -1,19 +1,11 @@
-"""Channels without a network and a clock that stands still until it is moved, for tests of
-loads."""
+"""Channels without a network, for tests of loads."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from naiad.perf.channels.call import Call, ConnectError, Listener
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_ns = 1_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ns
+from tests.fakes import FakeClock
 
 
 class FakeChannel:
@@ -45,16 +37,16 @@ class FakeChannel:
 
     def answer(self, error: str | None = None, payload: Any = None) -> None:
         call = self.calls.pop(0)
-        call.first_byte_ns = self.clock.now_ns
-        self.listener.on_end(call, error, payload, self.clock.now_ns)
+        call.first_byte_ns = self.clock.now_ns()
+        self.listener.on_end(call, error, payload, self.clock.now_ns())
 
     def respond(self, payload: Any) -> None:
-        self.listener.on_response(self.calls[0], payload, self.clock.now_ns)
+        self.listener.on_response(self.calls[0], payload, self.clock.now_ns())
 
     def lose(self) -> None:
         call = self.calls.pop(0)
         call.is_lost = True
-        self.listener.on_end(call, "cannot connect", None, self.clock.now_ns)
+        self.listener.on_end(call, "cannot connect", None, self.clock.now_ns())
 
 
 class FakeNetwork:

@@ -31,7 +31,11 @@ def concurrency(value: int) -> Level:
 def closed(network: FakeNetwork, **options: object) -> ClosedLoop:
     source = PlainSource([b"a", b"b"])
     return ClosedLoop(
-        Recorder(has_details=True), network.make, lambda: source, clock_ns=network.clock, **options
+        Recorder(has_details=True),
+        network.make,
+        lambda: source,
+        clock_ns=network.clock.now_ns,
+        **options,
     )
 
 
@@ -40,7 +44,7 @@ async def test_closed_loop_keeps_so_many_out() -> None:
     load = closed(network)
     await load.apply(concurrency(3), Share())
     assert len(network.busy) == load.num_in_flight == 3
-    network.clock.now_ns += 5 * MS
+    network.clock.skip(5 * MS)
     network.channels[1].answer()
     assert len(network.busy) == 3
     records = load.recorder.take()
@@ -128,7 +132,7 @@ async def test_responses_of_a_stream_are_digested() -> None:
     channel = network.channels[0]
     channel.respond("one")
     channel.respond("skip")
-    network.clock.now_ns += MS
+    network.clock.skip(MS)
     channel.respond("two")
     channel.answer()
     detail = load.recorder.take().details[0]
@@ -170,7 +174,7 @@ async def test_answers_are_checked() -> None:
 
 
 async def fire(load: OpenLoop, network: FakeNetwork, at_ns: int) -> None:
-    network.clock.now_ns = at_ns
+    network.clock.skip(at_ns - network.clock.now_ns())
     load._fire()
 
 
@@ -180,18 +184,18 @@ def open_loop(network: FakeNetwork, max_channels: int = 100) -> OpenLoop:
         network.make,
         PlainSource([b"a"]),
         max_channels=max_channels,
-        clock_ns=network.clock,
+        clock_ns=network.clock.now_ns,
     )
 
 
 async def test_latency_counts_from_the_intended_time() -> None:
     network = FakeNetwork()
     load = open_loop(network)
-    start = network.clock.now_ns + MS
+    start = network.clock.now_ns() + MS
     await load.apply(Level(Mode.REQUEST_RATE, 100), Share(start_ns=start))
     await fire(load, network, start + 25 * MS)
     assert load.num_in_flight == 3, "at 0, 10 and 20 ms"
-    network.clock.now_ns = start + 30 * MS
+    network.clock.skip(start + 30 * MS - network.clock.now_ns())
     for channel in network.busy:
         channel.answer()
     records = load.recorder.take()
@@ -203,11 +207,11 @@ async def test_latency_counts_from_the_intended_time() -> None:
 async def test_without_a_free_channel_requests_wait_in_line() -> None:
     network = FakeNetwork()
     load = open_loop(network, max_channels=2)
-    start = network.clock.now_ns
+    start = network.clock.now_ns()
     await load.apply(Level(Mode.REQUEST_RATE, 1000), Share(start_ns=start))
     await fire(load, network, start + 3 * MS)
     assert (load.num_in_flight, load.num_in_line) == (2, 2)
-    network.clock.now_ns += MS
+    network.clock.skip(MS)
     network.busy[0].answer()
     assert (load.num_in_flight, load.num_in_line) == (2, 1)
     for channel in [*network.busy, *network.busy]:
@@ -219,7 +223,7 @@ async def test_without_a_free_channel_requests_wait_in_line() -> None:
 async def test_a_replay_ends() -> None:
     network = FakeNetwork()
     load = open_loop(network)
-    start = network.clock.now_ns
+    start = network.clock.now_ns()
     await load.apply(Level(Mode.REPLAY, 2.0, times=[0.0, 0.01]), Share(start_ns=start))
     await fire(load, network, start + 5 * MS)
     assert load.is_exhausted
@@ -315,7 +319,7 @@ async def test_closed_loop_ends_open_sequences_when_it_stops() -> None:
     network = FakeNetwork()
     shared = plan([3])
     load = ClosedLoop(
-        Recorder(), network.make, lambda: SequenceSource(shared), clock_ns=network.clock
+        Recorder(), network.make, lambda: SequenceSource(shared), clock_ns=network.clock.now_ns
     )
     await load.apply(concurrency(1), Share())
     stopping = asyncio.ensure_future(load.stop(5))
@@ -334,9 +338,9 @@ async def test_sequences_at_a_rate_keep_their_order() -> None:
         network.make,
         [SequenceSource(shared) for _ in range(2)],
         is_serial=True,
-        clock_ns=network.clock,
+        clock_ns=network.clock.now_ns,
     )
-    start = network.clock.now_ns
+    start = network.clock.now_ns()
     await load.apply(Level(Mode.REQUEST_RATE, 1000), Share(start_ns=start))
     await fire(load, network, start + 3 * MS)
     first, second = network.channels[:2]
@@ -356,7 +360,7 @@ async def test_periodic_burst_grows_with_responses() -> None:
         network.make,
         PlainSource([b"a"]),
         PeriodicSteps(1, 4, 2, 2),
-        clock_ns=network.clock,
+        clock_ns=network.clock.now_ns,
     )
     await load.apply(Level(Mode.PERIODIC, 1), Share())
     assert load.num_sent == 1

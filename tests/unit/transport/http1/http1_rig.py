@@ -4,7 +4,7 @@ advances its clock by hand."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from naiad.transport.http1.endpoint import Http1Endpoint
@@ -12,52 +12,7 @@ from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.http1.route import Route
-
-
-class FakeTransport(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.num_writes = 0
-        self.unsent_bytes = 0
-        self.is_closed = False
-        self.is_aborted = False
-        self.has_eof = False
-        self.is_paused = False
-
-    def write(self, data: Any) -> None:
-        assert not self.is_closed
-        assert not self.has_eof
-        self.written += bytes(data)
-        self.num_writes += 1
-
-    def writelines(self, parts: Iterable[Any]) -> None:
-        self.write(b"".join(parts))
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent_bytes
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.has_eof = True
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_closed = self.is_aborted = True
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
-
-    def take(self) -> bytes:
-        written, self.written = self.written, b""
-        return written
+from tests.fakes import FakeClock, FakeTransport
 
 
 class Rig:
@@ -67,11 +22,14 @@ class Rig:
     def __init__(
         self, limits: Http1Limits | None = None, handle: Callable[[Exchange], None] | None = None
     ) -> None:
-        self.now_s = 1000.0
+        self.clock = FakeClock()
         self.exchanges: list[Exchange] = []
         self.route = Route(handle or self.exchanges.append)
-        self.endpoint = Http1Endpoint(self._route, limits or Http1Limits(), lambda: self.now_s)
+        self.endpoint = Http1Endpoint(self._route, limits or Http1Limits(), self._now_s)
         self.connection, self.transport = self.connect()
+
+    def _now_s(self) -> float:
+        return self.clock.now_ns() / 1e9
 
     def _route(self, head: Head) -> Route:
         return self.route
@@ -101,7 +59,7 @@ class Rig:
         return self.transport.take()
 
     def advance(self, seconds: float) -> None:
-        self.now_s += seconds
+        self.clock.advance_s(seconds)
         self.endpoint.sweep()
 
     def lose(self, connection: Any = None) -> None:

@@ -10,6 +10,7 @@ from naiad.transport.http2.event import ConnectionFailed, Event
 from naiad.transport.http2.frame import PREFACE, ErrorCode
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import Http2Limits
+from tests.fakes import FakeClock
 
 EventT = TypeVar("EventT", bound=Event)
 
@@ -47,23 +48,12 @@ def request(stream_id: int, *, end: bool = True, block: bytes = REQUEST) -> byte
 HELLO = PREFACE + frame(SETTINGS, 0, 0)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 1_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-    def advance_s(self, seconds: float) -> None:
-        self.now_ns += int(seconds * 1e9)
-
-
 def server(
-    limits: Http2Limits | None = None, clock: Clock | None = None, **options: Any
+    limits: Http2Limits | None = None, clock: FakeClock | None = None, **options: Any
 ) -> Http2Connection:
     """A server that has greeted its client: nothing is left in the output."""
     connection = Http2Connection(
-        is_server=True, limits=limits, clock_ns=clock or Clock(), **options
+        is_server=True, limits=limits, clock_ns=(clock or FakeClock()).now_ns, **options
     )
     connection.receive(HELLO)
     connection.sender.take()

@@ -10,6 +10,7 @@ from naiad.transport.http2.event import ConnectionFailed, Event, HeadersReceived
 from naiad.transport.http2.frame import ErrorCode
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import FloodMeter, Http2Limits
+from tests.fakes import FakeClock
 from tests.unit.transport.http2.http2_rig import (
     CONTINUATION,
     DATA,
@@ -24,7 +25,6 @@ from tests.unit.transport.http2.http2_rig import (
     SETTINGS,
     TRAILERS,
     WINDOW,
-    Clock,
     failure,
     frame,
     frames,
@@ -58,7 +58,7 @@ FLOODS = {
 
 
 def under_attack() -> Http2Connection:
-    connection = server(LIMITS, Clock())
+    connection = server(LIMITS, FakeClock())
     connection.receive(request(1, end=False))
     other = only(HeadersReceived, connection.receive(request(3)))
     connection.sender.headers(other.stream, TRAILERS, end_stream=True)
@@ -77,7 +77,7 @@ def test_floods_end_the_connection(cause: str) -> None:
 
 @pytest.mark.parametrize("cause", FLOODS)
 def test_the_same_frames_at_a_human_pace_do_not(cause: str) -> None:
-    clock = Clock()
+    clock = FakeClock()
     connection = server(LIMITS, clock)
     connection.receive(request(1, end=False))
     other = only(HeadersReceived, connection.receive(request(3)))
@@ -99,7 +99,7 @@ def test_padding_alone_is_an_empty_frame_too() -> None:
 
 def test_answered_streams_pay_for_control_frames() -> None:
     """A busy client that sends some WINDOW_UPDATEs per call is not an attacker."""
-    connection = server(LIMITS, Clock())
+    connection = server(LIMITS, FakeClock())
     for stream_id in range(1, 2001, 2):
         opened = only(HeadersReceived, connection.receive(request(stream_id)))
         connection.sender.response(opened.stream, RESPONSE, [b"x"], 1, TRAILERS)
@@ -109,7 +109,7 @@ def test_answered_streams_pay_for_control_frames() -> None:
 def test_a_long_stream_pays_for_its_window_updates() -> None:
     """One call, many messages: grpcio acknowledges each of them, on the stream and on the
     connection."""
-    connection = server(LIMITS, Clock())
+    connection = server(LIMITS, FakeClock())
     opened = only(HeadersReceived, connection.receive(request(1, end=False)))
     connection.sender.headers(opened.stream, RESPONSE)
     for _ in range(2000):
@@ -118,7 +118,7 @@ def test_a_long_stream_pays_for_its_window_updates() -> None:
 
 
 def test_a_peer_that_opens_its_window_by_single_bytes_is_an_attacker() -> None:
-    connection = server(LIMITS, Clock())
+    connection = server(LIMITS, FakeClock())
     connection.receive(frame(SETTINGS, 0, 0, setting(4, 0)))
     opened = only(HeadersReceived, connection.receive(request(1)))
     connection.sender.response(opened.stream, RESPONSE, [b"x" * 100_000], 100_000, TRAILERS)
@@ -137,7 +137,7 @@ class TestRapidReset:
         return connection.receive(data)
 
     def test_ends_the_connection(self) -> None:
-        connection = server(LIMITS, Clock())
+        connection = server(LIMITS, FakeClock())
         events = self.attack(connection, 100)
         assert failure(events).reason == "too many streams were opened and reset"
         assert connection.counters.failures == {"rapid_reset": 1}
@@ -145,7 +145,7 @@ class TestRapidReset:
         assert not connection.streams
 
     def test_every_stream_that_was_opened_is_told_as_ended(self) -> None:
-        connection = server(LIMITS, Clock())
+        connection = server(LIMITS, FakeClock())
         events = self.attack(connection, 100)
         assert (
             sum(isinstance(event, HeadersReceived) for event in events)
@@ -154,12 +154,12 @@ class TestRapidReset:
         )
 
     def test_a_burst_of_deadlines_is_allowed(self) -> None:
-        connection = server(LIMITS, Clock())
+        connection = server(LIMITS, FakeClock())
         assert not any(isinstance(event, ConnectionFailed) for event in self.attack(connection, 20))
 
     def test_resetting_an_answered_stream_is_no_attack(self) -> None:
         """What some clients do when the answer comes before they have ended their request."""
-        connection = server(LIMITS, Clock())
+        connection = server(LIMITS, FakeClock())
         for stream_id in range(1, 400, 2):
             opened = only(HeadersReceived, connection.receive(request(stream_id, end=False)))
             connection.sender.response(opened.stream, RESPONSE, [b"x"], 1, TRAILERS)
@@ -167,7 +167,7 @@ class TestRapidReset:
             assert [type(event) for event in events] == [StreamEnded]
 
     def test_normal_calls_pay_for_cancelled_ones(self) -> None:
-        connection = server(LIMITS, Clock())
+        connection = server(LIMITS, FakeClock())
         for stream_id in range(1, 2000, 4):
             opened = only(HeadersReceived, connection.receive(request(stream_id)))
             connection.sender.response(opened.stream, RESPONSE, [b"x"], 1, TRAILERS)
@@ -212,7 +212,7 @@ class TestHeaders:
         assert isinstance(opened, HeadersReceived)
 
     def test_requests_above_the_stream_limit_are_paid_for(self) -> None:
-        connection = server(LIMITS, Clock())
+        connection = server(LIMITS, FakeClock())
         events = connection.receive(b"".join(request(i, end=False) for i in range(1, 1001, 2)))
         assert failure(events).code == ErrorCode.ENHANCE_YOUR_CALM
         assert connection.counters.failures == {"headers_flood": 1}
@@ -236,7 +236,7 @@ class TestSettings:
         )
 
     def test_window_changes_cost_by_open_streams(self) -> None:
-        connection = server(LIMITS, Clock())
+        connection = server(LIMITS, FakeClock())
         connection.receive(b"".join(request(i, end=False) for i in range(1, 100, 2)))
         events = []
         for i in range(20):
@@ -262,8 +262,8 @@ class TestUnread:
 
 class TestFloodMeter:
     def test_time_refills_it_up_to_the_burst(self) -> None:
-        clock = Clock()
-        meter = FloodMeter(10, 5, clock)
+        clock = FakeClock()
+        meter = FloodMeter(10, 5, clock.now_ns)
         assert [meter.pay() for _ in range(11)] == [True] * 10 + [False]
         clock.advance_s(1)
         assert [meter.pay() for _ in range(5)] == [True] * 4 + [False]
@@ -272,6 +272,6 @@ class TestFloodMeter:
         assert [meter.pay() for _ in range(11)] == [True] * 10 + [False]
 
     def test_gifts_do_not_exceed_the_burst(self) -> None:
-        meter = FloodMeter(3, 1, Clock())
+        meter = FloodMeter(3, 1, FakeClock().now_ns)
         meter.give(100)
         assert [meter.pay() for _ in range(4)] == [True, True, True, False]

@@ -48,10 +48,28 @@ class FakeClock:
         self.num_yields += 1
         self.on_yield()
 
+    @property
+    def is_due(self) -> bool:
+        """A callback waits for the next turn."""
+        return bool(self._soon)
+
+    def turn_once(self) -> None:
+        """One turn of the loop that leaves what its callbacks ask for to the next one."""
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            callback()
+
     def turn(self) -> None:
         """One turn of the loop: what was asked for soon."""
         while self._soon:
             self._soon.pop(0)()
+
+    def advance_s(self, seconds: float) -> None:
+        self.advance(int(seconds * 1e9))
+
+    def skip(self, ns: int) -> None:
+        """Time passes and the loop does not run."""
+        self._now_ns += ns
 
     def advance(self, ns: int) -> None:
         """Timers fire one by one, each at its own time."""

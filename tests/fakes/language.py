@@ -1,10 +1,7 @@
-"""A core with language models that a test answers by hand, and an embedding model, behind the real
-HTTP frontend."""
+"""A core with language models that a test responds for, and an embedding model."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,45 +18,30 @@ from naiad.ipc.generation_call import (
     event_tensor,
     read_call,
 )
-from naiad.pb.model_config_pb2 import ModelConfig
-from tests.wire.http_fakes import (
-    FakeCore,
-    FakeModel,
-    Held,
-    HttpServer,
-    model,
-    respond,
-    serving,
-    tensor_spec,
-)
+from tests.fakes.core import FakeCore, Held
+from tests.fakes.model import FakeModel, model_spec, respond, tensor_spec
 
 
 class LanguageCore(FakeCore):
-    """Models `chat` and `other` are held; `whole` is not decoupled; `embed` answers at once."""
+    """Requests of the models `chat`, `other` and `whole`, which is not decoupled, wait for the
+    test; `embed` responds at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_exiting = False
-        self.loaded_models = self._all
         self.batches: list[int] = []
-        text, out = (
-            tensor_spec("text_input", "BYTES", [1], 0, is_optional=True),
-            tensor_spec("text_output", "BYTES", [-1], 0),
-        )
+        """Texts in each request of `embed`."""
+        text = tensor_spec("text_input", "BYTES", [1], is_optional=True)
+        out = tensor_spec("text_output", "BYTES", [-1])
         for name in ("chat", "other", "whole"):
-            self.models[name] = model(name, [text], [out], self._hold, is_decoupled=name != "whole")
-        vector = tensor_spec("EMBEDDING", "FP32", [3], 4)
-        self.models["embed"] = model(
-            "embed", [tensor_spec("TEXT", "BYTES", [1], 4)], [vector], self._embed, max_batch_size=4
+            spec = model_spec(name, [text], [out], is_decoupled=name != "whole")
+            self.models[name] = FakeModel(spec, self.hold)
+            self.models[name].config.backend = "llm"
+        texts, vector = (
+            tensor_spec("TEXT", "BYTES", [1], 4),
+            tensor_spec("EMBEDDING", "FP32", [3], 4),
         )
-        for each in self.models.values():
-            each.config = ModelConfig(  # type: ignore[attr-defined]
-                backend="llm" if each.spec.name in ("chat", "other", "whole") else "python"
-            )
-            each.is_serving, each.name = True, each.spec.name  # type: ignore[attr-defined]
-
-    def _all(self) -> Iterable[FakeModel]:
-        return self.models.values()
+        embed = model_spec("embed", [texts], [vector], max_batch_size=4)
+        self.models["embed"] = FakeModel(embed, self._embed)
 
     def _embed(self, request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:
         texts = request.inputs[0].as_numpy().ravel().tolist()
@@ -68,7 +50,7 @@ class LanguageCore(FakeCore):
         respond(request, stream, [tensor_from_numpy("EMBEDDING", rows)])
 
     def set_defaults(self, name: str, text: str) -> None:
-        self.models[name].config.parameters["sampling_defaults"].string_value = text  # type: ignore[attr-defined]
+        self.models[name].config.parameters["sampling_defaults"].string_value = text
 
     async def next_call(self) -> tuple[GenerationCall, Held]:
         held = await self.next_held()
@@ -92,10 +74,3 @@ def piece(text: str, index: int = 0, finish: str | None = None, **more: Any) -> 
     return CompletionPiece(
         index, text, [1] * max(1, len(text.split())), finish_reason=finish, **more
     )
-
-
-@contextlib.asynccontextmanager
-async def language_server() -> AsyncIterator[tuple[LanguageCore, HttpServer]]:
-    core = LanguageCore()
-    async with serving(core=core) as server:
-        yield core, server
