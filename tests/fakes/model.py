@@ -161,8 +161,7 @@ def add_sub(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> N
         Tensor("OUTPUT0", "FP32", left.shape, (a + b).tobytes()),
         Tensor("OUTPUT1", "FP32", left.shape, (a - b).tobytes()),
     ]
-    wanted = request.requested_outputs or ["OUTPUT0", "OUTPUT1"]
-    respond(request, stream, [output for output in outputs if output.name in wanted])
+    respond(request, stream, outputs)
 
 
 def identity(request: InferRequest, stream: ResponseStream, spec: ModelSpec) -> None:

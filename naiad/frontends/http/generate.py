@@ -104,30 +104,34 @@ class SingleGeneration:
             return
         if response is not None:
             if self._response is not None:
-                self._refuse(invalid_arg(_NOT_ONE))
+                self._fail(invalid_arg(_NOT_ONE))
                 if self._stream is not None and not is_final:
                     self._stream.cancel()
                 return
             self._response = response
         if is_final:
-            self._answer(self._response)
+            self._respond(self._response)
 
-    def _answer(self, response: InferResponse | None) -> None:
+    def _respond(self, response: InferResponse | None) -> None:
+        if response is None:
+            self._fail(invalid_arg(_NOT_ONE))
+            return
+        if response.error is not None:
+            # Not raised: an error that was raised holds the frames it passed, and with them the
+            # request's memory until the garbage collector runs.
+            self._fail(response.error)
+            return
         try:
-            if response is None:
-                raise invalid_arg(_NOT_ONE)
-            if response.error is not None:
-                raise response.error
             body = generate.encode_response(response)
         except NaiadError as error:
-            self._refuse(error)
+            self._fail(error)
         else:
             if self._report is None:
                 answer_json(self._exchange, body)
             else:
                 self._exchange.respond(200, JSON_TYPE + self._report(), body)
 
-    def _refuse(self, error: NaiadError) -> None:
+    def _fail(self, error: NaiadError) -> None:
         answer_error(self._exchange, error, b"" if self._report is None else self._report())
 
 
@@ -156,16 +160,15 @@ class StreamedGeneration:
 
     def _send(self, response: InferResponse) -> None:
         status, headers = 200, _EVENT_STREAM
-        try:
-            if response.error is not None:
-                raise response.error
-            data = generate.encode_response(response)
-        except NaiadError as error:
-            status, headers, data = (
-                STATUS[error.code],
-                error_headers(error, _EVENT_STREAM),
-                encode_error(error),
-            )
+        error = response.error
+        if error is None:
+            try:
+                data = generate.encode_response(response)
+            except NaiadError as fault:
+                error = NaiadError(fault.code, fault.message)
+        if error is not None:
+            status, headers = STATUS[error.code], error_headers(error, _EVENT_STREAM)
+            data = encode_error(error)
         if self._report is not None:
             headers += self._take_report()
         self._exchange.start_stream(status, headers)

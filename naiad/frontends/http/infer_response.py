@@ -49,11 +49,15 @@ class InferAnswer:
             last = self._forms.answers.get(len(response.id))
             if last is not None and self._answer_again(response, last):
                 return
+        if response is None:
+            answer_error(self._exchange, internal("the model ended the request without a response"))
+            return
+        if response.error is not None:
+            # Not raised: an error that was raised holds the frames it passed, and with them the
+            # request's memory until the garbage collector runs.
+            answer_error(self._exchange, response.error)
+            return
         try:
-            if response is None:
-                raise internal("the model ended the request without a response")
-            if response.error is not None:
-                raise response.error
             encoded = json_codec.encode_response(response, self._forms, self._spec)
         except NaiadError as error:
             answer_error(self._exchange, error)

@@ -55,11 +55,12 @@ class EmbeddingRun:
     ) -> None:
         if self._exchange.is_ended:
             return
+        if response is not None and response.error is not None:
+            self._fail(response.error)
+            return
         try:
             if response is None:
                 raise internal("the model ended the request without an answer")
-            if response.error is not None:
-                raise response.error
             found = next(
                 (tensor for tensor in response.outputs if tensor.name == self._form.output.name),
                 None,

@@ -74,9 +74,10 @@ class OpenAiGeneration:
         if self._is_over:
             return
         if response is not None:
+            if response.error is not None:
+                self._fail(self._translated(response.error))
+                return
             try:
-                if response.error is not None:
-                    raise response.error
                 data = self._writer.take(index, read_event(response.outputs))
             except NaiadError as error:
                 self._fail(self._translated(error))

@@ -1,0 +1,304 @@
+"""Every RPC but the two of inference, over a core that computes in place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from naiad.frontends.grpc.restriction import PROTOCOLS
+from naiad.pb import grpc_service_pb2 as pb
+from naiad.pb import health_pb2
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.http2.frame import ErrorCode
+from tests.wire.grpc_rig import SERVICE, ClientCall, Rig
+from tests.wire.test_grpc_infer import add_sub
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = Rig()
+    yield rig
+    await rig.close()
+
+
+async def infer(rig: Rig, metadata: dict[str, str] | None = None) -> ClientCall:
+    return await rig.unary("ModelInfer", add_sub().SerializeToString(), metadata)
+
+
+class TestRestrictedProtocols:
+    async def test_a_restricted_rpc_needs_the_secret(self) -> None:
+        rig = Rig(GrpcOptions(restricted_protocols={"inference": ("key", "secret")}))
+        header = "triton-grpc-protocol-key"
+        for metadata in ({}, {header: "wrong"}, {header: "secre"}, {"key": "secret"}):
+            call = await infer(rig, metadata)
+            assert (call.status, call.message) == (
+                14,
+                f"This protocol is restricted, expecting header '{header}'",
+            )
+        assert (await infer(rig, {header: "secret"})).status == 0
+        assert (await rig.unary("ServerLive", b"")).status == 0
+        await rig.close()
+
+    async def test_every_rpc_of_the_service_belongs_to_a_group(self) -> None:
+        rig = Rig()
+        grouped = set().union(*PROTOCOLS.values())
+        served = {
+            path.decode().rpartition("/")[2]
+            for path in rig.endpoint.methods
+            if not path.startswith(b"/grpc.reflection")
+        }
+        assert served == grouped
+        await rig.close()
+
+
+class TestInformation:
+    async def call(self, rig: Rig, name: str, request: Message | None, kind: type[Any]) -> Any:
+        call = await rig.unary(name, request.SerializeToString() if request is not None else b"")
+        assert call.status == 0, call.message
+        return kind.FromString(call.messages[0][1])
+
+    async def test_health(self, rig: Rig) -> None:
+        assert (await self.call(rig, "ServerLive", None, pb.ServerLiveResponse)).live
+        assert (await self.call(rig, "ServerReady", None, pb.ServerReadyResponse)).ready
+        rig.core.ready = False
+        assert not (await self.call(rig, "ServerReady", None, pb.ServerReadyResponse)).ready
+        assert (
+            await self.call(
+                rig, "ModelReady", pb.ModelReadyRequest(name="add_sub"), pb.ModelReadyResponse
+            )
+        ).ready
+        assert not (
+            await self.call(
+                rig, "ModelReady", pb.ModelReadyRequest(name="no"), pb.ModelReadyResponse
+            )
+        ).ready
+
+    async def test_metadata(self, rig: Rig) -> None:
+        server = await self.call(rig, "ServerMetadata", None, pb.ServerMetadataResponse)
+        assert (server.name, server.version, list(server.extensions)[:1]) == (
+            "triton",
+            "2.73.0",
+            ["classification"],
+        )
+        model = await self.call(
+            rig, "ModelMetadata", pb.ModelMetadataRequest(name="add_sub"), pb.ModelMetadataResponse
+        )
+        assert (model.name, list(model.versions), model.platform) == ("add_sub", ["1"], "python")
+        assert [(t.name, t.datatype, list(t.shape)) for t in model.inputs] == [
+            ("INPUT0", "FP32", [-1, 16]),
+            ("INPUT1", "FP32", [-1, 16]),
+        ]
+        config = await self.call(
+            rig, "ModelConfig", pb.ModelConfigRequest(name="add_sub"), pb.ModelConfigResponse
+        )
+        assert config.config.max_batch_size == 64
+        call = await rig.unary(
+            "ModelMetadata", pb.ModelMetadataRequest(name="no").SerializeToString()
+        )
+        assert call.status == 5
+
+    async def test_statistics(self, rig: Rig) -> None:
+        await infer(rig)
+        found = await self.call(
+            rig,
+            "ModelStatistics",
+            pb.ModelStatisticsRequest(name="add_sub"),
+            pb.ModelStatisticsResponse,
+        )
+        (model,) = found.model_stats
+        assert (model.name, model.version, model.inference_count) == ("add_sub", "1", 1)
+        assert model.inference_stats.success.ns == 1000
+        everything = await self.call(rig, "ModelStatistics", None, pb.ModelStatisticsResponse)
+        assert len(everything.model_stats) == len(rig.core.models)
+        call = await rig.unary(
+            "ModelStatistics", pb.ModelStatisticsRequest(name="no").SerializeToString()
+        )
+        assert (call.status, call.message) == (3, "requested model 'no' is not available")
+
+    async def test_not_protobuf(self, rig: Rig) -> None:
+        call = await rig.unary("ServerLive", b"\xff")
+        assert (call.status, call.message) == (13, "Unable to parse request")
+
+
+class TestRepository:
+    async def test_index(self, rig: Rig) -> None:
+        call = await rig.unary("RepositoryIndex", b"")
+        models = pb.RepositoryIndexResponse.FromString(call.messages[0][1]).models
+        assert (models[0].name, models[0].version, models[0].state) == ("add_sub", "1", "READY")
+        assert (models[-1].name, models[-1].state) == ("sleeping", "")
+        call = await rig.unary(
+            "RepositoryIndex", pb.RepositoryIndexRequest(ready=True).SerializeToString()
+        )
+        ready = pb.RepositoryIndexResponse.FromString(call.messages[0][1]).models
+        assert {row.name for row in ready} == set(rig.core.models)
+        assert all(row.state == "READY" for row in ready)
+
+    @pytest.mark.parametrize(
+        "name", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"]
+    )
+    async def test_repository_names_are_not_supported(self, rig: Rig, name: str) -> None:
+        call = await rig.unary(
+            name, pb.RepositoryIndexRequest(repository_name="r").SerializeToString()
+        )
+        assert (call.status, call.message) == (
+            12,
+            "'repository_name' specification is not supported",
+        )
+
+    async def test_load_and_unload(self, rig: Rig) -> None:
+        load = pb.RepositoryModelLoadRequest(model_name="m")
+        load.parameters["config"].string_param = "{}"
+        load.parameters["file:1/model.py"].bytes_param = b"code"
+        assert (await rig.unary("RepositoryModelLoad", load.SerializeToString())).status == 0
+        unload = pb.RepositoryModelUnloadRequest(model_name="m")
+        unload.parameters["unload_dependents"].bool_param = True
+        assert (await rig.unary("RepositoryModelUnload", unload.SerializeToString())).status == 0
+        assert rig.core.loaded == [("m", {"config": "{}", "file:1/model.py": b"code"})]
+        assert rig.core.unloaded == [("m", True)]
+
+    async def test_a_load_that_fails(self, rig: Rig) -> None:
+        call = await rig.unary(
+            "RepositoryModelLoad",
+            pb.RepositoryModelLoadRequest(model_name="nope").SerializeToString(),
+        )
+        assert (call.status, call.message) == (
+            13,
+            "failed to load 'nope', failed to poll from model repository",
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "parameter", "message"),
+        [
+            ("x", {"string_param": "y"}, "unrecognized load parameter 'x'."),
+            (
+                "config",
+                {"bool_param": True},
+                "invalid value type for load parameter 'config', expected string_param.",
+            ),
+            (
+                "file:a",
+                {"string_param": "y"},
+                "invalid value type for load parameter 'file:a', expected bytes_param.",
+            ),
+        ],
+    )
+    async def test_wrong_parameters(
+        self, rig: Rig, name: str, parameter: dict[str, Any], message: str
+    ) -> None:
+        load = pb.RepositoryModelLoadRequest(
+            model_name="m", parameters={name: pb.ModelRepositoryParameter(**parameter)}
+        )
+        call = await rig.unary("RepositoryModelLoad", load.SerializeToString())
+        assert (call.status, call.message) == (3, message)
+
+    async def test_wrong_unload_parameter(self, rig: Rig) -> None:
+        unload = pb.RepositoryModelUnloadRequest(model_name="m")
+        unload.parameters["unload_dependents"].int64_param = 1
+        call = await rig.unary("RepositoryModelUnload", unload.SerializeToString())
+        assert (call.status, call.message) == (
+            3,
+            "invalid value type for 'unload_dependents' parameter, expected bool_param.",
+        )
+
+
+class TestExtensions:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "SystemSharedMemoryStatus",
+            "CudaSharedMemoryStatus",
+            "SystemSharedMemoryUnregister",
+            "CudaSharedMemoryUnregister",
+        ],
+    )
+    async def test_an_empty_request_succeeds(self, rig: Rig, name: str) -> None:
+        call = await rig.unary(name, b"")
+        assert (call.status, call.messages) == (0, [(0, b"")])
+
+    @pytest.mark.parametrize(("kind", "word"), [("System", "system"), ("Cuda", "cuda")])
+    async def test_unknown_regions(self, rig: Rig, kind: str, word: str) -> None:
+        call = await rig.unary(f"{kind}SharedMemoryStatus", b"\n\x01r")
+        assert (call.status, call.message) == (
+            5,
+            f"Unable to find {word} shared memory region: 'r'",
+        )
+        assert (await rig.unary(f"{kind}SharedMemoryUnregister", b"\n\x01r")).status == 0
+        call = await rig.unary(f"{kind}SharedMemoryRegister", b"\n\x01r")
+        assert call.status == 12
+        assert call.message.startswith("Client shared memory is disabled.")
+
+    async def test_every_rpc_of_the_proto_is_served(self, rig: Rig) -> None:
+        service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+        assert {f"{SERVICE}{method.name}".encode() for method in service.methods} <= set(
+            rig.endpoint.methods
+        )
+
+
+class TestHealth:
+    CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+
+    def status(self, message: bytes) -> int:
+        return health_pb2.HealthCheckResponse.FromString(message).status
+
+    @pytest.mark.parametrize(
+        ("service", "is_ready", "status"),
+        [
+            ("", True, 1),
+            ("", False, 2),
+            ("inference.GRPCInferenceService", True, 1),
+            ("whatever", False, 2),
+            ("add_sub", False, 1),
+            ("sleeping", True, 2),
+        ],
+    )
+    async def test_check(self, rig: Rig, service: str, is_ready: bool, status: int) -> None:
+        rig.core.ready = is_ready
+        call = await rig.unary(
+            self.CHECK, health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        )
+        assert self.status(call.messages[0][1]) == status
+
+    async def test_watch_sends_a_message_per_change(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("naiad.frontends.grpc.health.WATCH_INTERVAL_S", 0.001)
+        call = await rig.unary(self.WATCH, b"")
+        assert [self.status(message) for _, message in call.messages] == [1]
+        rig.core.ready = False
+        while len(call.messages) < 2:
+            await rig.settle()
+        assert [self.status(message) for _, message in call.messages] == [1, 2]
+        assert call.status is None
+        rig.client.sender.reset(call.stream, ErrorCode.CANCEL)
+        await rig.settle()
+        assert not rig.protocol.connection.streams
+
+
+class TestReflection:
+    @pytest.mark.parametrize("version", ["v1", "v1alpha"])
+    async def test_services_and_files(self, rig: Rig, version: str) -> None:
+        call = rig.open(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
+        rig.send(call, b"\x3a\x01*")
+        rig.send(call, b"\x22" + bytes((len(SERVICE) - 2,)) + SERVICE[1:-1].encode())
+        rig.send(call, b"\x1a\x12model_config.proto")
+        rig.send(call, b"\x22\x07no.Such")
+        rig.half_close(call)
+        await rig.settle()
+        services, symbol, file, unknown = (message for _, message in call.messages)
+        assert b"inference.GRPCInferenceService" in services
+        assert b"grpc.health.v1.Health" in services
+        assert b"ModelStreamInfer" in symbol
+        assert b"model_config.proto" in symbol
+        assert b"naiad" not in symbol
+        assert b"ModelInstanceGroup" in file
+        assert b"not found: no.Such" in unknown
+        assert call.status == 0
+
+    async def test_a_request_that_is_no_message(self, rig: Rig) -> None:
+        call = rig.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+        rig.send(call, b"\x08\x01")
+        await rig.settle()
+        assert call.status == 13
