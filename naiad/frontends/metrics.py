@@ -1,4 +1,4 @@
-"""GET /metrics, on a port of its own: Triton's answers, which know no 404.
+"""GET /metrics, on a port of its own. As under Triton, no path is 404.
 
 In:  a request head from the HTTP/1.1 transport. Out: the metrics page; an empty page for other
      paths; 405 for other methods.
@@ -18,10 +18,10 @@ from naiad.transport.http1.head import Head
 from naiad.transport.http1.route import Route
 
 MAX_BODY_BYTES = 64 * 1024
-"""A scraper sends none."""
+"""A scraper sends no body; this is for everybody else."""
 
 
-class MetricsAnswer(msgspec.Struct, frozen=True):
+class MetricsResponse(msgspec.Struct, frozen=True):
     status: int
     content_type: str
     body: bytes
@@ -29,7 +29,7 @@ class MetricsAnswer(msgspec.Struct, frozen=True):
 
 class MetricsFrontend:
     def __init__(self, render: Callable[[], bytes]) -> None:
-        """`render`: MetricsPage.render."""
+        """`render` makes the page: MetricsPage.render."""
         self._render = render
         self._route = Route(self._handle, max_body_bytes=MAX_BODY_BYTES)
 
@@ -38,20 +38,20 @@ class MetricsFrontend:
         return self._route
 
     def _handle(self, exchange: Exchange) -> None:
-        reply = answer(exchange.head.method, exchange.head.path, self._render)
+        reply = respond(exchange.head.method, exchange.head.path, self._render)
         exchange.respond(
             reply.status, f"Content-Type: {reply.content_type}\r\n".encode("ascii"), reply.body
         )
 
 
-def answer(method: str, path: bytes, render: Callable[[], bytes]) -> MetricsAnswer:
-    """`path` is without the query."""
+def respond(method: str, path: bytes, render: Callable[[], bytes]) -> MetricsResponse:
+    """The response to a request; `path` does not include the query."""
     if method != "GET":
-        return MetricsAnswer(405, "text/plain", b'{"error":"Method Not Allowed"}')
+        return MetricsResponse(405, "text/plain", b'{"error":"Method Not Allowed"}')
     if path not in (b"/metrics", b"/metrics/"):
-        return MetricsAnswer(200, CONTENT_TYPE, b"")
+        return MetricsResponse(200, CONTENT_TYPE, b"")
     try:
-        return MetricsAnswer(200, CONTENT_TYPE, render())
-    except Exception:  # a page that cannot be made must not take the server with it
+        return MetricsResponse(200, CONTENT_TYPE, render())
+    except Exception:  # a page that cannot be rendered must not end the server
         log.error(f"the metrics page failed: {traceback.format_exc()}")
-        return MetricsAnswer(500, CONTENT_TYPE, b"")
+        return MetricsResponse(500, CONTENT_TYPE, b"")

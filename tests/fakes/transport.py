@@ -9,7 +9,7 @@ from typing import Any
 
 class FakeTransport(asyncio.Transport):
     def __init__(self, protocol: asyncio.BaseProtocol | None = None) -> None:
-        """Closing it tells `protocol`, in the next turn of the loop, that its connection is lost."""
+        """Closing it tells `protocol` in the next turn of the loop that its connection is lost."""
         super().__init__()
         self.protocol = protocol
         self.written = bytearray()

@@ -61,7 +61,7 @@ class Host:
         assert not self._thread.is_alive()
 
     def ask(self, question: Callable[[], Result]) -> Result:
-        """Runs it on the server's loop."""
+        """Runs `question` on the server's loop."""
 
         async def run() -> Result:
             return question()
@@ -69,7 +69,7 @@ class Host:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(LIMIT_S)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Looks at every turn of the server's loop."""
+        """Returns when `condition`, which runs on the server's loop, is true."""
 
         async def run() -> None:
             while not condition():

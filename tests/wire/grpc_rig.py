@@ -38,7 +38,7 @@ class ClientCall:
 
     @property
     def messages(self) -> list[tuple[int, bytes]]:
-        """(compressed flag, content) of each."""
+        """The compressed flag and the content of each message."""
         found, data = [], bytes(self.data)
         while data:
             flag, length = struct.unpack_from(">BI", data)
@@ -62,7 +62,8 @@ def framed(message: bytes, flag: int = 0) -> bytes:
 
 
 class Rig:
-    """`methods` makes a bare endpoint of them; otherwise the whole frontend over a FakeCore."""
+    """With `methods` the server is an endpoint that has only these; without, it is the whole
+    frontend over a FakeCore."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Rig:
         self.exchange()
 
     def feed(self, data: bytes) -> None:
-        """As a transport does it: into whatever buffer the protocol gives."""
+        """Hands data to the server as a transport does: into whatever buffer the protocol gives."""
         while data and not self.transport.is_closed:
             buffer = self.protocol.get_buffer(-1)
             size = min(len(buffer), len(data))
@@ -118,7 +119,7 @@ class Rig:
                 return
 
     async def settle(self) -> None:
-        """Everything that is due now, on both sides."""
+        """Lets both sides do everything that is due now."""
         for _ in range(3):
             await asyncio.sleep(0)
             self.exchange()
@@ -144,8 +145,8 @@ class Rig:
         if not path.startswith("/"):
             path = SERVICE + path
         fields = {
-            ":method": "POST", ":scheme": "http", ":path": path, ":authority": "test", "te": "trailers",
-            "content-type": "application/grpc", **(metadata or {}),
+            ":method": "POST", ":scheme": "http", ":path": path, ":authority": "test",
+            "te": "trailers", "content-type": "application/grpc", **(metadata or {}),
         }  # fmt: skip
         block = encode_headers([(name.encode(), value.encode()) for name, value in fields.items()])
         stream = self.client.open_stream(block, end_stream=end)
@@ -173,7 +174,7 @@ class Rig:
             self.protocol.patience.tick(self.clock.now_ns())
 
     async def close(self) -> None:
-        """Nothing may be left behind."""
+        """Closes the connection and asserts that nothing is left of it."""
         self.transport.close()
         await asyncio.sleep(0)
         assert not self.endpoint.connections

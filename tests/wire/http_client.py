@@ -1,5 +1,5 @@
-"""A plain HTTP/1.1 client for tests: says exactly what it is told, reads exactly one answer, and
-can hang up in any way."""
+"""A plain HTTP/1.1 client: it sends exactly what a test says, reads exactly one response, and can
+hang up in any way."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Client:
         return Reply(int(lines[0].split(" ")[1]), headers, b"")
 
     async def read_chunk(self) -> bytes:
-        """b"" is the end."""
+        """The next chunk; b"" at the end of the response."""
         size = int(await self.reader.readuntil(b"\r\n"), 16)
         return (await self.reader.readexactly(size + 2))[:size]
 

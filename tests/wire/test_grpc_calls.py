@@ -52,7 +52,7 @@ class Handlers:
 
 
 class Counting:
-    """A stream that answers each message with its length."""
+    """A stream that sends the length of each message."""
 
     def __init__(self, call: Call, handlers: Handlers) -> None:
         self.call = call
@@ -95,7 +95,7 @@ async def rig(handlers: Handlers) -> AsyncIterator[Rig]:
 
 class TestUnary:
     @pytest.mark.parametrize("size", [0, 1, 100, 20_000, 70_000, 3_000_000])
-    async def test_echo(self, rig: Rig, size: int) -> None:
+    async def test_a_message_comes_back(self, rig: Rig, size: int) -> None:
         message = bytes(i % 253 for i in range(size))
         call = await rig.unary(ECHO, message)
         assert call.messages == [(0, message)]
@@ -103,7 +103,7 @@ class TestUnary:
         assert call.headers == {":status": "200", "content-type": "application/grpc"}
         assert call.trailers == {"grpc-status": "0"}
 
-    async def test_many_at_once_share_one_write(self, rig: Rig) -> None:
+    async def test_responses_to_many_calls_share_one_write(self, rig: Rig) -> None:
         calls = [rig.open(ECHO) for _ in range(20)]
         for i, call in enumerate(calls):
             rig.send(call, b"%d" % i, end=True)
@@ -112,7 +112,9 @@ class TestUnary:
         assert [call.messages for call in calls] == [[(0, b"%d" % i)] for i in range(20)]
         assert rig.transport.num_writes == before + 1
 
-    async def test_answers_of_one_turn_share_one_write(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_responses_of_one_turn_share_one_write(
+        self, rig: Rig, handlers: Handlers
+    ) -> None:
         calls = [await rig.unary(HELD, b"x") for _ in range(10)]
         before = rig.transport.num_writes
         for held in handlers.held:
@@ -138,12 +140,12 @@ class TestUnary:
         await rig.settle()
         assert call.messages == [(0, b"hello")]
 
-    async def test_no_message(self, rig: Rig) -> None:
+    async def test_a_call_without_a_message(self, rig: Rig) -> None:
         call = rig.open(ECHO, end=True)
         await rig.settle()
         assert (call.status, call.message) == (13, "no message was sent to a method that takes one")
 
-    async def test_two_messages(self, rig: Rig) -> None:
+    async def test_a_call_with_two_messages(self, rig: Rig) -> None:
         call = rig.open(HELD)
         rig.send(call, b"one")
         rig.send(call, b"two", end=True)
@@ -153,7 +155,7 @@ class TestUnary:
             "more than one message was sent to a method that takes one",
         )
 
-    async def test_half_a_message(self, rig: Rig) -> None:
+    async def test_a_call_that_ends_inside_a_message(self, rig: Rig) -> None:
         call = rig.open(ECHO)
         rig.client.sender.data(call.stream, [framed(b"hello")[:7]], 7, end_stream=True)
         await rig.settle()
@@ -169,11 +171,11 @@ class TestUnary:
         assert (await rig.unary(ECHO, b"x" * 1000)).status == 0
         await rig.close()
 
-    async def test_unknown_method(self, rig: Rig) -> None:
+    async def test_an_unknown_method(self, rig: Rig) -> None:
         call = await rig.unary("/t.T/Nothing", b"x")
         assert (call.status, call.message) == (12, "unknown method /t.T/Nothing")
 
-    async def test_a_bug_in_a_handler_stays_inside(self, rig: Rig) -> None:
+    async def test_a_bug_in_a_handler_is_an_internal_error_without_details(self, rig: Rig) -> None:
         call = await rig.unary(BROKEN, b"x")
         assert (call.status, call.message) == (13, "internal error")
         assert (await rig.unary(ECHO, b"x")).status == 0
@@ -182,7 +184,7 @@ class TestUnary:
         call = await rig.unary(REFUSING, b"x")
         assert (call.status, call.message) == (9, "not today")
 
-    async def test_not_grpc(self, rig: Rig) -> None:
+    async def test_a_content_type_that_is_not_grpc(self, rig: Rig) -> None:
         call = await rig.unary(ECHO, b"x", {"content-type": "text/plain"})
         assert call.headers[":status"] == "415"
 
@@ -196,7 +198,7 @@ class TestUnary:
         await rig.settle()
         assert stream.id not in rig.client.streams
 
-    async def test_a_late_answer_is_harmless(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_a_late_response_is_harmless(self, rig: Rig, handlers: Handlers) -> None:
         call = await rig.unary(HELD, b"x")
         held = handlers.held[0]
         held.reply([b"first"], 5)
@@ -209,7 +211,7 @@ class TestUnary:
 
 
 class TestStreaming:
-    async def test_as_they_come(self, rig: Rig) -> None:
+    async def test_messages_are_handled_as_they_come(self, rig: Rig) -> None:
         call = rig.open(COUNT)
         for size in (5, 0, 100_000):
             rig.send(call, b"x" * size)
@@ -220,7 +222,7 @@ class TestStreaming:
         await rig.settle()
         assert call.status == 0
 
-    async def test_no_message_at_all(self, rig: Rig) -> None:
+    async def test_a_stream_without_messages(self, rig: Rig) -> None:
         call = rig.open(COUNT, end=True)
         await rig.settle()
         assert (call.messages, call.status) == ([], 0)
@@ -236,7 +238,7 @@ class TestStreaming:
 
 
 class TestCancellation:
-    async def test_by_the_client(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_the_client_cancels_its_call(self, rig: Rig, handlers: Handlers) -> None:
         call = await rig.unary(HELD, b"x")
         rig.client.sender.reset(call.stream, ErrorCode.CANCEL)
         await rig.settle()
@@ -245,14 +247,14 @@ class TestCancellation:
         await rig.settle()
         assert not rig.protocol.connection.streams
 
-    async def test_of_a_stream(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_the_client_cancels_a_stream(self, rig: Rig, handlers: Handlers) -> None:
         call = rig.open(COUNT)
         await rig.settle()
         rig.client.sender.reset(call.stream, ErrorCode.CANCEL)
         await rig.settle()
         assert len(handlers.cancelled) == 1
 
-    async def test_by_the_loss_of_the_connection(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_a_lost_connection_cancels_its_calls(self, rig: Rig, handlers: Handlers) -> None:
         for _ in range(3):
             await rig.unary(HELD, b"x")
         rig.open(COUNT)
@@ -260,7 +262,7 @@ class TestCancellation:
         rig.protocol.connection_lost(ConnectionResetError())
         assert len(handlers.cancelled) == 4
 
-    async def test_an_answer_that_meets_a_lost_connection_is_dropped(
+    async def test_a_response_to_a_lost_connection_is_dropped(
         self, rig: Rig, handlers: Handlers
     ) -> None:
         await rig.unary(HELD, b"x")
@@ -270,7 +272,7 @@ class TestCancellation:
         await asyncio.sleep(0)
         assert rig.transport.num_writes == writes
 
-    async def test_by_a_broken_connection(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_a_protocol_error_cancels_the_calls(self, rig: Rig, handlers: Handlers) -> None:
         await rig.unary(HELD, b"x")
         rig.feed(b"\0\0\x04\x08\0\0\0\0\0\0\0\0\0")
         await rig.settle()
@@ -278,7 +280,9 @@ class TestCancellation:
         assert rig.transport.is_closed
         assert rig.goaways[0].code == ErrorCode.PROTOCOL_ERROR
 
-    async def test_opened_and_reset_in_one_read(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_a_call_that_is_opened_and_reset_in_one_read(
+        self, rig: Rig, handlers: Handlers
+    ) -> None:
         call = rig.open(HELD)
         rig.send(call, b"x", end=True)
         rig.client.sender.reset(call.stream, ErrorCode.CANCEL)
@@ -288,7 +292,7 @@ class TestCancellation:
 
 
 class TestDeadlines:
-    async def test_expires(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_a_call_expires(self, rig: Rig, handlers: Handlers) -> None:
         call = rig.open(HELD, {"grpc-timeout": "5m"})
         rig.send(call, b"x", end=True)
         expired = asyncio.Event()
@@ -299,7 +303,7 @@ class TestDeadlines:
         await rig.settle()
         assert (call.status, call.message) == (4, "Deadline Exceeded")
 
-    async def test_already_over(self, rig: Rig) -> None:
+    async def test_a_deadline_that_is_already_over(self, rig: Rig) -> None:
         call = await rig.unary(HELD, b"x", {"grpc-timeout": "0n"})
         for _ in range(1000):
             if call.status is not None:
@@ -307,7 +311,7 @@ class TestDeadlines:
             await rig.settle()
         assert call.status == 4
 
-    async def test_an_answer_in_time_stops_the_timer(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_a_response_in_time_stops_the_timer(self, rig: Rig, handlers: Handlers) -> None:
         call = await rig.unary(HELD, b"x", {"grpc-timeout": "1H"})
         timer = handlers.held[0]._timer
         handlers.held[0].reply([b"x"], 1)
@@ -316,11 +320,11 @@ class TestDeadlines:
         assert timer is not None
         assert timer.cancelled()
 
-    async def test_none(self, rig: Rig, handlers: Handlers) -> None:
+    async def test_a_call_without_a_deadline(self, rig: Rig, handlers: Handlers) -> None:
         await rig.unary(HELD, b"x")
         assert handlers.held[0].deadline_ns == 0
 
-    async def test_before_the_request_is_complete(self, rig: Rig) -> None:
+    async def test_a_deadline_before_the_request_is_complete(self, rig: Rig) -> None:
         call = rig.open(ECHO, {"grpc-timeout": "1m"})
         rig.client.sender.data(call.stream, [framed(b"x" * 100_000)[:50_000]], 50_000)
         rig.exchange()
@@ -331,8 +335,8 @@ class TestDeadlines:
 
 class TestCompression:
     @pytest.mark.parametrize("size", [10, 5_000_000])
-    async def test_of_requests(self, rig: Rig, size: int) -> None:
-        """Large ones are decompressed by a thread."""
+    async def test_compressed_requests(self, rig: Rig, size: int) -> None:
+        """A thread decompresses the large ones."""
         message = bytes(i % 7 for i in range(size))
         call = rig.open(ECHO, {"grpc-encoding": "gzip"})
         rig.send(call, gzip.compress(message, 1), flag=1, end=True)
@@ -340,7 +344,7 @@ class TestCompression:
             await rig.settle()
         assert call.messages == [(0, message)]
 
-    async def test_a_stream_keeps_its_order(self, rig: Rig) -> None:
+    async def test_compressed_messages_of_a_stream_keep_their_order(self, rig: Rig) -> None:
         call = rig.open(COUNT, {"grpc-encoding": "gzip"})
         sizes = [3_000_000, 10, 2_000_000, 5]
         for size in sizes:
@@ -354,20 +358,20 @@ class TestCompression:
         ]
         assert call.status == 0
 
-    async def test_a_bomb(self, rig: Rig) -> None:
+    async def test_a_message_that_unpacks_beyond_the_limit(self, rig: Rig) -> None:
         call = rig.open(ECHO, {"grpc-encoding": "gzip"})
         rig.send(call, gzip.compress(bytes(100_000_000), 1), flag=1, end=True)
         while call.status is None:
             await rig.settle()
         assert call.status == 8
 
-    async def test_rubbish(self, rig: Rig) -> None:
+    async def test_compressed_data_that_cannot_be_unpacked(self, rig: Rig) -> None:
         call = rig.open(ECHO, {"grpc-encoding": "gzip"})
         rig.send(call, b"rubbish", flag=1, end=True)
         await rig.settle()
         assert call.status == 13
 
-    async def test_the_flag_without_an_encoding(self, rig: Rig) -> None:
+    async def test_a_compressed_flag_without_an_encoding(self, rig: Rig) -> None:
         call = rig.open(ECHO)
         rig.send(call, b"x", flag=1, end=True)
         await rig.settle()
@@ -376,13 +380,13 @@ class TestCompression:
             "a compressed message was sent without grpc-encoding",
         )
 
-    async def test_an_encoding_that_nobody_has(self, rig: Rig) -> None:
+    async def test_an_unknown_encoding(self, rig: Rig) -> None:
         call = await rig.unary(ECHO, b"x", {"grpc-encoding": "snappy"})
         assert call.status == 12
         assert call.headers["grpc-accept-encoding"] == "identity, deflate, gzip"
 
     @pytest.mark.parametrize("level", ["low", "medium", "high"])
-    async def test_of_responses(self, handlers: Handlers, level: str) -> None:
+    async def test_compressed_responses(self, handlers: Handlers, level: str) -> None:
         rig = Rig(GrpcOptions(infer_response_compression_level=level), methods(handlers))
         message = bytes(300_000)
         call = rig.open(ECHO, {"grpc-accept-encoding": "identity, gzip"})
@@ -395,7 +399,7 @@ class TestCompression:
         assert call.headers["grpc-encoding"] == "gzip"
         await rig.close()
 
-    async def test_not_for_clients_that_do_not_accept_it_nor_for_small_messages(
+    async def test_small_messages_and_clients_without_gzip_get_no_compression(
         self, handlers: Handlers
     ) -> None:
         rig = Rig(GrpcOptions(infer_response_compression_level="high"), methods(handlers))

@@ -1,5 +1,5 @@
-"""A connection's life: greeting, time-outs, keepalive, age, draining, shutdown; and what attackers
-get at this level."""
+"""The life of a gRPC connection: greeting, time-outs, keepalive, age, draining, shutdown; and
+attacks at this level."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build(handlers: Handlers, **options: Any) -> Rig:
 
 
 class TestGreeting:
-    async def test_http1_is_answered_in_its_own_language(self, handlers: Handlers) -> None:
+    async def test_an_http1_request_gets_an_http1_response(self, handlers: Handlers) -> None:
         rig = build(handlers)
         rig.connect()
         other = build(handlers)
@@ -68,7 +68,7 @@ class TestGreeting:
         assert rig.transport.is_closed
         assert rig.endpoint.counters.failures == {"first_request_timeout": 1}
 
-    async def test_one_request_is_enough_to_stay(self, handlers: Handlers) -> None:
+    async def test_a_connection_with_one_request_stays_open(self, handlers: Handlers) -> None:
         rig = build(handlers, first_request_timeout_s=10)
         await rig.unary(ECHO, b"x")
         for _ in range(100):
@@ -105,7 +105,7 @@ class TestKeepalive:
         assert handlers.cancelled == 1
         assert rig.endpoint.counters.failures == {"keepalive_timeout": 1}
 
-    async def test_a_living_client_answers(self, handlers: Handlers) -> None:
+    async def test_a_client_that_answers_pings_stays(self, handlers: Handlers) -> None:
         rig = build(handlers, keepalive_time_ms=10_000, keepalive_timeout_ms=5_000)
         await rig.unary(HELD, b"x")
         for _ in range(100):
@@ -114,7 +114,7 @@ class TestKeepalive:
         assert not rig.transport.is_closed
         await rig.close()
 
-    async def test_a_client_that_pings_too_often_is_sent_away(self, handlers: Handlers) -> None:
+    async def test_a_client_that_pings_too_often_is_disconnected(self, handlers: Handlers) -> None:
         rig = build(handlers)
         await rig.unary(HELD, b"x")
         for _ in range(5):
@@ -161,7 +161,9 @@ class TestDrain:
         call = await rig.unary(ECHO, b"too late")
         assert call.reset_code == ErrorCode.REFUSED_STREAM
 
-    async def test_a_client_that_does_not_answer_the_ping(self, handlers: Handlers) -> None:
+    async def test_a_drain_does_not_wait_for_a_client_that_ignores_the_ping(
+        self, handlers: Handlers
+    ) -> None:
         rig = build(handlers)
         await rig.unary(ECHO, b"x")
         rig.protocol.drain()
@@ -171,7 +173,7 @@ class TestDrain:
         rig.tick(1)
         assert rig.transport.is_closed
 
-    async def test_a_client_that_stops_sending_still_gets_its_answers(
+    async def test_a_client_that_stops_sending_still_gets_its_responses(
         self, handlers: Handlers
     ) -> None:
         rig = build(handlers)
@@ -181,12 +183,12 @@ class TestDrain:
         await rig.settle()
         assert call.messages == [(0, b"done")]
 
-    async def test_eof_without_calls_closes(self, handlers: Handlers) -> None:
+    async def test_a_connection_without_calls_closes_at_eof(self, handlers: Handlers) -> None:
         rig = build(handlers)
         await rig.unary(ECHO, b"x")
         assert not rig.protocol.eof_received()
 
-    async def test_age(self, handlers: Handlers) -> None:
+    async def test_an_old_connection_drains_and_closes(self, handlers: Handlers) -> None:
         rig = build(handlers, max_connection_age_ms=60_000, max_connection_age_grace_ms=10_000)
         await rig.unary(HELD, b"x")
         rig.tick(59)
@@ -205,7 +207,7 @@ class TestDrain:
 
 
 class TestStop:
-    async def test_waits_for_calls(self, handlers: Handlers) -> None:
+    async def test_stop_waits_for_calls(self, handlers: Handlers) -> None:
         rig = build(handlers)
         call = await rig.unary(HELD, b"x")
         stopping = asyncio.create_task(rig.endpoint.stop(60))
@@ -217,7 +219,7 @@ class TestStop:
         assert call.status == 0
         assert not rig.endpoint.connections
 
-    async def test_fails_calls_when_the_time_is_over(self, handlers: Handlers) -> None:
+    async def test_stop_fails_calls_when_the_grace_is_over(self, handlers: Handlers) -> None:
         rig = build(handlers)
         call = await rig.unary(HELD, b"x")
         await rig.endpoint.stop(0.001)
@@ -226,7 +228,7 @@ class TestStop:
         assert handlers.cancelled == 1
         assert not rig.endpoint.connections
 
-    async def test_takes_no_new_connections(self, handlers: Handlers) -> None:
+    async def test_a_stopping_endpoint_accepts_no_connections(self, handlers: Handlers) -> None:
         rig = build(handlers)
         stopping = asyncio.create_task(rig.endpoint.stop(60))
         await rig.settle()
@@ -235,14 +237,14 @@ class TestStop:
         assert rig.transport.is_closed
         assert rig.goaways[0].debug == b"the server is shutting down"
 
-    async def test_without_connections_it_is_at_once(self, handlers: Handlers) -> None:
+    async def test_stop_without_connections_returns_at_once(self, handlers: Handlers) -> None:
         rig = build(handlers)
         await rig.close()
         await rig.endpoint.stop(60)
 
 
 class TestStalls:
-    async def test_a_message_that_never_comes_to_its_end(self, handlers: Handlers) -> None:
+    async def test_a_message_that_never_ends(self, handlers: Handlers) -> None:
         rig = build(handlers, receive_stall_timeout_s=10)
         call = rig.open(ECHO)
         rig.client.sender.data(call.stream, [framed(b"x" * 1000)[:500]], 500)
@@ -257,7 +259,7 @@ class TestStalls:
         assert rig.endpoint.counters.failures == {"receive_stall": 1}
         await rig.close()
 
-    async def test_a_slow_message_is_waited_for(self, handlers: Handlers) -> None:
+    async def test_the_server_waits_for_a_slow_message(self, handlers: Handlers) -> None:
         rig = build(handlers, receive_stall_timeout_s=10)
         call = rig.open(ECHO)
         data = framed(b"x" * 100)
@@ -336,7 +338,7 @@ class TestMemory:
         await asyncio.sleep(0)
         assert rig.endpoint.budget.used_bytes == 0
 
-    async def test_a_length_alone_costs_nothing(self, handlers: Handlers) -> None:
+    async def test_the_length_of_a_message_reserves_no_memory(self, handlers: Handlers) -> None:
         rig = build(handlers, http2=Http2Limits(max_concurrent_streams=100))
         for _ in range(100):
             call = rig.open(ECHO)

@@ -118,7 +118,7 @@ class TestInformation:
         )
         assert (call.status, call.message) == (3, "requested model 'no' is not available")
 
-    async def test_not_protobuf(self, rig: Rig) -> None:
+    async def test_a_message_that_is_no_protobuf(self, rig: Rig) -> None:
         call = await rig.unary("ServerLive", b"\xff")
         assert (call.status, call.message) == (13, "Unable to parse request")
 
@@ -185,7 +185,7 @@ class TestRepository:
             ),
         ],
     )
-    async def test_wrong_parameters(
+    async def test_wrong_load_parameters(
         self, rig: Rig, name: str, parameter: dict[str, Any], message: str
     ) -> None:
         load = pb.RepositoryModelLoadRequest(
@@ -254,7 +254,9 @@ class TestHealth:
             ("sleeping", True, 2),
         ],
     )
-    async def test_check(self, rig: Rig, service: str, is_ready: bool, status: int) -> None:
+    async def test_check_sends_the_status(
+        self, rig: Rig, service: str, is_ready: bool, status: int
+    ) -> None:
         rig.core.ready = is_ready
         call = await rig.unary(
             self.CHECK, health_pb2.HealthCheckRequest(service=service).SerializeToString()
@@ -279,7 +281,7 @@ class TestHealth:
 
 class TestReflection:
     @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-    async def test_services_and_files(self, rig: Rig, version: str) -> None:
+    async def test_reflection_finds_services_and_files(self, rig: Rig, version: str) -> None:
         call = rig.open(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
         rig.send(call, b"\x3a\x01*")
         rig.send(call, b"\x22" + bytes((len(SERVICE) - 2,)) + SERVICE[1:-1].encode())

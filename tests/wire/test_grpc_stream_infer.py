@@ -1,5 +1,5 @@
-"""ModelStreamInfer: order, final flags, errors, cancellation. What is expected here is what a
-genuine Triton answers."""
+"""ModelStreamInfer: order, final flags, errors, cancellation. The expected
+messages are those of a genuine Triton."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def stream(
 
 
 class TestOrder:
-    async def test_plain_models_answer_in_request_order(self, rig: Rig) -> None:
+    async def test_plain_models_respond_in_request_order(self, rig: Rig) -> None:
         call = await stream(rig, one("held", "a"), add_sub("b"), one("held", "c"))
         assert told(call) == []
         rig.core.held[1].answer()
@@ -106,25 +106,25 @@ class TestOrder:
 
 
 class TestFinalFlag:
-    async def test_alone_it_is_not_sent(self, rig: Rig) -> None:
+    async def test_a_final_flag_alone_is_not_sent(self, rig: Rig) -> None:
         call = await stream(rig, repeat(2, "r"), repeat(0, "s"))
         assert told(call) == [("r", False), ("r", False)]
         assert call.status == 0
 
-    async def test_unless_it_is_asked_for(self, rig: Rig) -> None:
+    async def test_a_final_flag_alone_is_sent_on_request(self, rig: Rig) -> None:
         call = await stream(rig, repeat(1, "r", empty_final=True), repeat(0, "s", empty_final=True))
         assert told(call) == [("r", False), ("r", True), ("s", True)]
         empty = responses(call)[-1].infer_response
         assert (empty.model_name, empty.model_version, len(empty.outputs)) == ("repeat", "", 0)
 
-    async def test_plain_models_always_have_it_with_their_response(self, rig: Rig) -> None:
+    async def test_plain_models_send_it_with_their_response(self, rig: Rig) -> None:
         message = add_sub("a")
         message.parameters["triton_enable_empty_final_response"].bool_param = True
         assert told(await stream(rig, message)) == [("a", True)]
 
 
 class TestErrors:
-    async def test_of_requests_that_reached_no_model(self, rig: Rig) -> None:
+    async def test_a_request_that_reaches_no_model(self, rig: Rig) -> None:
         call = await stream(rig, one("nothing", "x"), add_sub("y"))
         first, second = responses(call)
         assert first.error_message == "Request for unknown model: 'nothing' is not found"
@@ -133,7 +133,7 @@ class TestErrors:
         assert second.error_message == ""
         assert call.status == 0
 
-    async def test_of_models(self, rig: Rig) -> None:
+    async def test_an_error_of_the_model(self, rig: Rig) -> None:
         call = await stream(rig, one("faulty", "x"), add_sub("y"))
         first, second = responses(call)
         assert first.error_message == "the model does not like it"
@@ -159,27 +159,27 @@ class TestErrors:
         assert (call.status, call.message) == (3, "the model does not like it")
         assert rig.core.held[0].is_cancelled
 
-    async def test_also_for_a_request_that_reached_no_model(self, rig: Rig) -> None:
+    async def test_triton_grpc_error_ends_the_stream_for_an_unknown_model(self, rig: Rig) -> None:
         call = await stream(
             rig, one("nothing", "x"), add_sub("y"), metadata={"triton_grpc_error": "true"}
         )
         assert told(call) == []
         assert call.status == 5
 
-    async def test_wrong_parameters(self, rig: Rig) -> None:
+    async def test_a_wrong_parameter(self, rig: Rig) -> None:
         message = add_sub("x")
         message.parameters["triton_x"].bool_param = True
         call = await stream(rig, message)
         assert responses(call)[0].error_message.startswith("parameter keys starting with 'triton_'")
         assert told(call) == [("x", None)]
 
-    async def test_not_protobuf(self, rig: Rig) -> None:
+    async def test_a_message_that_is_no_protobuf(self, rig: Rig) -> None:
         call = rig.open("ModelStreamInfer")
         rig.send(call, b"\xff\xff")
         await rig.settle()
         assert (call.status, call.message) == (13, "Unable to parse request")
 
-    async def test_nothing_at_all(self, rig: Rig) -> None:
+    async def test_a_stream_without_messages(self, rig: Rig) -> None:
         call = await stream(rig)
         assert (call.status, call.messages) == (0, [])
 
@@ -197,14 +197,14 @@ class TestEnds:
         await asyncio.sleep(0)
         assert rig.core.held[0].is_cancelled
 
-    async def test_deadline(self, rig: Rig) -> None:
+    async def test_a_deadline_cancels_everything(self, rig: Rig) -> None:
         call = await stream(rig, one("held", "a"), metadata={"grpc-timeout": "1m"})
         while call.status is None:
             await rig.settle()
         assert call.status == 4
         assert rig.core.held[0].is_cancelled
 
-    async def test_a_server_that_stops_finishes_what_it_has_and_takes_no_more(
+    async def test_a_server_that_stops_finishes_its_requests_and_accepts_no_more(
         self, rig: Rig
     ) -> None:
         call = await stream(rig, one("held", "a"), end=False)
@@ -288,10 +288,10 @@ class TestBackPressure:
         assert server_stream.is_paused
         waiting = len(rig.core.held)
         assert waiting < 16
-        answered = 0
-        while answered < 30:
-            rig.core.held[answered].answer()
-            answered += 1
+        num_responses = 0
+        while num_responses < 30:
+            rig.core.held[num_responses].answer()
+            num_responses += 1
             await rig.settle()
         assert [request_id for request_id, _ in told(call)] == [str(i) for i in range(30)]
         rig.half_close(call)

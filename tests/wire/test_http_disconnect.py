@@ -1,5 +1,4 @@
-"""Clients that go away, on the production event loop: the work is cancelled at once, whatever the
-connection was doing."""
+"""Clients that go away, on the production event loop: their requests are cancelled at once."""
 
 from __future__ import annotations
 
@@ -33,7 +32,9 @@ async def no_connections(server: HttpServer) -> None:
 @pytest.mark.parametrize("how", ["close", "reset", "half-close"])
 @pytest.mark.parametrize(("path", "body"), PLACES.values(), ids=PLACES)
 @on_uvloop
-async def test_while_the_answer_is_pending(path: str, body: bytes, how: str) -> None:
+async def test_a_client_leaves_while_its_response_is_pending(
+    path: str, body: bytes, how: str
+) -> None:
     async with serving() as server:
         client = await Client.connect(server.port)
         client.request("POST", path, body)
@@ -47,7 +48,7 @@ async def test_while_the_answer_is_pending(path: str, body: bytes, how: str) -> 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 @on_uvloop
-async def test_in_the_middle_of_a_stream(how: str) -> None:
+async def test_a_client_leaves_in_the_middle_of_a_stream(how: str) -> None:
     async with serving() as server:
         client = await Client.connect(server.port)
         client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":1}')
@@ -94,7 +95,7 @@ async def test_other_connections_are_not_disturbed() -> None:
 
 
 @on_uvloop
-async def test_in_the_middle_of_an_upload() -> None:
+async def test_a_client_leaves_in_the_middle_of_an_upload() -> None:
     async with serving() as server:
         client = await Client.connect(server.port)
         while server.frontend.endpoint.num_connections == 0:
@@ -110,7 +111,7 @@ async def test_in_the_middle_of_an_upload() -> None:
 
 
 @on_uvloop
-async def test_graceful_stop_answers_what_is_in_work() -> None:
+async def test_a_graceful_stop_finishes_requests_in_work() -> None:
     async with serving() as server:
         busy, idle = await Client.connect(server.port), await Client.connect(server.port)
         assert (await idle.call("GET", "/v2/health/live")).status == 200
@@ -129,7 +130,7 @@ async def test_graceful_stop_answers_what_is_in_work() -> None:
 
 
 @on_uvloop
-async def test_stop_after_the_grace_cancels_the_rest() -> None:
+async def test_a_stop_cancels_the_rest_after_its_grace() -> None:
     async with serving() as server:
         client = await Client.connect(server.port)
         client.request("POST", "/v2/models/held/infer", BODY)

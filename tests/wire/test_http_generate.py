@@ -19,7 +19,10 @@ from tests.fakes.model import respond
 from tests.wire.http_client import Client, Reply, call, on_uvloop
 from tests.wire.http_rig import serving
 
-NOT_ONE = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
+NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that "
+    "generates various number of responses"
+)
 
 
 async def generate(
@@ -43,7 +46,7 @@ def events(reply: Reply) -> list[Any]:
 
 
 @on_uvloop
-async def test_one_response() -> None:
+async def test_a_flat_body_gets_a_flat_response() -> None:
     async with serving() as server:
         reply = await generate(
             server.port, "gen", {"text_input": "hi", "max_tokens": 5, "temperature": 0.5, "id": "7"}
@@ -67,7 +70,9 @@ async def test_one_response() -> None:
     ],
 )
 @on_uvloop
-async def test_exactly_one_response(values: list[int], status: int, body: Any) -> None:
+async def test_generate_needs_exactly_one_response(
+    values: list[int], status: int, body: Any
+) -> None:
     async with serving() as server:
         reply = await generate(server.port, "rep", {"IN": values})
         assert (reply.status, reply.json()) == (status, body)
@@ -91,7 +96,9 @@ async def test_exactly_one_response(values: list[int], status: int, body: Any) -
     ],
 )
 @on_uvloop
-async def test_streams(values: list[int], status: int, expected: list[Any]) -> None:
+async def test_generate_stream_sends_an_event_per_response(
+    values: list[int], status: int, expected: list[Any]
+) -> None:
     async with serving() as server:
         reply = await generate(server.port, "rep", {"IN": values}, is_stream=True)
         assert (reply.status, events(reply)) == (status, expected)
@@ -100,7 +107,7 @@ async def test_streams(values: list[int], status: int, expected: list[Any]) -> N
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize(
-    ("model", "body", "headers", "status", "words"),
+    ("model", "body", "headers", "status", "message"),
     [
         ("nope", {}, {}, 404, "Request for unknown model: 'nope' is not found"),
         (
@@ -134,17 +141,17 @@ async def test_streams(values: list[int], status: int, expected: list[Any]) -> N
     ],
 )
 @on_uvloop
-async def test_refused_before_it_begins(
-    is_stream: bool, model: str, body: Any, headers: dict[str, str], status: int, words: str
+async def test_requests_that_are_refused(
+    is_stream: bool, model: str, body: Any, headers: dict[str, str], status: int, message: str
 ) -> None:
     async with serving() as server:
         reply = await generate(server.port, model, body, is_stream=is_stream, headers=headers)
         assert (reply.status, reply.headers["Content-Type"]) == (status, "application/json")
-        assert reply.error().startswith(words)
+        assert reply.error().startswith(message)
 
 
 @on_uvloop
-async def test_events_leave_as_they_are_made() -> None:
+async def test_events_are_sent_as_they_come() -> None:
     async with serving() as server:
         client = await Client.connect(server.port)
         client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
@@ -166,7 +173,7 @@ async def test_events_leave_as_they_are_made() -> None:
 
 
 @on_uvloop
-async def test_an_output_without_a_json_form_is_an_error_event() -> None:
+async def test_an_output_that_json_cannot_hold_is_an_error_event() -> None:
     async with serving() as server:
         client = await Client.connect(server.port)
         client.request("POST", "/v2/models/held_stream/generate_stream", b'{"IN":[1]}')
@@ -206,7 +213,7 @@ async def test_a_second_response_ends_generate_and_cancels_the_rest() -> None:
 
 
 @on_uvloop
-async def test_a_reader_that_does_not_read_holds_the_model_back_and_is_then_dropped() -> None:
+async def test_a_client_that_does_not_read_pauses_the_model_and_is_then_dropped() -> None:
     options = HttpOptions(limits=Http1Limits(max_stream_buffer_bytes=4_000_000))
     async with serving(options) as server:
         client = await Client.connect(server.port)
@@ -245,7 +252,7 @@ async def test_an_error_of_the_producer_is_the_last_event() -> None:
         await client.close()
 
 
-# ORCA. The words are those of Triton's orca_http.cc.
+# ORCA load reports. The texts are those of Triton's orca_http.cc.
 
 REPORT = "endpoint-load-metrics"
 TEXT = "TEXT named_metrics.kv_cache_utilization=0.428571, named_metrics.max_token_capacity=448"
@@ -275,7 +282,7 @@ def gauges_of(values: dict[str, float]) -> Callable[[str], dict[str, float]]:
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize(
-    ("asked", "expected", "words"),
+    ("asked", "expected", "message"),
     [
         ("text", TEXT, None),
         ("json", JSON, None),
@@ -286,7 +293,7 @@ def gauges_of(values: dict[str, float]) -> Callable[[str], dict[str, float]]:
 )
 @on_uvloop
 async def test_load_report(
-    is_stream: bool, asked: str | None, expected: str | None, words: str | None, logged: list[str]
+    is_stream: bool, asked: str | None, expected: str | None, message: str | None, logged: list[str]
 ) -> None:
     headers = {} if asked is None else {"Endpoint-Load-Metrics-Format": asked}
     async with serving(gauges=gauges_of(blocks("tensorrt_llm"))) as server:
@@ -294,13 +301,13 @@ async def test_load_report(
             server.port, "rep", {"IN": [1]}, is_stream=is_stream, headers=headers
         )
         assert (reply.status, reply.headers.get(REPORT)) == (200, expected)
-        assert words is None or any(words in line for line in logged)
+        assert message is None or any(message in line for line in logged)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @on_uvloop
-async def test_load_report_of_errors(is_stream: bool) -> None:
-    """A model's own error has it, a request that never reached the model has not."""
+async def test_errors_have_a_load_report(is_stream: bool) -> None:
+    """An error of the model has a load report; a request that never reached the model has none."""
     headers = {"endpoint-load-metrics-format": "text"}
     async with serving(gauges=gauges_of(blocks("tensorrt_llm"))) as server:
         failed = await generate(
@@ -320,7 +327,7 @@ async def test_load_report_of_errors(is_stream: bool) -> None:
 
 
 @on_uvloop
-async def test_load_report_is_the_models_own_and_only_of_generate() -> None:
+async def test_the_load_report_is_the_models_own_and_only_generate_has_it() -> None:
     headers = {"endpoint-load-metrics-format": "text"}
     async with serving(gauges=gauges_of({**blocks("rep", 0, 10, 16), **blocks("other")})) as server:
         reply = await generate(server.port, "rep", {"IN": [1]}, headers=headers)
@@ -336,7 +343,7 @@ async def test_load_report_is_the_models_own_and_only_of_generate() -> None:
 
 @pytest.mark.parametrize("values", [{}, {'kv_cache_block_type="used",model="m",version="1"': 3.0}])
 @on_uvloop
-async def test_no_load_report_without_all_of_its_figures(
+async def test_no_load_report_without_all_of_its_gauges(
     values: dict[str, float], logged: list[str]
 ) -> None:
     async with serving(gauges=gauges_of(values)) as server:

@@ -110,7 +110,7 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
         ("POST", "/v2/systemsharedmemory/region/a/unregister", 200, JSON, b""),
         ("POST", "/v2/systemsharedmemory/region/a/register", 501, JSON, None),
         ("POST", "/v2/cudasharedmemory/region/a/register", 501, JSON, None),
-        # Not there, or not so.
+        # Unknown paths and wrong methods.
         ("GET", "/", 404, JSON, b'{"error":"Not Found"}'),
         ("GET", "/v2/", 404, JSON, b'{"error":"Not Found"}'),
         ("GET", "//v2", 404, JSON, b'{"error":"Not Found"}'),
@@ -132,7 +132,7 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
     ],
 )
 @on_uvloop
-async def test_routes(
+async def test_every_route(
     method: str, path: str, status: int, content_type: str, body: bytes | None
 ) -> None:
     async with serving() as server:
@@ -175,7 +175,7 @@ async def test_head_is_get_without_the_body(path: str) -> None:
 
 
 @on_uvloop
-async def test_not_ready_is_400_and_live_stays_200() -> None:
+async def test_a_server_that_is_not_ready_is_still_live() -> None:
     core = FakeCore()
     core.ready = False
     async with serving(core=core) as server:
@@ -187,7 +187,7 @@ async def test_not_ready_is_400_and_live_stays_200() -> None:
 
 
 @on_uvloop
-async def test_index() -> None:
+async def test_the_repository_index() -> None:
     async with serving() as server:
         everything = (await call(server.port, "POST", "/v2/repository/index")).json()
         assert {
@@ -248,7 +248,7 @@ async def test_load_and_unload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
+    ("path", "body", "status", "message"),
     [
         (
             "models/nope/load",
@@ -292,14 +292,14 @@ async def test_load_and_unload() -> None:
     ],
 )
 @on_uvloop
-async def test_load_errors(path: str, body: Any, status: int, words: str) -> None:
+async def test_loads_that_fail(path: str, body: Any, status: int, message: str) -> None:
     async with serving() as server:
         reply = await call(server.port, "POST", f"/v2/repository/{path}", body)
-        assert (reply.status, reply.error()) == (status, words)
+        assert (reply.status, reply.error()) == (status, message)
         assert server.core.loaded == []
 
 
-# Who may call.
+# Restricted APIs.
 
 GROUPS = {
     "/v2/health/live": "health",
@@ -350,6 +350,6 @@ async def test_restricted_inference(path: str) -> None:
 
 @pytest.mark.parametrize("host", ["x/?", "a#b", "u@h", "a b"])
 @on_uvloop
-async def test_an_odd_host_does_not_change_the_route(host: str) -> None:
+async def test_the_host_header_does_not_change_the_route(host: str) -> None:
     async with serving(HttpOptions(restricted_apis={"metadata": Restriction("k", "v")})) as server:
         assert (await call(server.port, "GET", "/v2", headers={"Host": host})).status == 400

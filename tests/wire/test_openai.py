@@ -32,7 +32,7 @@ TOOLS = [
 
 
 class Asked:
-    """A request under way, and what the model got of it."""
+    """A request on its way, and the call that reached the model."""
 
     def __init__(self, reply: asyncio.Task[Reply], call: GenerationCall, held: Held) -> None:
         self.reply, self.call, self.held = reply, call, held
@@ -69,7 +69,7 @@ def events(reply: Reply) -> list[Any]:
 
 
 @on_uvloop
-async def test_models() -> None:
+async def test_the_list_of_models() -> None:
     async with language_server() as (_, server):
         reply = await call(server.port, "GET", "/v1/models")
         assert [card["id"] for card in reply.json()["data"]] == ["chat", "embed", "other", "whole"]
@@ -102,10 +102,10 @@ async def test_a_chat() -> None:
         ) == (5, ["x"], 3, {5: -100.0})
         assert (asked.call.messages, asked.call.is_streamed) == (USER, False)
         say(asked.held, piece("Hello there", finish="stop"), is_final=True, num_cached=4)
-        answer = (await asked.reply).json()
-        assert answer.pop("id").startswith("chatcmpl-")
-        assert answer.pop("created") > 0
-        assert answer == {
+        document = (await asked.reply).json()
+        assert document.pop("id").startswith("chatcmpl-")
+        assert document.pop("created") > 0
+        assert document == {
             "object": "chat.completion",
             "model": "chat",
             "choices": [
@@ -153,7 +153,7 @@ async def test_a_streamed_chat_with_usage() -> None:
 
 
 @on_uvloop
-async def test_a_model_that_is_not_decoupled_streams_all_at_once() -> None:
+async def test_a_model_that_is_not_decoupled_streams_everything_at_once() -> None:
     async with language_server() as (core, server):
         asked = await ask(core, server, model="whole", stream=True)
         assert not asked.call.is_streamed
@@ -164,7 +164,7 @@ async def test_a_model_that_is_not_decoupled_streams_all_at_once() -> None:
 
 
 @on_uvloop
-async def test_logprobs_in_both_forms() -> None:
+async def test_logprobs_of_chats_and_completions() -> None:
     top = [TokenLogprob(2, "\ufffd", b"\xe2", -0.5), TokenLogprob(3, "b", b"b", float("-inf"))]
     entries = [TokenLogprob(1, "ab", b"ab", -0.25, top)]
     async with language_server() as (core, server):
@@ -205,15 +205,15 @@ async def test_completions_of_several_prompts_end_in_any_order() -> None:
         )
         say(other, piece(" two", finish="stop"), is_final=True)
         say(asked.held, piece(" one", finish="length"), is_final=True)
-        answer = (await asked.reply).json()
+        document = (await asked.reply).json()
         assert [
             (choice["index"], choice["text"], choice["finish_reason"])
-            for choice in answer["choices"]
+            for choice in document["choices"]
         ] == [
             (0, "One one", "length"),
             (1, "Two two", "stop"),
         ]
-        assert answer["usage"]["prompt_tokens"] == 14
+        assert document["usage"]["prompt_tokens"] == 14
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ async def test_prompts_as_tokens(given: Any, expected: list[Any]) -> None:
 
 
 @on_uvloop
-async def test_one_prompt_that_fails_fails_and_cancels_the_others() -> None:
+async def test_a_prompt_that_fails_cancels_the_others() -> None:
     async with language_server() as (core, server):
         asked = await ask(core, server, "completions", prompt=["One", "Two"])
         _, other = await core.next_call()
@@ -243,7 +243,7 @@ async def test_one_prompt_that_fails_fails_and_cancels_the_others() -> None:
 
 
 @on_uvloop
-async def test_defaults_of_the_model_give_way_to_the_request() -> None:
+async def test_the_request_overrides_the_models_defaults() -> None:
     async with language_server() as (core, server):
         core.set_defaults("chat", '{"temperature": 0.25, "top_k": 4, "max_tokens": 3}')
         asked = await ask(core, server, temperature=0.5)
@@ -254,7 +254,7 @@ async def test_defaults_of_the_model_give_way_to_the_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "status", "param", "words"),
+    ("fields", "status", "param", "message"),
     [
         ({"model": "nope"}, 404, "model", "The model 'nope' does not exist"),
         ({"model": "add_sub"}, 400, "model", "not a language model"),
@@ -290,18 +290,18 @@ async def test_defaults_of_the_model_give_way_to_the_request() -> None:
     ],
 )
 @on_uvloop
-async def test_what_is_wrong_with_a_body(
-    fields: dict[str, Any], status: int, param: str, words: str
+async def test_wrong_fields_of_a_chat(
+    fields: dict[str, Any], status: int, param: str, message: str
 ) -> None:
     async with language_server() as (core, server):
         found, error = await refused(server, **fields)
         assert (found, error["param"], error["type"]) == (status, param, "invalid_request_error")
-        assert words in error["message"]
+        assert message in error["message"]
         assert not core.held
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         (b"{", "could not parse the JSON body"),
         (b"[]", "Expected object"),
@@ -310,11 +310,11 @@ async def test_what_is_wrong_with_a_body(
     ],
 )
 @on_uvloop
-async def test_bodies_that_are_no_objects(body: bytes, words: str) -> None:
+async def test_bodies_that_are_no_objects(body: bytes, message: str) -> None:
     async with language_server() as (_, server):
         reply = await call(server.port, "POST", "/v1/chat/completions", body)
         assert reply.status == 400
-        assert words in reply.json()["error"]["message"]
+        assert message in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -341,8 +341,8 @@ async def test_extreme_values_are_refused_or_reach_the_model(fields: bytes) -> N
             held.result()[1].stream.fail(invalid_arg("no"))
         else:
             held.cancel()
-        answer = await reply
-        assert (answer.status, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        document = await reply
+        assert (document.status, document.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ async def test_an_error_after_the_first_chunk_is_an_event() -> None:
 
 
 @on_uvloop
-async def test_a_model_that_ends_without_a_word() -> None:
+async def test_a_model_that_ends_without_a_response() -> None:
     async with language_server() as (core, server):
         asked = await ask(core, server)
         asked.held.stream.close()
@@ -415,7 +415,7 @@ async def test_a_model_that_ends_without_a_word() -> None:
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @on_uvloop
-async def test_a_client_that_leaves_cancels(is_stream: bool) -> None:
+async def test_a_client_that_leaves_cancels_its_calls(is_stream: bool) -> None:
     async with language_server() as (core, server):
         client = await Client.connect(server.port)
         body = {"model": "chat", "prompt": ["a", "b"], "stream": is_stream}
@@ -462,7 +462,7 @@ async def test_tool_calls_streamed_and_whole() -> None:
 async def test_tool_choice_and_formats_become_grammars() -> None:
     schema = {"type": "object"}
     async with language_server() as (core, server):
-        for fields, kind, words in [
+        for fields, kind, message in [
             (
                 {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
                 "json_schema",
@@ -490,7 +490,7 @@ async def test_tool_choice_and_formats_become_grammars() -> None:
             asked = await ask(core, server, **fields)  # type: ignore[arg-type]
             assert asked.call.grammar is not None
             assert asked.call.grammar.kind == kind
-            assert words in asked.call.grammar.value
+            assert message in asked.call.grammar.value
             asked.held.stream.close()
             await asked.reply
         asked = await ask(core, server, tools=TOOLS, tool_choice="none")
@@ -503,17 +503,19 @@ async def test_tool_choice_and_formats_become_grammars() -> None:
 async def test_embeddings_in_batches() -> None:
     async with language_server() as (core, server):
         texts = ["a", "bb", "ccc", "dddd", "eeeee"]
-        answer = (
+        document = (
             await call(server.port, "POST", "/v1/embeddings", {"model": "embed", "input": texts})
         ).json()
-        assert [entry["embedding"] for entry in answer["data"]] == [
+        assert [entry["embedding"] for entry in document["data"]] == [
             [len(text), 0.5, -1.0] for text in texts
         ]
-        assert [entry["index"] for entry in answer["data"]] == [0, 1, 2, 3, 4]
-        assert (answer["object"], core.batches) == ("list", [4, 1])
+        assert [entry["index"] for entry in document["data"]] == [0, 1, 2, 3, 4]
+        assert (document["object"], core.batches) == ("list", [4, 1])
         fields = {"model": "embed", "input": "abc", "encoding_format": "base64", "dimensions": 3}
-        answer = (await call(server.port, "POST", "/v1/embeddings", fields)).json()
-        assert np.frombuffer(base64.b64decode(answer["data"][0]["embedding"]), "<f4").tolist() == [
+        document = (await call(server.port, "POST", "/v1/embeddings", fields)).json()
+        assert np.frombuffer(
+            base64.b64decode(document["data"][0]["embedding"]), "<f4"
+        ).tolist() == [
             3,
             0.5,
             -1,
@@ -532,14 +534,14 @@ async def test_embeddings_in_batches() -> None:
     ],
 )
 @on_uvloop
-async def test_what_is_wrong_with_embeddings(fields: dict[str, Any], param: str) -> None:
+async def test_wrong_fields_of_embeddings(fields: dict[str, Any], param: str) -> None:
     async with language_server() as (_, server):
         status, error = await refused(server, "embeddings", **({"model": "embed"} | fields))
         assert (status, error["param"]) == (400, param)
 
 
 @on_uvloop
-async def test_a_response_and_what_its_items_become() -> None:
+async def test_items_of_a_response_become_messages() -> None:
     items = [
         {
             "role": "developer",
@@ -568,17 +570,17 @@ async def test_a_response_and_what_its_items_become() -> None:
         ]
         assert asked.call.parameters.max_tokens == 4
         say(asked.held, piece("It is three", finish="length"), is_final=True)
-        answer = (await asked.reply).json()
-        assert (answer["status"], answer["incomplete_details"]) == (
+        document = (await asked.reply).json()
+        assert (document["status"], document["incomplete_details"]) == (
             "incomplete",
             {"reason": "max_output_tokens"},
         )
-        assert answer["output"][0]["content"][0]["text"] == "It is three"
-        assert (answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]) == (7, 3)
+        assert document["output"][0]["content"][0]["text"] == "It is three"
+        assert (document["usage"]["input_tokens"], document["usage"]["output_tokens"]) == (7, 3)
 
 
 @on_uvloop
-async def test_a_response_that_fails_midway_says_so() -> None:
+async def test_a_response_that_fails_midway_ends_with_an_error_event() -> None:
     async with language_server() as (core, server):
         asked = await ask(core, server, "responses", input="Hi", stream=True)
         say(asked.held, piece("A"))
@@ -604,7 +606,7 @@ async def test_a_response_that_fails_midway_says_so() -> None:
     ],
 )
 @on_uvloop
-async def test_what_is_wrong_with_a_response(fields: dict[str, Any], param: str) -> None:
+async def test_wrong_fields_of_a_response(fields: dict[str, Any], param: str) -> None:
     async with language_server() as (_, server):
         status, error = await refused(server, "responses", **fields)
         assert (status, error["param"]) == (400, param)
@@ -648,7 +650,7 @@ async def test_a_model_that_goes_away_is_503() -> None:
 
 
 @on_uvloop
-async def test_a_reader_that_cannot_keep_up_pauses_the_generation() -> None:
+async def test_a_client_that_reads_slowly_pauses_the_generation() -> None:
     async with language_server() as (core, server):
         client = await Client.connect(server.port)
         client.request(

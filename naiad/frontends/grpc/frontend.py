@@ -1,8 +1,8 @@
 """The gRPC endpoint: a table of every RPC, and what the server needs to run it.
 
-In:  an Core, GrpcOptions. Out: `protocol_factory` for loop.create_server, `stop` for the
+In:  the core and GrpcOptions. Out: `protocol_factory` for loop.create_server, `stop` for the
      shutdown, `counters` for metrics.
-Rule: no inference logic here; each RPC's handler is in the file named after it.
+Rule: this file has no inference logic; the handler of each RPC is in the file named after it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class GrpcFrontend:
         return self._endpoint.protocol_factory()
 
     async def stop(self, grace_s: float) -> None:
-        """Close the listening sockets first. Calls in flight may finish within `grace_s`."""
+        """Ends every connection; calls in flight may finish within `grace_s`. The caller has closed
+        the listening sockets."""
         await self._endpoint.stop(grace_s)
         await self._slow.stop()
 

@@ -1,7 +1,6 @@
-"""gRPC's standard health service: Check answers once, Watch whenever the answer changes.
+"""gRPC's standard health service: Check sends the status once, Watch sends every change of it.
 
-A service name that is a model's stands for that model; any other stands for the server, as under
-Triton.
+A service that has the name of a model is that model; any other is the server, as under Triton.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Health:
 
 
 class _Watch:
-    """One Watch call: looks every half second until the client goes away."""
+    """One Watch call, which looks at the status every half second until the client goes away."""
 
     def __init__(self, health: Health, call: Call, service: str) -> None:
         self._health = health

@@ -1,4 +1,4 @@
-"""The RPCs that tell what there is: health, metadata, configuration, statistics."""
+"""The RPCs that describe the server and its models: health, metadata, configuration, statistics."""
 
 from __future__ import annotations
 

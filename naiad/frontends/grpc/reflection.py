@@ -1,5 +1,5 @@
-"""Server reflection (v1 and v1alpha): grpcurl and friends ask which services there are and what
-their messages look like.
+"""Server reflection (v1 and v1alpha): grpcurl and similar tools ask which services there are
+and what their messages look like.
 
 Our protos live in package `naiad`; clients know them as `inference` and `grpc.health.v1`, so the
 descriptors are renamed here. The reflection messages themselves are few and flat: they are read and
@@ -16,7 +16,7 @@ from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import GrpcError, Status
 
-# Fields of ServerReflectionRequest, and of the response that answers them.
+# Fields of ServerReflectionRequest and of ServerReflectionResponse.
 _FILE_BY_NAME, _FILE_WITH_SYMBOL, _LIST_SERVICES = 3, 4, 7
 _ORIGINAL_REQUEST, _FILES, _SERVICES, _ERROR = 0x12, 0x22, 0x32, 0x3A
 
@@ -58,7 +58,7 @@ class Descriptors:
         ]
 
     def file_by_name(self, name: str) -> list[bytes] | None:
-        """The file and, behind it, all that it needs."""
+        """The file, followed by every file that it depends on; None when there is no such file."""
         if name not in self._by_name:
             return None
         names = [name]
@@ -104,8 +104,7 @@ class ReflectionStream:
 
     def on_message(self, message: Buffer) -> None:
         request = bytes(message)
-        answer = self._answer(*_question(request))
-        response = delimited(_ORIGINAL_REQUEST, request) + answer
+        response = delimited(_ORIGINAL_REQUEST, request) + self._respond(*_read_request(request))
         self._call.send([response], len(response))
 
     def on_half_close(self) -> None:
@@ -114,7 +113,7 @@ class ReflectionStream:
     def on_cancel(self) -> None:
         pass
 
-    def _answer(self, field: int, text: str) -> bytes:
+    def _respond(self, field: int, text: str) -> bytes:
         if field == _LIST_SERVICES:
             services = b"".join(
                 delimited(0x0A, delimited(0x0A, name.encode()))
@@ -132,8 +131,8 @@ class ReflectionStream:
         return delimited(_FILES, b"".join(delimited(0x0A, file) for file in files))
 
 
-def _question(request: bytes) -> tuple[int, str]:
-    """Number and text of the one field that asks; the host is ignored."""
+def _read_request(request: bytes) -> tuple[int, str]:
+    """The number and text of the one field that is set, apart from the host, which is ignored."""
     at, field, text = 0, 0, b""
     try:
         while at < len(request):

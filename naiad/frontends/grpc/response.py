@@ -1,4 +1,4 @@
-"""The responses that every RPC gives: a message, or an error with the gRPC status of Triton's code."""
+"""What every RPC responds with: a message, or an error with the gRPC status of Triton's code."""
 
 from __future__ import annotations
 

@@ -322,7 +322,8 @@ class StreamedRequest:
             raise
         except Exception as error:
             log.error(
-                f"gRPC: response of model '{self._request.model_name}' could not be encoded: {error!r}"
+                f"gRPC: response of model '{self._request.model_name}' could not be encoded: "
+                f"{error!r}"
             )
             raise internal("the response could not be encoded") from None
         return grpc_codec.encode_stream_response(pieces, is_final=is_final)

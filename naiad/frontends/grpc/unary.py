@@ -1,5 +1,7 @@
-"""Plain RPCs as functions: request message in, response message out. Not for the hot path: upb
-parses and serializes whole messages."""
+"""RPCs as functions from a request message to a response message.
+
+They are not for the hot path: upb parses and serializes whole messages.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ def parse(kind: type[Any], message: Buffer) -> Any:
         raise GrpcError(Status.INTERNAL, "Unable to parse request") from None
 
 
-def unary(kind: type[Any], answer: Callable[[Any], Message]) -> UnaryHandler:
+def unary(kind: type[Any], handler: Callable[[Any], Message]) -> UnaryHandler:
     def handle(call: Call, message: Buffer) -> None:
         request = parse(kind, message)
         try:
-            response = answer(request)
+            response = handler(request)
         except NaiadError as error:
             fail(call, error)
         else:
@@ -39,16 +41,16 @@ def unary(kind: type[Any], answer: Callable[[Any], Message]) -> UnaryHandler:
 
 
 class SlowCalls:
-    """RPCs that take a while run as tasks, which this owns. They go on when the client goes away: a
-    model is loaded or it is not."""
+    """Runs RPCs that need a while as tasks, and owns the tasks. They go on when the client goes
+    away: a model is loaded or it is not."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def unary(self, kind: type[Any], answer: Callable[[Any], Awaitable[Message]]) -> UnaryHandler:
+    def unary(self, kind: type[Any], handler: Callable[[Any], Awaitable[Message]]) -> UnaryHandler:
         def handle(call: Call, message: Buffer) -> None:
             task = asyncio.get_running_loop().create_task(
-                self._run(call, parse(kind, message), answer)
+                self._run(call, parse(kind, message), handler)
             )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -56,10 +58,10 @@ class SlowCalls:
         return handle
 
     async def _run(
-        self, call: Call, request: Any, answer: Callable[[Any], Awaitable[Message]]
+        self, call: Call, request: Any, handler: Callable[[Any], Awaitable[Message]]
     ) -> None:
         try:
-            reply(call, await answer(request))
+            reply(call, await handler(request))
         except NaiadError as error:
             fail(call, error)
         except Exception as error:

@@ -2,7 +2,7 @@
 
 In:  the core and HttpOptions. Out: `protocol_factory` for loop.create_server; each entry of the
      table names its handler.
-Rule: handlers call a codec and the core; no tensor logic here.
+Rule: handlers call a codec and the core; this file has no tensor logic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MEMORY = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
 class HttpFrontend:
     def __init__(self, core: Core, options: HttpOptions, gauges: Gauges | None = None) -> None:
-        """`gauges`: what models show on the metrics page."""
+        """`gauges` reads what models show on the metrics page."""
         self._core = core
         self._options = options
         self._gauges = gauges
@@ -87,25 +87,24 @@ class HttpFrontend:
         ]
 
     def protocol_factory(self) -> Http1Connection:
-        """For `loop.create_server(frontend.protocol_factory, ...)`, with or without an ssl
-        context."""
+        """The argument of `loop.create_server(...)`, with or without an ssl context."""
         return self._endpoint.protocol_factory()
 
     async def stop(self, grace_s: float) -> None:
-        """After the listening sockets are closed: answers what is in work, then closes; whoever
-        needs longer is cut off."""
+        """Ends every connection; requests in work may finish within `grace_s`. The caller has
+        closed the listening sockets."""
         await self._endpoint.stop(grace_s)
         await self._repository.stop()
         await self._memory.stop()
 
     @property
     def num_connections(self) -> int:
-        """Open now."""
+        """Connections that are open now."""
         return len(self._endpoint.connections)
 
     @property
     def num_requests(self) -> int:
-        """Received since the start."""
+        """Requests received since the start."""
         return self._endpoint.num_requests
 
     @property
@@ -115,7 +114,7 @@ class HttpFrontend:
     # Routes that read more of the head than the path.
 
     def _forward_headers(self, head: Head) -> dict[str, ParameterValue]:
-        """Raises NaiadError."""
+        """The parameters that the headers become. Raises NaiadError."""
         return self._header_forward.select(
             (head.names[key].decode("latin-1"), value.decode("utf-8", "replace"))
             for key, value in head.headers.items()

@@ -14,7 +14,7 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.core import Inference
 from naiad.frontends.http.load_report import FORMAT_HEADER, Gauges, load_report
-from naiad.frontends.http.response import STATUS, answer_error, answer_json, error_headers
+from naiad.frontends.http.response import STATUS, error_headers, respond_error, respond_json
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import generate
 from naiad.protocol.v2.json_codec import encode_error
@@ -23,7 +23,10 @@ from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
 
 _EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\n"
-_NOT_ONE = "generate expects model to produce exactly 1 response, use generate stream for model that generates various number of responses"
+_NOT_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that "
+    "generates various number of responses"
+)
 
 
 class GenerateRoute:
@@ -58,10 +61,10 @@ class GenerateRoute:
         try:
             generation.run(self._core, self._decode(exchange))
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
 
     def _report(self) -> bytes:
-        """Made when the answer begins: the figures are those of that moment."""
+        """The load report of the moment at which the response begins."""
         asked = self._head.headers[FORMAT_HEADER].decode("latin-1")
         return b"" if self._gauges is None else load_report(asked, self._gauges, self._model_name)
 
@@ -83,7 +86,8 @@ class GenerateRoute:
 
 
 class SingleGeneration:
-    """Exactly one response; a final flag without one does not count."""
+    """One request whose model must respond exactly once; a final flag without a response does not
+    count."""
 
     def __init__(self, exchange: Exchange, report: Callable[[], bytes] | None = None) -> None:
         self._exchange = exchange
@@ -127,21 +131,21 @@ class SingleGeneration:
             self._fail(error)
         else:
             if self._report is None:
-                answer_json(self._exchange, body)
+                respond_json(self._exchange, body)
             else:
                 self._exchange.respond(200, JSON_TYPE + self._report(), body)
 
     def _fail(self, error: NaiadError) -> None:
-        answer_error(self._exchange, error, b"" if self._report is None else self._report())
+        respond_error(self._exchange, error, b"" if self._report is None else self._report())
 
 
 class StreamedGeneration:
-    """A server-sent event per response."""
+    """One request whose responses are server-sent events."""
 
     def __init__(self, exchange: Exchange, report: Callable[[], bytes] | None) -> None:
         self._exchange = exchange
         self._report = report
-        """None when the head is sent already, too."""
+        """None when the client wants no load report, and after the head has been sent."""
 
     def run(self, core: Inference, request: InferRequest) -> None:
         """Raises NaiadError when the request is refused."""
@@ -154,8 +158,8 @@ class StreamedGeneration:
         if response is not None:
             self._send(response)
         if is_final:
-            # does nothing when there was a response
-            exchange.start_stream(200, _EVENT_STREAM + self._take_report())
+            # does nothing when a response has started the stream
+            exchange.start_stream(200, _EVENT_STREAM + self._report_once())
             exchange.end_stream()
 
     def _send(self, response: InferResponse) -> None:
@@ -170,10 +174,10 @@ class StreamedGeneration:
             status, headers = STATUS[error.code], error_headers(error, _EVENT_STREAM)
             data = encode_error(error)
         if self._report is not None:
-            headers += self._take_report()
+            headers += self._report_once()
         self._exchange.start_stream(status, headers)
         self._exchange.send_chunk(generate.encode_event(data))
 
-    def _take_report(self) -> bytes:
+    def _report_once(self) -> bytes:
         report, self._report = self._report, None
         return b"" if report is None else report()

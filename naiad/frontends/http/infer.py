@@ -26,7 +26,7 @@ from naiad.frontends.http.repeated import (
     may_be_repeated,
 )
 from naiad.frontends.http.repeated_json import RepeatedJsonForm, length_in
-from naiad.frontends.http.response import answer_error
+from naiad.frontends.http.response import respond_error
 from naiad.frontends.submit import submit
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
 from naiad.protocol.v2 import generate, json_codec, raw_request
@@ -145,7 +145,7 @@ class InferRoute:
             self._infer_flat(exchange, error, spec)
             return
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
 
     def _expect_again(self, exchange: Exchange, request: InferRequest, model: Model) -> None:
         form, repeated = request.form, self._repeated
@@ -235,7 +235,7 @@ class InferRoute:
     def _infer_flat(self, exchange: Exchange, error: MissingInputsError, spec: ModelSpec) -> None:
         document = error.document
         if not isinstance(document, dict) or not _names_an_input(document, spec):
-            answer_error(exchange, error)
+            respond_error(exchange, error)
             return
         try:
             request_id = None if "request_id" in spec.inputs else document.pop("request_id", None)
@@ -248,14 +248,14 @@ class InferRoute:
                 request.parameters.update(self._forward)
             SingleGeneration(exchange).run(self._core, request)
         except NaiadError as fault:
-            answer_error(exchange, fault)
+            respond_error(exchange, fault)
 
     # Compressed bodies.
 
     def _decompress(self, exchange: Exchange) -> None:
         encoding, body = self._content_encoding, exchange.body
         if encoding not in SUPPORTED:
-            answer_error(
+            respond_error(
                 exchange,
                 unsupported("Unsupported compression type"),
                 b"Accept-Encoding: gzip, deflate\r\n",
@@ -264,7 +264,7 @@ class InferRoute:
             try:
                 data = decompress(body, encoding, self._max_bytes)
             except NaiadError as error:
-                answer_error(exchange, error)
+                respond_error(exchange, error)
             else:
                 self._infer(exchange, data)
         else:
@@ -281,7 +281,7 @@ class InferRoute:
         if error is None:
             self._infer(exchange, future.result())
         else:
-            answer_error(
+            respond_error(
                 exchange,
                 error
                 if isinstance(error, NaiadError)

@@ -13,7 +13,7 @@ import asyncio
 from naiad.core.model_spec import ModelSpec
 from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal
-from naiad.frontends.http.response import answer_error
+from naiad.frontends.http.response import respond_error
 from naiad.protocol.compression import IDENTITY, compress
 from naiad.protocol.v2 import json_codec
 from naiad.protocol.v2.output_format import AnswerHead, OutputForms
@@ -50,17 +50,19 @@ class InferAnswer:
             if last is not None and self._answer_again(response, last):
                 return
         if response is None:
-            answer_error(self._exchange, internal("the model ended the request without a response"))
+            respond_error(
+                self._exchange, internal("the model ended the request without a response")
+            )
             return
         if response.error is not None:
             # Not raised: an error that was raised holds the frames it passed, and with them the
             # request's memory until the garbage collector runs.
-            answer_error(self._exchange, response.error)
+            respond_error(self._exchange, response.error)
             return
         try:
             encoded = json_codec.encode_response(response, self._forms, self._spec)
         except NaiadError as error:
-            answer_error(self._exchange, error)
+            respond_error(self._exchange, error)
             return
         if self._encoding == IDENTITY:
             self._exchange.respond_parts(200, encoded.headers, encoded.parts, encoded.size)
@@ -99,4 +101,4 @@ class InferAnswer:
         if future.exception() is None:
             self._exchange.respond(200, headers, future.result())
         else:
-            answer_error(self._exchange, internal("failed to compress the response"))
+            respond_error(self._exchange, internal("failed to compress the response"))

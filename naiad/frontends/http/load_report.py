@@ -1,11 +1,11 @@
-"""ORCA: how full a model's KV cache is, in a header of its answers, for load balancers that choose
-      by it.
+"""ORCA load reports: a header of the response tells load balancers how full the model's KV cache
+is.
 
 In:  `endpoint-load-metrics-format: text | json` of a generate request, and the gauges that models
      show on the metrics page.
-Out: the line `endpoint-load-metrics: ...` in Triton's words, or none, with Triton's line in the
-     log. Where several models show such gauges, those of the request's own model count; Triton
-     takes whichever stand last on the page.
+Out: the line `endpoint-load-metrics: ...` as Triton writes it, or no line, with Triton's message in
+     the log. Where several models show such gauges, those of the request's own model count; Triton
+     uses the ones that come last on the page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from naiad import log
 
 Gauges = Callable[[str], Mapping[str, float]]
-"""Values of a family on the metrics page, by the text of their labels."""
+"""Reads a family of the metrics page: its values by the text of their labels."""
 
 FORMAT_HEADER = b"endpoint-load-metrics-format"
 FAMILY = "nv_trt_llm_kv_cache_block_metrics"
@@ -26,7 +26,7 @@ _KINDS = ("tokens_per", "used", "max")
 
 
 def load_report(asked: str, gauges: Gauges, model_name: str) -> bytes:
-    """A line of the response's head, or nothing."""
+    """The line to add to the response's head; empty when there is nothing to report."""
     blocks = _blocks(gauges(FAMILY), model_name)
     value = ""
     if any(blocks.get(kind, -1.0) < 0 for kind in _KINDS):
@@ -39,7 +39,8 @@ def load_report(asked: str, gauges: Gauges, model_name: str) -> bytes:
         )
     if not value:
         log.error(
-            f"ENDPOINT_LOAD_METRICS_TYPE request header is set but extracted_kv_metrics is empty, no header written. orca_type={asked}"
+            "ENDPOINT_LOAD_METRICS_TYPE request header is set but extracted_kv_metrics is empty, "
+            f"no header written. orca_type={asked}"
         )
         return b""
     return f"endpoint-load-metrics: {value}\r\n".encode()
@@ -60,7 +61,10 @@ def _blocks(values: Mapping[str, float], model_name: str) -> dict[str, float]:
 def _value(asked: str, usage: float, capacity: int) -> str:
     match asked:
         case "text":
-            return f"TEXT named_metrics.kv_cache_utilization={usage:.6f}, named_metrics.max_token_capacity={capacity}"
+            return (
+                f"TEXT named_metrics.kv_cache_utilization={usage:.6f}, "
+                f"named_metrics.max_token_capacity={capacity}"
+            )
         case "json":
             report = {
                 "named_metrics": {"kv_cache_utilization": usage, "max_token_capacity": capacity}

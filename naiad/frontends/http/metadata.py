@@ -7,7 +7,7 @@ from collections.abc import Callable
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
 from naiad.frontends.core import Core
-from naiad.frontends.http.response import answer_empty, answer_error, answer_json
+from naiad.frontends.http.response import respond_empty, respond_error, respond_json
 from naiad.frontends.http.routes import Names
 from naiad.protocol.v2.metadata import (
     encode_model_metadata,
@@ -22,28 +22,28 @@ class MetadataRoutes:
         self._core = core
 
     def live(self, exchange: Exchange, _names: Names) -> None:
-        answer_empty(exchange, 200 if self._core.is_live() else 400)
+        respond_empty(exchange, 200 if self._core.is_live() else 400)
 
     def ready(self, exchange: Exchange, _names: Names) -> None:
-        answer_empty(exchange, 200 if self._core.is_ready() else 400)
+        respond_empty(exchange, 200 if self._core.is_ready() else 400)
 
     def model_ready(self, exchange: Exchange, names: Names) -> None:
-        def answer(is_ready: bool) -> None:
+        def respond(is_ready: bool) -> None:
             if is_ready:
-                answer_empty(exchange)
+                respond_empty(exchange)
             else:
                 exchange.respond_error(400, "Model version not ready")
 
         try:
-            self._core.ask_model_ready(names["model"], names["version"], answer)
+            self._core.ask_model_ready(names["model"], names["version"], respond)
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
 
     def server(self, exchange: Exchange, _names: Names) -> None:
-        answer_json(exchange, encode_server_metadata(self._core.metadata))
+        respond_json(exchange, encode_server_metadata(self._core.metadata))
 
     def model(self, exchange: Exchange, names: Names) -> None:
-        _answer(
+        _respond(
             exchange,
             lambda: encode_model_metadata(
                 self._core.model_metadata(names["model"], names["version"])
@@ -51,22 +51,22 @@ class MetadataRoutes:
         )
 
     def config(self, exchange: Exchange, names: Names) -> None:
-        _answer(exchange, lambda: self._core.model_config_json(names["model"], names["version"]))
+        _respond(exchange, lambda: self._core.model_config_json(names["model"], names["version"]))
 
     def statistics(self, exchange: Exchange, names: Names) -> None:
-        _answer(
+        _respond(
             exchange,
             lambda: encode_statistics(self._core.statistics(names["model"], names["version"])),
         )
 
     def all_statistics(self, exchange: Exchange, _names: Names) -> None:
-        _answer(exchange, lambda: encode_statistics(self._core.statistics()))
+        _respond(exchange, lambda: encode_statistics(self._core.statistics()))
 
 
-def _answer(exchange: Exchange, encode: Callable[[], Buffer]) -> None:
+def _respond(exchange: Exchange, encode: Callable[[], Buffer]) -> None:
     try:
         body = encode()
     except NaiadError as error:
-        answer_error(exchange, error)
+        respond_error(exchange, error)
     else:
-        answer_json(exchange, body)
+        respond_json(exchange, body)

@@ -1,4 +1,4 @@
-"""What the HTTP endpoint needs of the server's options; Triton's names and defaults."""
+"""The options of the HTTP endpoint, with Triton's names and defaults."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class Restriction(msgspec.Struct, frozen=True):
 
 class HttpOptions(msgspec.Struct, frozen=True):
     max_input_size: int = 64 * 1024 * 1024
-    """`--http-max-input-size`: bytes of a request's body, also after decompression."""
+    """`--http-max-input-size`: the most bytes of a request's body, before and after
+    decompression."""
     header_forward_pattern: str = ""
     """`--http-header-forward-pattern`: headers whose names match become request parameters."""
     restricted_apis: dict[str, Restriction] = {}
-    """By Triton's group: health, metadata, inference, shared-memory, model-config,
+    """Keyed by Triton's groups: health, metadata, inference, shared-memory, model-config,
     model-repository, statistics, trace, logging."""
     limits: Http1Limits = Http1Limits()
-    """Its `max_body_bytes` is replaced by `max_input_size`."""
+    """The limits of the transport; `max_input_size` replaces `max_body_bytes`."""

@@ -17,7 +17,7 @@ from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError
 from naiad.frontends.core import Inference
 from naiad.frontends.http.infer_response import InferAnswer
-from naiad.frontends.http.response import answer_error
+from naiad.frontends.http.response import respond_error
 from naiad.protocol.compression import IDENTITY
 from naiad.protocol.v2.json_codec import JSON_HEADERS, is_repeated
 from naiad.protocol.v2.json_template import ID_AT_START, MAX_COPIED_BYTES, Template
@@ -179,7 +179,7 @@ class RepeatedInfer(Exchange):
         try:
             self._stream = stream = core.infer_again(request, model)
         except NaiadError as error:
-            answer_error(self, error)
+            respond_error(self, error)
         else:
             stream.deliver_to(self.take)
         return True

@@ -1,6 +1,6 @@
 """The model repository extension over HTTP: index, load, unload.
 
-Loading takes as long as the model needs: each such request is a task that this file owns, and a
+A load lasts as long as the model needs: each such request is a task that this file owns, and a
 client that goes away does not undo it.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.frontends.core import ModelControl
-from naiad.frontends.http.response import answer_error, answer_json
+from naiad.frontends.http.response import respond_error, respond_json
 from naiad.frontends.http.routes import Names
 from naiad.protocol.v2.json_access import find, mismatch
 from naiad.protocol.v2.metadata import encode_index
@@ -33,16 +33,16 @@ class RepositoryRoutes:
         try:
             rows = self._core.repository_index(ready_only=_wants_ready(exchange.body))
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
         else:
-            answer_json(exchange, encode_index(rows))
+            respond_json(exchange, encode_index(rows))
 
     def load(self, exchange: Exchange, names: Names) -> None:
         try:
             _refuse_repository(names)
             parameters = _load_parameters(exchange.body)
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
         else:
             self._start(exchange, self._core.load_model(names["model"], parameters))
 
@@ -50,7 +50,7 @@ class RepositoryRoutes:
         try:
             _refuse_repository(names)
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
         else:
             self._start(
                 exchange,
@@ -66,21 +66,21 @@ class RepositoryRoutes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(_answer_when_done(exchange, work))
+        task = asyncio.get_running_loop().create_task(_respond_when_done(exchange, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-async def _answer_when_done(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+async def _respond_when_done(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except NaiadError as error:
-        answer_error(exchange, error)
+        respond_error(exchange, error)
     except asyncio.CancelledError:
         exchange.respond_error(503, "Server exiting")
         raise
     except Exception:
-        answer_error(exchange, internal("internal error"))
+        respond_error(exchange, internal("internal error"))
         raise
     else:
         exchange.respond(200, JSON_TYPE)
@@ -123,7 +123,7 @@ def _load_parameter(name: str, value: Any) -> str | bytes:
 
 
 def _unload_dependents(body: Buffer) -> bool:
-    """Triton does not complain about an odd body here."""
+    """False for a body that cannot be read: Triton does not complain here."""
     try:
         document = parse(body) if len(body) else None
     except NaiadError:

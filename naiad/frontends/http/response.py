@@ -1,4 +1,7 @@
-"""Answers that every HTTP handler gives: JSON, nothing, and errors with Triton's status codes."""
+"""What every HTTP handler responds with: JSON, an empty body, or an error with its status.
+
+Triton's routes and OpenAI's have errors of different shapes.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,15 @@ STATUS: dict[Code, int] = {
 }
 
 
-def answer_json(exchange: Exchange, body: Buffer) -> None:
+def respond_json(exchange: Exchange, body: Buffer) -> None:
     exchange.respond(200, JSON_TYPE, body)
 
 
-def answer_empty(exchange: Exchange, status: int = 200) -> None:
+def respond_empty(exchange: Exchange, status: int = 200) -> None:
     exchange.respond(status, TEXT_TYPE)
 
 
-def answer_error(exchange: Exchange, error: NaiadError, headers: bytes = b"") -> None:
+def respond_error(exchange: Exchange, error: NaiadError, headers: bytes = b"") -> None:
     exchange.respond(STATUS[error.code], error_headers(error) + headers, encode_error(error))
 
 

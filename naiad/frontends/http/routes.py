@@ -1,4 +1,4 @@
-"""A route table: method and path -> Route, as regular expressions over the path as it was sent.
+"""The route table: method and path -> Route, by regular expressions over the path as it was sent.
 
 Names in a path are percent-decoded after matching, so that an encoded slash cannot change where a
 request goes.
@@ -24,23 +24,23 @@ from naiad.transport.http1.route import Route
 
 Names: TypeAlias = dict[str, str]
 RouteBuilder: TypeAlias = Callable[[Head, Names], Route]
-"""Called once per distinct request head; what it can work out from the head it need not work out
-per request."""
+"""Builds the route of a request. It runs once per distinct request head, so that what depends on
+the head alone is not computed per request."""
 
 
 class Entry(msgspec.Struct, frozen=True):
     method: str
     pattern: str
-    """Matched against the whole path; named groups are handed to `build`, "" for those that are
+    """A regular expression for the whole path; `build` gets its named groups, "" for those that are
     absent."""
     group: str
-    """Triton's name for the set of APIs that it belongs to, for `--http-restricted-api`; "" is
-    never restricted."""
+    """Triton's name for the set of APIs that the route belongs to, for `--http-restricted-api`; a
+    route of group "" is never restricted."""
     build: RouteBuilder
 
 
 def simple(handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
-    """A route whose handler needs nothing but the names of the path."""
+    """Builds a route whose handler needs nothing but the names in the path."""
     return lambda _head, names: Route(lambda exchange: handle(exchange, names))
 
 

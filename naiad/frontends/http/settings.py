@@ -11,7 +11,7 @@ import msgspec
 from naiad import log
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.core import Core, Health
-from naiad.frontends.http.response import answer_error, answer_json
+from naiad.frontends.http.response import respond_error, respond_json
 from naiad.frontends.http.routes import Names
 from naiad.protocol.v2.extension_json import decode_log_update, decode_trace_update
 from naiad.transport.http1.exchange import Exchange
@@ -27,9 +27,9 @@ class SettingRoutes:
         try:
             check_model(self._core, model)
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
         else:
-            answer_json(exchange, _encode_trace(self._tracing.shown(model)))
+            respond_json(exchange, _encode_trace(self._tracing.shown(model)))
 
     def update_trace(self, exchange: Exchange, names: Names) -> None:
         model = names["model"]
@@ -37,18 +37,18 @@ class SettingRoutes:
             check_model(self._core, model)
             self._tracing.update(model, decode_trace_update(exchange.body))
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
         else:
-            answer_json(exchange, _encode_trace(self._tracing.shown(model)))
+            respond_json(exchange, _encode_trace(self._tracing.shown(model)))
 
     def show_log(self, exchange: Exchange, _names: Names) -> None:
-        answer_json(exchange, msgspec.json.encode(log.shown_settings()))
+        respond_json(exchange, msgspec.json.encode(log.shown_settings()))
 
     def update_log(self, exchange: Exchange, names: Names) -> None:
         try:
             log.update(decode_log_update(exchange.body))
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
         else:
             self.show_log(exchange, names)
 

@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from naiad.errors import NaiadError, internal, invalid_arg
-from naiad.frontends.http.response import answer_error, answer_json
+from naiad.frontends.http.response import respond_error, respond_json
 from naiad.frontends.http.routes import Names
 from naiad.protocol.v2.extension_json import (
     CudaRegistration,
@@ -33,9 +33,9 @@ class SharedMemoryRoutes:
         try:
             found = self._regions.status(names["kind"], names["region"])
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
         else:
-            answer_json(exchange, msgspec.json.encode([region.describe() for region in found]))
+            respond_json(exchange, msgspec.json.encode([region.describe() for region in found]))
 
     def register(self, exchange: Exchange, names: Names) -> None:
         kind, name = names["kind"], names["region"]
@@ -51,7 +51,7 @@ class SharedMemoryRoutes:
             wanted = decode_system_registration(exchange.body)
             self._regions.register_system(name, wanted.key, wanted.offset, wanted.byte_size)
         except NaiadError as error:
-            answer_error(exchange, error)
+            respond_error(exchange, error)
         else:
             exchange.respond(200, JSON_TYPE)
 
@@ -72,9 +72,9 @@ class SharedMemoryRoutes:
                     name, wanted.raw_handle, wanted.device_id, wanted.byte_size
                 )
             except NaiadError as error:
-                answer_error(exchange, error)
+                respond_error(exchange, error)
             except BaseException:
-                answer_error(exchange, internal("the region could not be registered"))
+                respond_error(exchange, internal("the region could not be registered"))
                 raise
             else:
                 exchange.respond(200, JSON_TYPE)

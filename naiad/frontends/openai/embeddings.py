@@ -1,5 +1,7 @@
-"""POST /v1/embeddings in work: batches of texts -> one list of vectors. One batch that fails fails
-the request."""
+"""One request to POST /v1/embeddings: batches of texts -> one list of vectors.
+
+The request fails when one of its batches fails.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,20 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
 from naiad.frontends.core import Core
-from naiad.frontends.http.response import answer_json, respond_openai_error
+from naiad.frontends.http.response import respond_json, respond_openai_error
 from naiad.frontends.submit import submit
-from naiad.protocol.openai.embedding import EmbeddingForm, encode_response, read_count, read_rows
+from naiad.protocol.openai.embedding import EmbeddingSpec, encode_response, read_count, read_rows
 from naiad.protocol.openai.error import from_core
 from naiad.transport.http1.exchange import Exchange
 
 
 class EmbeddingRun:
     def __init__(
-        self, core: Core, exchange: Exchange, form: EmbeddingForm, *, is_base64: bool
+        self, core: Core, exchange: Exchange, embedding: EmbeddingSpec, *, is_base64: bool
     ) -> None:
         self._core = core
         self._exchange = exchange
-        self._form = form
+        self._embedding = embedding
         self._is_base64 = is_base64
         self._streams: list[ResponseStream] = []
         self._rows: list[np.ndarray[Any, Any] | None] = []
@@ -60,21 +62,27 @@ class EmbeddingRun:
             return
         try:
             if response is None:
-                raise internal("the model ended the request without an answer")
+                raise internal("the model ended the request without a response")
             found = next(
-                (tensor for tensor in response.outputs if tensor.name == self._form.output.name),
+                (
+                    tensor
+                    for tensor in response.outputs
+                    if tensor.name == self._embedding.output.name
+                ),
                 None,
             )
             if found is None:
-                raise internal(f"the model's answer has no output '{self._form.output.name}'")
+                raise internal(
+                    f"the model's response has no output '{self._embedding.output.name}'"
+                )
             self._rows[index] = read_rows(found, num_texts)
-            self._num_tokens += read_count(response.outputs, self._form)
+            self._num_tokens += read_count(response.outputs, self._embedding)
         except NaiadError as error:
             self._fail(error)
             return
         rows = [part for part in self._rows if part is not None]
         if len(rows) == len(self._rows):
-            answer_json(
+            respond_json(
                 self._exchange,
                 encode_response(
                     rows, self._num_tokens, self._model_name, is_base64=self._is_base64

@@ -1,7 +1,7 @@
 """OpenAI's routes, on the same port as Triton's, for every language and embedding model: a body ->
-calls of the model -> OpenAI's answer.
+calls of the model -> OpenAI's response.
 
-Rule: handlers decode, look the model up and hand over to a run; nothing waits here.
+Rule: handlers decode the body, look the model up and start a generation; none of them waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from naiad.frontends.openai.embeddings import EmbeddingRun
 from naiad.frontends.openai.generation import OpenAiGeneration
 from naiad.frontends.openai.models import (
     ModelRoutes,
-    find_form,
+    find_embedding_spec,
     find_language_model,
     find_model,
     sampling_defaults,
@@ -43,7 +43,7 @@ from naiad.protocol.openai.body import (
 )
 from naiad.protocol.openai.error import OpenAiError, bad_request, from_core
 from naiad.protocol.openai.response import ResponseWriter
-from naiad.protocol.openai.response_writer import AnswerWriter
+from naiad.protocol.openai.response_writer import GenerationWriter
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.route import Route
@@ -64,15 +64,16 @@ class OpenAiRoutes:
         self._models = ModelRoutes(core, int(time.time()))
 
     def entries(self) -> list[Entry]:
-        """The last ones are for what is not there: so that even that is said in OpenAI's shape."""
+        """The last entries match every other path under /v1, so that those errors have OpenAI's
+        shape too."""
         known = self._known_entries()
         patterns = {entry.pattern for entry in known}
 
         def build(head: Head, names: Names) -> Route:
             path = head.path.decode("latin-1")
             is_known = any(re.fullmatch(pattern, path) for pattern in patterns)
-            words = "Not allowed to" if is_known else "Invalid URL:"
-            error = OpenAiError(405 if is_known else 404, f"{words} {head.method} {path}")
+            reason = "Not allowed to" if is_known else "Invalid URL:"
+            error = OpenAiError(405 if is_known else 404, f"{reason} {head.method} {path}")
             return Route(lambda exchange: respond_openai_error(exchange, error))
 
         return [
@@ -137,7 +138,7 @@ class OpenAiRoutes:
             is_streamed=is_stream and model.spec.is_decoupled,
         )
         now_s = int(time.time())
-        writer: AnswerWriter = (
+        writer: GenerationWriter = (
             openai_chat.StreamedChat(body.model, now_s, plan, has_usage=has_usage)
             if is_stream
             else openai_chat.WholeChat(body.model, now_s, plan)
@@ -156,7 +157,7 @@ class OpenAiRoutes:
             calls[0].parameters.n,
             openai_completion.echoes(body, calls),
         )
-        writer: AnswerWriter = (
+        writer: GenerationWriter = (
             openai_completion.StreamedCompletion(body.model, now_s, n, echoes, has_usage=has_usage)
             if is_stream
             else openai_completion.WholeCompletion(body.model, now_s, n, echoes)
@@ -177,24 +178,24 @@ class OpenAiRoutes:
     def _embedding(self, exchange: Exchange) -> None:
         body = self._read(exchange, EmbeddingBody)
         model = find_model(self._core, body.model)
-        form = find_form(model)
-        if form is None:
+        embedding = find_embedding_spec(model)
+        if embedding is None:
             raise bad_request(
                 f"The model '{body.model}' is not an embedding model",
                 "model",
                 "model_not_supported",
             )
-        requests = openai_embedding.decode_requests(body, model.spec, form)
-        EmbeddingRun(self._core, exchange, form, is_base64=body.encoding_format == "base64").run(
-            requests
-        )
+        requests = openai_embedding.decode_requests(body, model.spec, embedding)
+        EmbeddingRun(
+            self._core, exchange, embedding, is_base64=body.encoding_format == "base64"
+        ).run(requests)
 
     def _generate(
         self,
         exchange: Exchange,
         model: Model,
         calls: list[GenerationCall],
-        writer: AnswerWriter,
+        writer: GenerationWriter,
         params: frozenset[str],
         *,
         is_stream: bool,
@@ -205,7 +206,7 @@ class OpenAiRoutes:
 
 
 def read_stream(body: GenerationBody) -> tuple[bool, bool]:
-    """Whether to stream, and with usage. Raises OpenAiError."""
+    """Whether the client wants a stream, and whether with usage. Raises OpenAiError."""
     is_stream = bool(body.stream)
     if body.stream_options is not None and not is_stream:
         raise bad_request(

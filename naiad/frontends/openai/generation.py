@@ -1,8 +1,8 @@
-"""One OpenAI request in work: the calls that it was made into -> one answer, or a stream of
+"""One OpenAI request: the calls of the model that it was made into -> one response, or a stream of
 server-sent events.
 
-The status of a stream is decided by its first event; an error after it is an event of the stream,
-which ends then. One call that fails fails the request; a client that goes away cancels every call.
+The first event of a stream decides its status; an error after it is an event, and the stream ends.
+The request fails when one of its calls fails; a client that goes away cancels every call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from naiad.frontends.http.response import respond_openai_error
 from naiad.frontends.submit import submit
 from naiad.ipc.generation_call import read_event
 from naiad.protocol.openai.error import OpenAiError, from_core
-from naiad.protocol.openai.response_writer import AnswerWriter
+from naiad.protocol.openai.response_writer import GenerationWriter
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
@@ -29,7 +29,7 @@ class OpenAiGeneration:
         self,
         core: Core,
         exchange: Exchange,
-        writer: AnswerWriter,
+        writer: GenerationWriter,
         params: frozenset[str],
         *,
         is_stream: bool,
@@ -78,13 +78,15 @@ class OpenAiGeneration:
                 self._fail(self._translated(response.error))
                 return
             try:
-                data = self._writer.take(index, read_event(response.outputs))
+                data = self._writer.write(index, read_event(response.outputs))
             except NaiadError as error:
                 self._fail(self._translated(error))
                 return
             self._has_event = True
             if data and self._is_stream:
-                self._exchange.start_stream(200, _EVENT_STREAM)  # does nothing after the first time
+                self._exchange.start_stream(
+                    200, _EVENT_STREAM
+                )  # does nothing after the first event
                 self._exchange.send_chunk(data)
         if is_final:
             self._num_open -= 1
@@ -93,7 +95,7 @@ class OpenAiGeneration:
 
     def _end(self) -> None:
         if not self._has_event:
-            self._fail(from_core(internal("the model ended the request without an answer")))
+            self._fail(from_core(internal("the model ended the request without a response")))
             return
         self._is_over = True
         body = self._writer.end()
@@ -113,7 +115,7 @@ class OpenAiGeneration:
         self._exchange.end_stream()
 
     def _translated(self, error: NaiadError) -> OpenAiError:
-        """A model that takes no requests at all is not overloaded."""
+        """UNAVAILABLE means overload only while the server and the model accept requests."""
         is_leaving = self._core.is_exiting or not self._core.is_model_ready(self._model_name)
         return from_core(error, self._params, is_leaving=is_leaving)
 

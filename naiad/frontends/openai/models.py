@@ -1,5 +1,5 @@
-"""GET /v1/models and /v1/models/M, and which models OpenAI's routes serve: language models, and
-those that turn texts into embeddings."""
+"""GET /v1/models and /v1/models/M; and which models OpenAI's routes serve: language models and
+models that turn texts into embeddings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 
 from naiad.errors import Code, NaiadError
 from naiad.frontends.core import Core
-from naiad.frontends.http.response import answer_json, respond_openai_error
+from naiad.frontends.http.response import respond_json, respond_openai_error
 from naiad.frontends.http.routes import Names
 from naiad.ipc.generation_call import LANGUAGE_BACKENDS
-from naiad.protocol.openai.embedding import EmbeddingForm, embedding_form
+from naiad.protocol.openai.embedding import EmbeddingSpec, embedding_spec
 from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
 from naiad.transport.http1.exchange import Exchange
 
@@ -40,28 +40,29 @@ class ModelRoutes:
 
     def list(self, exchange: Exchange, names: Names) -> None:
         cards = [ModelCard(name, self._started_s) for name in sorted(set(self._served()))]
-        answer_json(exchange, msgspec.json.encode({"object": "list", "data": cards}))
+        respond_json(exchange, msgspec.json.encode({"object": "list", "data": cards}))
 
     def show(self, exchange: Exchange, names: Names) -> None:
         try:
             model = find_model(self._core, names["model"])
-            if language_model(self._core, model) is None and find_form(model) is None:
+            if language_model(self._core, model) is None and find_embedding_spec(model) is None:
                 raise unknown_model(names["model"])
         except OpenAiError as error:
             respond_openai_error(exchange, error)
         else:
-            answer_json(exchange, msgspec.json.encode(ModelCard(names["model"], self._started_s)))
+            respond_json(exchange, msgspec.json.encode(ModelCard(names["model"], self._started_s)))
 
     def _served(self) -> Iterator[str]:
         for model in self._core.loaded_models():
             if model.is_serving and (
-                language_model(self._core, model) is not None or find_form(model) is not None
+                language_model(self._core, model) is not None
+                or find_embedding_spec(model) is not None
             ):
                 yield model.name
 
 
 def find_model(core: Core, name: str) -> Model:
-    """Raises OpenAiError."""
+    """The model of that name. Raises OpenAiError."""
     try:
         return core.model(name)
     except NaiadError as error:
@@ -73,7 +74,7 @@ def find_model(core: Core, name: str) -> Model:
 
 
 def find_language_model(core: Core, name: str) -> Model:
-    """The model that generates for this one. Raises OpenAiError."""
+    """The language model that generates for the model of that name. Raises OpenAiError."""
     found = language_model(core, find_model(core, name))
     if found is None:
         raise bad_request(
@@ -83,11 +84,11 @@ def find_language_model(core: Core, name: str) -> Model:
 
 
 def language_model(core: Core, model: Model) -> Model | None:
-    """Itself; or the one language model among an ensemble's steps, or that a BLS model is set up
-    for, as in TensorRT-LLM's repositories.
+    """The language model that generates for `model`; None when there is not exactly one.
 
-    Tokens and text are made by that one too, with its checkpoint's tokenizer and chat template:
-    what stands around it is left out.
+    It is the model itself, or the language model among an ensemble's steps, or the one that a BLS
+    model names, as in TensorRT-LLM's repositories. It also makes tokens and text, with the
+    tokenizer and chat template of its checkpoint: the models around it are left out.
     """
     if is_language(model):
         return model
@@ -107,15 +108,16 @@ def is_language(model: Model) -> bool:
     return model.config.backend in LANGUAGE_BACKENDS
 
 
-def find_form(model: Model) -> EmbeddingForm | None:
+def find_embedding_spec(model: Model) -> EmbeddingSpec | None:
     task = model.config.parameters["task"].string_value if "task" in model.config.parameters else ""
     return (
-        None if is_language(model) else embedding_form(model.spec, is_declared=task == "embedding")
+        None if is_language(model) else embedding_spec(model.spec, is_declared=task == "embedding")
     )
 
 
 def sampling_defaults(config: ModelConfig) -> dict[str, Any]:
-    """The model's own, which the backend has checked when it was loaded."""
+    """The sampling defaults in the model's config, which the backend checked when it loaded the
+    model."""
     text = (
         config.parameters["sampling_defaults"].string_value
         if "sampling_defaults" in config.parameters

@@ -1,4 +1,4 @@
-"""Bodies of OpenAI's requests: what is read of them. Fields that are not here are ignored, as
+"""The bodies of OpenAI's requests, with the fields that are read. Other fields are ignored, as
 OpenAI's own servers do.
 
 In:  JSON. Out: structs; a wrong type or a missing field is a 400 that names it. Sampling fields
@@ -22,7 +22,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What chat and plain completions have in common. None: not set."""
+    """The fields that chat and plain completions have in common; None means that it is not set."""
 
     model: str
     stream: bool | None = None
@@ -36,7 +36,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    # Beyond OpenAI's.
+    # Fields that OpenAI does not have.
     min_tokens: int | None = None
     top_k: int | None = None
     min_p: float | None = None
@@ -67,7 +67,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     modalities: list[str] | None = None
     functions: list[Any] | None = None
     function_call: Any = None
-    # Beyond OpenAI's.
+    # Fields that OpenAI does not have.
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
@@ -79,7 +79,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
-    # Beyond OpenAI's.
+    # Fields that OpenAI does not have.
     add_special_tokens: bool | None = None
 
 
@@ -107,7 +107,7 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
     previous_response_id: str | None = None
     conversation: Any = None
     background: bool | None = None
-    # Beyond OpenAI's.
+    # Fields that OpenAI does not have.
     seed: int | None = None
     top_k: int | None = None
     min_p: float | None = None
@@ -126,20 +126,20 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def decode_body(data: Buffer, kind: type[Body]) -> Body:
-    """Raises OpenAiError."""
+    """The body as a struct. Raises OpenAiError."""
     try:
         body: Body = _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        words = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise bad_request(f"We could not parse the JSON body of your request: {words}") from None
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise bad_request(f"We could not parse the JSON body of your request: {reason}") from None
     return body
 
 
-def _refusal(words: str) -> OpenAiError:
-    place = _PLACE.search(words)
-    missing = _MISSING.match(words)
+def _refusal(message: str) -> OpenAiError:
+    place = _PLACE.search(message)
+    missing = _MISSING.match(message)
     inside = place[1] if place is not None else ""
     if missing is not None:
         param = f"{inside}.{missing[1]}" if inside else missing[1]
@@ -148,10 +148,11 @@ def _refusal(words: str) -> OpenAiError:
         )
     if not inside:
         return bad_request(
-            f"The body of your request is not what was expected: {words.partition(' - at ')[0].replace('`', '')}."
+            "The body of your request is not what was expected: "
+            f"{message.partition(' - at ')[0].replace('`', '')}."
         )
     return bad_request(
-        f"Invalid type for '{inside}': {_PLACE.sub('', words).replace('`', '')}.",
+        f"Invalid type for '{inside}': {_PLACE.sub('', message).replace('`', '')}.",
         inside,
         "invalid_type",
     )

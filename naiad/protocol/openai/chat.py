@@ -130,7 +130,8 @@ def read_plan(body: ChatBody) -> ToolPlan:
 
 
 def read_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Templates know no developer, and add strings without looking. Raises OpenAiError."""
+    """The message as a chat template reads it: no template knows the role `developer`, and
+    templates add contents as strings without a check. Raises OpenAiError."""
     if not messages:
         raise bad_request("'messages' is empty, expected at least one message", "messages")
     found = []
@@ -167,7 +168,7 @@ def build_reader(plan: ToolPlan) -> Reader | None:
 
 
 def finish_reason(reason: str, reader: Reader | None, plan: ToolPlan) -> str:
-    """OpenAI says `stop` where the client itself named the function."""
+    """The finish reason of a call; OpenAI says `stop` when the client itself named the function."""
     return (
         "tool_calls"
         if reason == "stop" and reader is not None and reader.num_calls and plan.mode != "named"
@@ -176,7 +177,7 @@ def finish_reason(reason: str, reader: Reader | None, plan: ToolPlan) -> str:
 
 
 class StreamedChat:
-    """AnswerWriter."""
+    """A GenerationWriter."""
 
     def __init__(self, model: str, created_s: int, plan: ToolPlan, *, has_usage: bool) -> None:
         self._frame = ChunkFrame(
@@ -186,9 +187,9 @@ class StreamedChat:
         self._usage = UsageCount() if has_usage else None
         self._readers: dict[int, Reader | None] = {}
 
-    def take(self, call_index: int, event: GenerationEvent) -> bytes:
+    def write(self, call_index: int, event: GenerationEvent) -> bytes:
         if self._usage is not None:
-            self._usage.take(call_index, event)
+            self._usage.add(call_index, event)
         return b"".join([chunk for piece in event.pieces for chunk in self._chunks(piece)])
 
     def end(self) -> bytes:
@@ -247,7 +248,7 @@ class _Draft(msgspec.Struct):
 
 
 class WholeChat:
-    """AnswerWriter."""
+    """A GenerationWriter."""
 
     def __init__(self, model: str, created_s: int, plan: ToolPlan) -> None:
         self._model = model
@@ -256,8 +257,8 @@ class WholeChat:
         self._usage = UsageCount()
         self._drafts: dict[int, _Draft] = {}
 
-    def take(self, call_index: int, event: GenerationEvent) -> bytes:
-        self._usage.take(call_index, event)
+    def write(self, call_index: int, event: GenerationEvent) -> bytes:
+        self._usage.add(call_index, event)
         for piece in event.pieces:
             draft = self._drafts.setdefault(piece.index, _Draft())
             draft.text += piece.text
@@ -267,7 +268,7 @@ class WholeChat:
 
     def end(self) -> bytes:
         choices = [self._choice(index, draft) for index, draft in sorted(self._drafts.items())]
-        answer = Completion(
+        completion = Completion(
             new_id("chatcmpl-"),
             "chat.completion",
             self._created_s,
@@ -275,10 +276,10 @@ class WholeChat:
             choices,
             self._usage.total(),
         )
-        return encode(answer)
+        return encode(completion)
 
     def fail(self, error: OpenAiError) -> bytes:
-        return b""  # not begun before it is complete
+        return b""  # a call has no text before it is complete
 
     def _choice(self, index: int, draft: _Draft) -> Choice:
         reader = build_reader(self._plan)

@@ -1,5 +1,5 @@
 """POST /v1/completions: one or several prompts -> a GenerationCall each; their events -> one
-answer, or chunks of a stream."""
+response, or chunks of a stream."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def decode_calls(
 
 
 def read_prompts(body: CompletionBody) -> list[str | list[int]]:
-    """Of a text, texts, a list of tokens, or lists of tokens. Raises OpenAiError."""
+    """The prompts in a text, a list of texts, a list of tokens, or a list of such lists. Raises
+    OpenAiError."""
     given = body.prompt
     prompts: list[str | list[int]]
     if isinstance(given, str):
@@ -79,7 +80,8 @@ def read_prompts(body: CompletionBody) -> list[str | list[int]]:
         prompts = [part for part in given if not isinstance(part, int)]
         if len(prompts) != len(given):
             raise bad_request(
-                "Invalid type for 'prompt': texts or lists of tokens and single tokens cannot be mixed.",
+                "Invalid type for 'prompt': texts or lists of tokens and single tokens cannot be "
+                "mixed.",
                 "prompt",
                 "invalid_type",
             )
@@ -95,12 +97,12 @@ def read_prompts(body: CompletionBody) -> list[str | list[int]]:
 
 
 def echoes(body: CompletionBody, calls: list[GenerationCall]) -> list[str]:
-    """What comes before the text of each call's completions."""
+    """The text that comes before the completions of each call."""
     return [call.prompt if body.echo and isinstance(call.prompt, str) else "" for call in calls]
 
 
 class StreamedCompletion:
-    """AnswerWriter."""
+    """A GenerationWriter."""
 
     def __init__(
         self, model: str, created_s: int, n: int, echoes: list[str], *, has_usage: bool
@@ -113,9 +115,9 @@ class StreamedCompletion:
         self._usage = UsageCount() if has_usage else None
         self._offsets: dict[int, int] = {}
 
-    def take(self, call_index: int, event: GenerationEvent) -> bytes:
+    def write(self, call_index: int, event: GenerationEvent) -> bytes:
         if self._usage is not None:
-            self._usage.take(call_index, event)
+            self._usage.add(call_index, event)
         return b"".join([self._chunk(call_index, piece) for piece in event.pieces])
 
     def end(self) -> bytes:
@@ -138,7 +140,7 @@ class StreamedCompletion:
 
 
 class WholeCompletion:
-    """AnswerWriter."""
+    """A GenerationWriter."""
 
     def __init__(self, model: str, created_s: int, n: int, echoes: list[str]) -> None:
         self._model = model
@@ -149,8 +151,8 @@ class WholeCompletion:
         self._choices: dict[int, CompletionChoice] = {}
         self._logprobs: dict[int, list[TokenLogprob]] = {}
 
-    def take(self, call_index: int, event: GenerationEvent) -> bytes:
-        self._usage.take(call_index, event)
+    def write(self, call_index: int, event: GenerationEvent) -> bytes:
+        self._usage.add(call_index, event)
         for piece in event.pieces:
             index = call_index * self._n + piece.index
             choice = self._choices.get(index)

@@ -1,5 +1,5 @@
-"""POST /v1/embeddings: texts -> batches for a model that takes text and gives vectors -> OpenAI's
-list of embeddings.
+"""POST /v1/embeddings: texts -> batches for a model that turns texts into vectors -> OpenAI's list
+of embeddings.
 
 An embedding model has one required input, of texts (BYTES, one for each row), and a floating-point
 output with a vector for each row: the one whose name holds "embed", or the only one where the
@@ -26,14 +26,14 @@ from naiad.protocol.openai.response_writer import encode
 MAX_INPUTS = 2048
 _FLOATS = frozenset(("FP16", "BF16", "FP32", "FP64"))
 _COUNTS = ("num_input_tokens", "num_tokens")
-"""Outputs from which usage is told, where the model has one."""
+"""Names of the output that counts tokens, for usage; a model need not have one."""
 
 
-class EmbeddingForm(msgspec.Struct, frozen=True):
+class EmbeddingSpec(msgspec.Struct, frozen=True):
     input: TensorSpec
     output: TensorSpec
     count: str
-    """Name of the output with the number of tokens, or empty."""
+    """The name of the output with the number of tokens; empty when there is none."""
     max_rows: int
     is_batched: bool
 
@@ -56,8 +56,8 @@ class EmbeddingList(msgspec.Struct):
     object: str = "list"
 
 
-def embedding_form(spec: ModelSpec, *, is_declared: bool = False) -> EmbeddingForm | None:
-    """None: it is no embedding model."""
+def embedding_spec(spec: ModelSpec, *, is_declared: bool = False) -> EmbeddingSpec | None:
+    """How the model embeds texts; None when it is no embedding model."""
     required = [tensor for tensor in spec.inputs.values() if not tensor.is_optional] or list(
         spec.inputs.values()
     )[:1]
@@ -71,14 +71,15 @@ def embedding_form(spec: ModelSpec, *, is_declared: bool = False) -> EmbeddingFo
     count = next((name for name in _COUNTS if name in spec.outputs), "")
     is_batched = spec.max_batch_size > 0
     rows = spec.max_batch_size if is_batched else MAX_INPUTS if required[0].dims == [-1] else 1
-    return EmbeddingForm(required[0], found[0], count, rows, is_batched)
+    return EmbeddingSpec(required[0], found[0], count, rows, is_batched)
 
 
 def read_inputs(body: EmbeddingBody) -> list[str]:
     """Raises OpenAiError."""
     if body.encoding_format not in (None, "float", "base64"):
         raise bad_request(
-            f"Invalid value for 'encoding_format': '{body.encoding_format}', expected 'float' or 'base64'",
+            f"Invalid value for 'encoding_format': '{body.encoding_format}', "
+            "expected 'float' or 'base64'",
             "encoding_format",
         )
     inputs = (
@@ -94,54 +95,56 @@ def read_inputs(body: EmbeddingBody) -> list[str]:
 
 
 def decode_requests(
-    body: EmbeddingBody, spec: ModelSpec, form: EmbeddingForm
+    body: EmbeddingBody, spec: ModelSpec, embedding: EmbeddingSpec
 ) -> list[InferRequest]:
-    """As many texts in each as the model takes at once. Raises OpenAiError."""
+    """The requests for all texts, each with as many texts as the model accepts at once. Raises
+    OpenAiError."""
     texts = read_inputs(body)
-    size = form.output.dims[-1] if form.output.dims else -1
+    size = embedding.output.dims[-1] if embedding.output.dims else -1
     if body.dimensions is not None and size > 0 and body.dimensions != size:
         raise bad_request(
             f"'dimensions' is {body.dimensions}, this model's embeddings have {size}", "dimensions"
         )
-    outputs = [form.output.name] + [form.count] * bool(form.count)
+    outputs = [embedding.output.name] + [embedding.count] * bool(embedding.count)
     return [
         InferRequest(
             spec.name,
-            [_texts_tensor(form, texts[at : at + form.max_rows])],
+            [_texts_tensor(embedding, texts[at : at + embedding.max_rows])],
             requested_outputs=outputs,
         )
-        for at in range(0, len(texts), form.max_rows)
+        for at in range(0, len(texts), embedding.max_rows)
     ]
 
 
-def _texts_tensor(form: EmbeddingForm, texts: list[str]) -> Tensor:
+def _texts_tensor(embedding: EmbeddingSpec, texts: list[str]) -> Tensor:
     shape = (
-        [len(texts), *([1] * len(form.input.dims))]
-        if form.is_batched
-        else [len(texts)] * len(form.input.dims)
+        [len(texts), *([1] * len(embedding.input.dims))]
+        if embedding.is_batched
+        else [len(texts)] * len(embedding.input.dims)
     )
     return Tensor(
-        form.input.name, "BYTES", shape, encode_byte_strings([text.encode() for text in texts])
+        embedding.input.name, "BYTES", shape, encode_byte_strings([text.encode() for text in texts])
     )
 
 
 def read_rows(tensor: Tensor, num_texts: int) -> np.ndarray[Any, Any]:
-    """[texts, size], as float32. Raises NaiadError."""
+    """The vectors of an output as a float32 array of shape [texts, size]. Raises NaiadError."""
     values = tensor.as_numpy()
     if tensor.datatype == "BF16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
     if values.size % num_texts or not values.size:
         raise internal(
-            f"output '{tensor.name}' has shape {tensor.shape}, expected a vector for each of {num_texts} texts"
+            f"output '{tensor.name}' has shape {tensor.shape}, "
+            f"expected a vector for each of {num_texts} texts"
         )
     return values.reshape(num_texts, -1).astype("<f4", copy=False)
 
 
-def read_count(outputs: list[Tensor], form: EmbeddingForm) -> int:
+def read_count(outputs: list[Tensor], embedding: EmbeddingSpec) -> int:
     return sum(
         int(tensor.as_numpy().sum())
         for tensor in outputs
-        if form.count and tensor.name == form.count
+        if embedding.count and tensor.name == embedding.count
     )
 
 

@@ -1,9 +1,8 @@
 """Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
 
-In:  what a body has wrong, or a NaiadError of the core or of the model. Out: a status and JSON
-     bytes.
-Rule: full queues are 429, which OpenAI's clients take for "later"; a server that leaves is 503.
-      Both say when to try again.
+In:  a fault of a body, or a NaiadError of the core or of the model. Out: a status and JSON bytes.
+Rule: a full queue is 429, after which OpenAI's clients try again; a server that exits is 503. Both
+      say when to try again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from naiad.errors import Code, NaiadError
 
 _CONTEXT = re.compile(r"the prompt has \d+ tokens")
 _NAMED = re.compile(r"(?:(?:sampling )?parameter )?'?([a-z_]+)'? (?:is|has|names|holds|of token) ")
-"""The engine's refusals begin with the parameter's name."""
+"""The engine's messages about a parameter begin with its name."""
 _LACKING = re.compile(r"the [a-z]+ engine has no ([a-z_]+)")
 
 
@@ -56,7 +55,8 @@ def unknown_model(name: str) -> OpenAiError:
 def from_core(
     error: NaiadError, param_names: frozenset[str] = frozenset(), *, is_leaving: bool = False
 ) -> OpenAiError:
-    """`param_names`: of the request's body, to tell which of them a refusal is about."""
+    """The error as OpenAI writes it. `param_names` are the fields of the request's body: a message
+    that begins with one of them is about that field."""
     match error.code:
         case Code.UNAVAILABLE:
             if is_leaving:

@@ -1,20 +1,20 @@
-"""Where a JSON value ends in a text that comes in pieces: brackets are counted, strings are
-skipped."""
+"""Finds the end of a JSON value in a text that comes in pieces, by counting brackets outside of
+strings."""
 
 from __future__ import annotations
 
 
 class JsonEnd:
-    """Of one object, array or string."""
+    """The search for the end of one object, array or string."""
 
     def __init__(self, depth: int = 0) -> None:
-        """`depth`: brackets that are open already."""
+        """`depth` is the number of brackets that are open already."""
         self._depth = depth
         self._is_string = False
         self._is_escaped = False
 
     def find(self, text: str) -> int:
-        """Index after the value's last character, or -1 when it goes on."""
+        """The index after the value's last character; -1 when the value goes on."""
         for at, character in enumerate(text):
             if self._is_string:
                 if self._is_escaped:

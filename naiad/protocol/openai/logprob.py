@@ -1,5 +1,5 @@
-"""Log-probabilities in OpenAI's two forms: one object per token (chat), parallel lists
-(completions)."""
+"""Log-probabilities as OpenAI writes them: one object per token for chat, parallel lists for
+completions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 from naiad.ipc.generation_call import TokenLogprob
 
 _LOWEST = -9999.0
-"""Stands for minus infinity, which JSON cannot write."""
+"""What is written for minus infinity, which JSON does not have."""
 
 
 class TopLogprob(msgspec.Struct):
@@ -54,7 +54,7 @@ def chat_logprobs(entries: list[TokenLogprob]) -> ChatLogprobs:
 
 
 def completion_logprobs(entries: list[TokenLogprob], offset: int) -> CompletionLogprobs:
-    """`offset`: where the first of them begins, in characters of the choice's text."""
+    """`offset` is where the first token begins, in characters of the choice's text."""
     found = CompletionLogprobs()
     for entry in entries:
         found.tokens.append(_name(entry))
@@ -68,7 +68,8 @@ def completion_logprobs(entries: list[TokenLogprob], offset: int) -> CompletionL
 
 
 def _name(entry: TokenLogprob) -> str:
-    """Parts of characters look alike as text; OpenAI writes them as `bytes:\\xe2`."""
+    """The text of a token; a token that is part of a character is written as `bytes:\\xe2`, as
+    OpenAI does."""
     return (
         entry.text
         if "\ufffd" not in entry.text

@@ -1,8 +1,8 @@
-"""POST /v1/responses: events of a generation -> a response with its output items, or the events of
-its making.
+"""POST /v1/responses: the events of a generation -> a response with its output items, or a stream
+of OpenAI's events about them.
 
 A message opens with its first text and closes when a call begins; each call is an item of its own.
-Rule: both forms are made by the same steps; an answer that is not streamed drops the events.
+Rule: the same steps make both; a response that is not streamed drops the events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from naiad.protocol.openai.tool_choice import ToolPlan
 
 
 class ResponseWriter:
-    """AnswerWriter."""
+    """A GenerationWriter."""
 
     def __init__(
         self, body: ResponsesBody, created_s: int, plan: ToolPlan, *, is_stream: bool
@@ -30,15 +30,15 @@ class ResponseWriter:
         self._response = _new_response(body, created_s)
         self._output: list[dict[str, Any]] = self._response["output"]
         self._open: dict[str, Any] | None = None
-        """The last item of the output, while it grows."""
+        """The last item of the output while it is written."""
         self._sequence_number = 0
         self._events: list[bytes] = []
 
-    def take(self, call_index: int, event: GenerationEvent) -> bytes:
+    def write(self, call_index: int, event: GenerationEvent) -> bytes:
         if not self._sequence_number:
             self._emit("response.created", response=self._response)
             self._emit("response.in_progress", response=self._response)
-        self._usage.take(call_index, event)
+        self._usage.add(call_index, event)
         for piece in event.pieces:
             self._read(
                 Reading(piece.text) if self._reader is None else self._reader.feed(piece.text)
@@ -80,7 +80,7 @@ class ResponseWriter:
             self._read(self._reader.finish())
         is_cut = reason == "length"
         self._close("incomplete" if is_cut else "completed")
-        if not self._output:  # an answer without a word is still a message
+        if not self._output:  # a response without text is still a message
             self._open_message()
             self._close("incomplete" if is_cut else "completed")
         self._response["status"] = "incomplete" if is_cut else "completed"

@@ -1,5 +1,5 @@
-"""What an answer must look like: `response_format`, and the guided_* fields of other servers -> a
-GrammarCall."""
+"""The format that a client demands of the text: `response_format` and the guided_* fields of other
+servers -> a GrammarCall."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def response_format(given: dict[str, Any], param: str) -> GrammarCall | None:
             return GrammarCall("json_schema", msgspec.json.encode(schema).decode())
         case kind:
             raise bad_request(
-                f"Invalid value for '{param}.type': {kind!r}. Supported values are: 'text', 'json_object', and 'json_schema'.",
+                f"Invalid value for '{param}.type': {kind!r}. "
+                "Supported values are: 'text', 'json_object', and 'json_schema'.",
                 param,
             )

@@ -1,5 +1,5 @@
 """POST /v1/responses: its body -> a GenerationCall. Items become chat messages, flat tools become
-chat's nested ones.
+the nested tools of chat.
 
 Nothing is stored: a request that refers to an earlier response is refused, and the client sends the
 conversation itself.
@@ -29,7 +29,8 @@ def decode_call(
     for name in _STORED:
         if getattr(body, name) is not None:
             raise bad_request(
-                f"'{name}' is not supported: responses are not stored, send the whole conversation as 'input'",
+                f"'{name}' is not supported: responses are not stored, "
+                "send the whole conversation as 'input'",
                 name,
             )
     if body.background:
@@ -38,8 +39,8 @@ def decode_call(
     effort = (body.reasoning or {}).get("effort")
     if isinstance(effort, str):
         arguments.setdefault("reasoning_effort", effort)
-    form = (body.text or {}).get("format")
-    if form is not None and not isinstance(form, dict):
+    text_format = (body.text or {}).get("format")
+    if text_format is not None and not isinstance(text_format, dict):
         raise bad_request(
             "Invalid type for 'text.format': expected an object.", "text.format", "invalid_type"
         )
@@ -48,7 +49,8 @@ def decode_call(
         tools=plan.tools,
         template_arguments=arguments,
         parameters=responses_sampling(body, defaults),
-        grammar=plan.grammar or (None if form is None else response_format(form, "text.format")),
+        grammar=plan.grammar
+        or (None if text_format is None else response_format(text_format, "text.format")),
         is_streamed=is_streamed,
     )
 
@@ -110,7 +112,7 @@ def _add_item(messages: list[dict[str, Any]], item: dict[str, Any], place: str) 
                 "type": "function",
                 "function": {"name": name, "arguments": arguments},
             }
-            # calls side by side belong to one message
+            # consecutive calls belong to one message
             if messages and messages[-1]["role"] == "assistant":
                 messages[-1].setdefault("tool_calls", []).append(call)
             else:
@@ -125,7 +127,7 @@ def _add_item(messages: list[dict[str, Any]], item: dict[str, Any], place: str) 
                 }
             )
         case "reasoning":
-            pass  # what a model thought earlier is not shown to it again
+            pass  # a model does not see its earlier reasoning
         case kind:
             raise bad_request(
                 f"'{place}' is an item of type '{kind}', which is not supported", f"{place}.type"

@@ -1,5 +1,5 @@
-"""What all of OpenAI's answers share: ids, usage, server-sent events, and the writer that an
-endpoint gives to its generation."""
+"""What all of OpenAI's responses share: ids, usage, server-sent events, and the interface of the
+writer that an endpoint gives to its generation."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ DONE = b"data: [DONE]\n\n"
 _ENCODER = msgspec.json.Encoder()
 
 
-class AnswerWriter(Protocol):
-    """One per request. `take` is called for every event of every call that the request was made
-    into, `end` once, after all."""
+class GenerationWriter(Protocol):
+    """Writes the response to one request. `write` is called for every event of every call that the
+    request was made into, `end` once after all of them."""
 
-    def take(self, call_index: int, event: GenerationEvent) -> bytes:
-        """What can be sent now, of a stream; b"" where there is nothing yet, and always in an
-        answer that is not streamed."""
+    def write(self, call_index: int, event: GenerationEvent) -> bytes:
+        """The bytes of a stream that can be sent now; empty when there are none yet, and always for
+        a response that is not streamed."""
         ...
 
     def end(self) -> bytes:
-        """The rest of the stream, or the whole answer."""
+        """The rest of the stream, or the whole response."""
         ...
 
     def fail(self, error: OpenAiError) -> bytes:
@@ -45,12 +45,12 @@ class Usage(msgspec.Struct):
 
 
 class UsageCount:
-    """Of one or several calls; each event tells totals."""
+    """Adds up the usage of all calls of a request; each event has the totals of its call."""
 
     def __init__(self) -> None:
         self._events: dict[int, GenerationEvent] = {}
 
-    def take(self, call_index: int, event: GenerationEvent) -> None:
+    def add(self, call_index: int, event: GenerationEvent) -> None:
         self._events[call_index] = event
 
     def total(self) -> Usage:
@@ -74,12 +74,13 @@ def encode(value: Any) -> bytes:
 
 
 def encode_failure(error: OpenAiError) -> bytes:
-    """As an event of a stream; OpenAI's clients raise it."""
+    """The error as an event of a stream, which OpenAI's clients raise."""
     return b"data: %b\n\n" % encode_error(error)
 
 
 class ChunkFrame:
-    """Chunks of one stream differ in their choice only: the rest is written once."""
+    """Encodes the chunks of one stream. They differ in their choice only, so the rest is encoded
+    once."""
 
     def __init__(
         self, id: str, object: str, created_s: int, model: str, *, has_usage: bool

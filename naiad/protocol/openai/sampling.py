@@ -1,7 +1,7 @@
-"""Sampling parameters of an OpenAI request: the body's own, then the model's defaults, then the
-engine's.
+"""The sampling parameters of an OpenAI request: those of the body, then the model's defaults, then
+the engine's.
 
-Rule: ranges are the engine's to check; here only what OpenAI spells differently is translated.
+Rule: the engine checks ranges; this file translates only what OpenAI spells differently.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from naiad.protocol.openai.body import ChatBody, CompletionBody, GenerationBody,
 from naiad.protocol.openai.error import bad_request
 
 COMPLETION_MAX_TOKENS = 16
-"""OpenAI's default for plain completions; a chat goes on to its end."""
+"""OpenAI's default for plain completions; a chat has no such limit."""
 _SAME = (
-    "min_tokens", "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
-    "stop_token_ids", "bad_words", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
+    "min_tokens", "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", "seed", "stop_token_ids", "bad_words", "ignore_eos",
+    "include_stop_str_in_output", "skip_special_tokens",
 )  # fmt: skip
 _RESPONSES_SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 

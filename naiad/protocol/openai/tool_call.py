@@ -1,10 +1,12 @@
-"""Tool calls in what a model writes, piece by piece -> OpenAI's deltas. The format shows itself, so
-nobody has to configure one.
+"""Tool calls in the text that a model writes, piece by piece -> OpenAI's deltas. The text shows its
+format, so nobody has to configure one.
 
     Hermes, Qwen   text <tool_call>{"name": "f", "arguments": {...}}</tool_call> <tool_call>...
     Llama 3        {"name": "f", "parameters": {...}}; {...}      perhaps after <|python_tag|>
-    Mistral        [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]   or   [TOOL_CALLS]f[ARGS]{...}; the marker may have been skipped
-Rules: arguments go out as they come; text that may still become a call is held back; text that does not become one is content after all.
+    Mistral        [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]   or
+                   [TOOL_CALLS]f[ARGS]{...}; the marker may have been skipped
+Rules: arguments are sent as they come; text that may still become a call is held back; text that
+       does not become a call is content.
 """
 
 from __future__ import annotations
@@ -21,18 +23,19 @@ import msgspec
 from naiad.protocol.openai.json_end import JsonEnd
 
 MAX_HEAD_CHARACTERS = 4096
-"""An object that has not shown by then that it is a call is taken for text."""
+"""An object that is longer than this and does not look like a call is text."""
 _MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
 _SKIPPED = (*_MARKERS, "</tool_call>", "[ARGS]")
 _HEAD = re.compile(
-    r'\{\s*(?:"(?:type|id)"\s*:\s*"[^"]*"\s*,\s*)*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\S)'
+    r'\{\s*(?:"(?:type|id)"\s*:\s*"[^"]*"\s*,\s*)*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*'
+    r'"(?:arguments|parameters)"\s*:\s*(?=\S)'
 )
 _ID_CHARACTERS = string.ascii_letters + string.digits
 
 
 class ToolDelta(msgspec.Struct):
-    """`id` and `name` come with the first of each call, the arguments' JSON text in the further
-    ones."""
+    """A piece of a call. The first piece of each call has `id` and `name`, the further ones have
+    the JSON text of the arguments."""
 
     index: int
     id: str | None = None
@@ -46,12 +49,12 @@ class Reading(msgspec.Struct):
 
 
 def new_call_id() -> str:
-    """Nine letters and digits: Mistral's templates take nothing else."""
+    """Nine letters and digits, because Mistral's templates accept nothing else."""
     return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 
 class NamedCallReader:
-    """All that is written is the arguments of one call."""
+    """Reads a text that consists of the arguments of one call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -70,7 +73,7 @@ class NamedCallReader:
 
 class ToolCallReader:
     def __init__(self, names: frozenset[str], *, is_forced: bool = False) -> None:
-        """`is_forced`: there is nothing but calls."""
+        """`is_forced` means that the text consists of calls only."""
         self.num_calls = 0
         self._names = names
         self._buffer = ""
@@ -78,12 +81,12 @@ class ToolCallReader:
         self._deltas: list[ToolDelta] = []
         self._has_content = False
         self._is_bare = not is_forced
-        """No marker announced the object that is being read."""
+        """True when no marker announced the object that is being read."""
         self._is_enclosed = False
-        """The arguments are a field of an object that must be ended too."""
+        """True when the arguments are a field of an object that must end too."""
         self._end = JsonEnd()
         self._end_is_outer = False
-        """`_end` looks for the end of the enclosing object, no longer for the arguments'."""
+        """True when `_end` looks for the end of the enclosing object, not of the arguments."""
         self._step: Callable[[], bool] = self._read_between if is_forced else self._read_text
 
     def feed(self, text: str) -> Reading:
@@ -93,7 +96,7 @@ class ToolCallReader:
         return self._taken()
 
     def finish(self) -> Reading:
-        """What was held back is what it looks like."""
+        """The end of the text: what was held back is what it looks like."""
         if self._step == self._read_string:
             self._add_arguments(self._buffer)
         elif self._step != self._read_between or not self._is_separator():
@@ -110,7 +113,7 @@ class ToolCallReader:
         self._content, self._deltas = "", []
         return reading
 
-    # Each step reads from the front of the buffer; True: there may be more for the next one.
+    # Each step reads from the front of the buffer; it returns True when the next may find more.
 
     def _read_text(self) -> bool:
         if not self._has_content and (found := self._read_start()) is not None:
@@ -130,7 +133,7 @@ class ToolCallReader:
         return False
 
     def _read_start(self) -> bool | None:
-        """A call that begins the answer without a marker. None: it does not."""
+        """Reads a call at the beginning of the text, without a marker. None when there is none."""
         lead = self._buffer.lstrip()
         if not lead:
             return False
@@ -143,7 +146,7 @@ class ToolCallReader:
         return self._read_named(lead)
 
     def _read_named(self, lead: str) -> bool | None:
-        """`name{` or `name[ARGS]{`. None: it is something else."""
+        """Reads `name{` or `name[ARGS]{`. None when it is something else."""
         for name in self._names:
             if name.startswith(lead):
                 return False
@@ -158,7 +161,7 @@ class ToolCallReader:
         return None
 
     def _read_between(self) -> bool:
-        """What separates calls is skipped."""
+        """Skips what separates calls."""
         while True:
             self._buffer = self._buffer.lstrip(" \n\r\t,;]")
             marker = next((marker for marker in _SKIPPED if self._buffer.startswith(marker)), None)
@@ -166,7 +169,7 @@ class ToolCallReader:
                 self._is_bare = False
                 self._buffer = self._buffer[len(marker) :]
             elif any(marker.startswith(self._buffer) for marker in _SKIPPED):
-                return False  # perhaps the beginning of one; so is the empty text
+                return False  # perhaps the beginning of one, as is the empty text
             elif self._buffer[0] == "[":
                 self._buffer = self._buffer[1:]
             else:
@@ -195,7 +198,7 @@ class ToolCallReader:
         return self._give_up() if len(self._buffer) > MAX_HEAD_CHARACTERS else False
 
     def _read_whole(self, start: int, end: int) -> bool:
-        """A complete object with its fields in another order."""
+        """Reads a complete object whose fields come in another order."""
         call = _decoded(self._buffer[start:end])
         name = call.get("name") if isinstance(call, dict) else None
         if not isinstance(name, str) or (self._is_bare and name not in self._names):
@@ -211,7 +214,7 @@ class ToolCallReader:
             return self._go(self._read_string)
         if self._buffer[0] in "{[":
             return self._go(self._read_arguments)
-        self._add_value(None)  # null, or something else that no function takes
+        self._add_value(None)  # null, or another value that no function accepts
         return self._go(self._read_tail)
 
     def _read_arguments(self) -> bool:
@@ -221,7 +224,7 @@ class ToolCallReader:
         return False if end < 0 else self._go(self._read_tail)
 
     def _read_string(self) -> bool:
-        """Arguments as OpenAI writes them: JSON inside a string."""
+        """The arguments as OpenAI writes them: JSON inside a string."""
         end = JsonEnd().find(self._buffer)
         if end < 0:
             return False
@@ -287,7 +290,7 @@ def _decoded(text: str) -> Any:
 
 
 def _overlap(text: str, marker: str) -> int:
-    """Length of the longest end of the text that begins the marker."""
+    """The length of the longest end of the text that is a beginning of the marker."""
     return next(
         (
             size

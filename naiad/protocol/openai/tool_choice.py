@@ -1,8 +1,8 @@
 """Which tools a model may, must or must not call: `tools` and `tool_choice` -> what the template
-sees and what the answer must look like.
+sees and which format the text must have.
 
-A tool that must be called is a matter of grammar: then the model writes [{"name", "parameters"},
-...], or only the arguments of the one that was named. A tool that may be called is written in the
+A grammar enforces a tool that must be called: then the model writes [{"name", "parameters"}, ...],
+or only the arguments of the one that was named. A tool that may be called is written in the
 model's own format, which ToolCallReader knows.
 """
 
@@ -21,12 +21,12 @@ MODES = ("none", "auto", "required")
 
 class ToolPlan(msgspec.Struct, frozen=True):
     mode: str = "none"
-    """none, auto, required or named."""
+    """One of none, auto, required and named."""
     tools: list[dict[str, Any]] | None = None
-    """For the chat template."""
+    """The tools that the chat template sees."""
     names: frozenset[str] = frozenset()
     named: str = ""
-    """The one that must be called, of mode named."""
+    """The name of the tool that must be called, in mode named."""
     grammar: GrammarCall | None = None
 
 
@@ -62,7 +62,8 @@ def plan_tools(
                 grammar=_calls_grammar(schemas, is_parallel=is_parallel),
             )
     raise bad_request(
-        f"Invalid value for 'tool_choice': '{mode}'. Supported values are: 'none', 'auto', and 'required'.",
+        f"Invalid value for 'tool_choice': '{mode}'. "
+        "Supported values are: 'none', 'auto', and 'required'.",
         "tool_choice",
     )
 
@@ -115,7 +116,7 @@ def _named_plan(
 def _allowed(
     tools: list[dict[str, Any]], schemas: dict[str, Any], choice: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
-    """A part of the tools, and a mode for them. Chat nests both; the Responses API does not."""
+    """The allowed tools and the mode for them. Chat nests both; the Responses API does not."""
     holder = choice.get("allowed_tools", choice)
     try:
         wanted = {
@@ -136,8 +137,8 @@ def _allowed(
     )
 
 
-def _bad_allowed(words: str) -> OpenAiError:
-    return bad_request(f"Invalid value for 'tool_choice.allowed_tools': {words}", "tool_choice")
+def _bad_allowed(reason: str) -> OpenAiError:
+    return bad_request(f"Invalid value for 'tool_choice.allowed_tools': {reason}", "tool_choice")
 
 
 def _calls_grammar(schemas: dict[str, Any], *, is_parallel: bool) -> GrammarCall:
