@@ -8,7 +8,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import uvloop
 
@@ -25,8 +25,7 @@ class Host:
         self, options: GrpcOptions | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         self.core = FakeCore()
-        core: Any = self.core
-        self.frontend = GrpcFrontend(core, options)
+        self.frontend = GrpcFrontend(self.core, options)
         self.port = 0
         self._tls = tls
         self._ready = threading.Event()

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from naiad.core.tensor import tensor_from_numpy
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.options import HttpOptions
+from tests.fakes import FakeTransport
 from tests.fakes.core import FakeCore
 from tests.fakes.model import respond
-from tests.unit.transport.http1.http1_rig import FakeTransport
 from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_repeated_conversation import (
     JSON,

@@ -7,6 +7,7 @@ Errors are compared as `Failure`: each wire says which status it gives to one of
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -31,7 +32,7 @@ from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.http2.frame import ErrorCode
 from tests.fakes import FakeCore
 from tests.wire.grpc_rig import ClientCall, Rig
-from tests.wire.http_client import Client
+from tests.wire.http_client import Client, call
 from tests.wire.http_rig import HttpServer, serving
 
 LENGTH = "Inference-Header-Content-Length"
@@ -179,7 +180,7 @@ class HttpWire(Wire):
         client = await Client.connect(self._server.port)
         path = f"/v2/models/{question.model}{version}/infer"
         client.request("POST", path, body, headers | question.headers)
-        return HttpPendingReply(self.core, client)
+        return HttpPendingReply(self._server, client)
 
     def _encode(self, question: Question) -> tuple[bytes, dict[str, str]]:
         parameters = dict(question.parameters)
@@ -220,12 +221,13 @@ class HttpWire(Wire):
 
 
 class HttpPendingReply:
-    def __init__(self, core: FakeCore, client: Client) -> None:
-        self._core = core
+    def __init__(self, server: HttpServer, client: Client) -> None:
+        self._server = server
         self._client = client
+        self._reading = asyncio.create_task(client.read())
 
     async def reply(self) -> WireReply:
-        http = await self._client.read()
+        http = await self._reading
         await self._client.close()
         if http.status != 200:
             return WireReply(failure=Failure(http.status, http.error()))
@@ -253,12 +255,14 @@ class HttpPendingReply:
         )
 
     async def is_pending(self) -> bool:
-        buffer: bytearray = self._client.reader._buffer  # type: ignore[attr-defined]
-        return not buffer
+        # a response that had been sent by now would arrive before the one to this request
+        await call(self._server.port, "GET", "/v2/health/live")
+        return not self._reading.done()
 
     async def cancel(self) -> None:
+        self._reading.cancel()
         self._client.reset()
-        await self._core.on_cancelled.wait()
+        await self._server.core.on_cancelled.wait()
 
 
 # gRPC.
@@ -276,10 +280,9 @@ class GrpcWire(Wire):
 
     async def start(self, question: Question) -> GrpcPendingReply:
         method = "ModelStreamInfer" if self._is_stream else "ModelInfer"
-        call = await self.rig.unary(
-            method, _grpc_message(question).SerializeToString(), question.headers
-        )
-        return GrpcPendingReply(self.rig, call, is_stream=self._is_stream)
+        message = _grpc_message(question).SerializeToString()
+        client_call = await self.rig.unary(method, message, question.headers)
+        return GrpcPendingReply(self.rig, client_call, is_stream=self._is_stream)
 
 
 def _grpc_message(question: Question) -> ModelInferRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.core.request import InferRequest
+from naiad.core.request import InferRequest, ParameterValue
 from naiad.errors import NaiadError
 from naiad.frontends.header_forward import HeaderForward
 
@@ -38,7 +38,7 @@ def test_reserved_names_are_not_forwarded(name: str) -> None:
 
 
 def test_forwarded_headers_are_added_to_a_copy_of_the_parameters() -> None:
-    shared = {"a": 1}
+    shared: dict[str, ParameterValue] = {"a": 1}
     request = InferRequest("m", [], parameters=shared)
     HeaderForward("x").apply(request, {"x": "2", "y": "3"})
     assert request.parameters == {"a": 1, "x": "2"}
