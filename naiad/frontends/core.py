@@ -48,6 +48,7 @@ class Health(Protocol):
 
     def is_model_ready(self, name: str, version: str = "") -> bool: ...
 
+    # `answer` is called with the model's own opinion, perhaps before this returns.
     def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None: ...
 
 
