@@ -46,6 +46,9 @@ class FakeModel(Model):
 class InPlaceScheduler:
     """Computes each request before `enqueue` returns."""
 
+    resizable = None
+    sequences = None
+
     def __init__(self, model: FakeModel) -> None:
         self._model = model
 
