@@ -1,7 +1,7 @@
-"""The one error type that crosses layers: a Triton status code and words for the client.
+"""The one error type that crosses layers: a Triton error code and a message for the client.
 
-Frontends map `code` to an HTTP status or a gRPC status; nobody else looks at it. A message never
-holds a traceback, an address or a path of the server: those go to the log.
+Frontends map `code` to an HTTP or gRPC status. A message never contains a traceback, an address or
+a path of the server: those belong in the log.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ class Code(enum.StrEnum):
 
 
 class NaiadError(Exception):
-    """`retry_after_s` is set when the same request may succeed later: overload, a worker
-    restarting, a drain."""
+    """An error for the client.
+
+    `retry_after_s` is set if the same request may succeed later: the server is overloaded or
+    draining, or a worker restarts.
+    """
 
     def __init__(self, code: Code, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)

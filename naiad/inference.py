@@ -1,7 +1,8 @@
-"""The inference core: what every endpoint, ensemble and BLS call goes through.
+"""The inference core: every endpoint, ensemble step and BLS call goes through it.
 
 In:  InferRequest from a frontend. Out: the ResponseStream of the model's scheduler.
-Rule: no wire format above this line, no scheduling decision here; lookups, validation, hand-over.
+Rule: it looks models up, validates requests and enqueues them. It knows no wire format and makes
+      no scheduling decision.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class InferenceCore:
     ) -> None:
         self.repository = repository
         self.cache = cache
-        """Of responses, where the server has one."""
+        """The response cache, or None if the server has none."""
         self.metadata = metadata
         self.strict_readiness = strict_readiness
         self.regions = regions or RegionTable()
         self.tracing = tracing or Tracing()
         self.is_started = False
-        """All that is to be loaded at start has been tried."""
+        """True once every model to be loaded at start has been loaded or has failed."""
         self.is_draining = False
         self.is_exiting = False
 
@@ -62,20 +63,26 @@ class InferenceCore:
         return True
 
     def is_ready(self) -> bool:
-        """False from the first SIGTERM on; with strict readiness also while any model that should
-        serve does not."""
+        """Returns False from the first SIGTERM on, and before the models of the start are loaded.
+
+        With strict readiness it also returns False while any model fails to serve.
+        """
         if self.is_draining or not self.is_started:
             return False
         return self.repository.is_ready() if self.strict_readiness else True
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
-        """False for an unknown model: Triton's ready probes never fail. Raises for a version that
-        is no number."""
+        """Returns False for an unknown model: Triton's ready probes never fail for one.
+
+        Raises NaiadError if the version is not a number.
+        """
         return self.repository.is_model_ready(name, version)
 
     def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None:
-        """The same, when a model with an `is_ready` of its own may be asked first; `answer` may be
-        called before this returns."""
+        """Like `is_model_ready`, but also runs the model's own `is_ready` hook, if it has one.
+
+        `answer` receives the result, possibly before this method returns.
+        """
         try:
             model = self.model(name, version)
         except NaiadError:
@@ -85,11 +92,13 @@ class InferenceCore:
         else:
             model.ask_ready(answer)
 
-    # What there is.
+    # Lookups.
 
     def model(self, name: str, version: str = "") -> Model:
-        """The version that would serve a request now; raises Triton's `Request for unknown model`
-        errors."""
+        """Returns the version that would serve a request now.
+
+        Raises NaiadError with Triton's `Request for unknown model` messages.
+        """
         return self.repository.ready_model(name, version)
 
     def loaded_models(self) -> Iterable[Model]:
@@ -97,7 +106,7 @@ class InferenceCore:
         return self.repository.models()
 
     def model_metadata(self, name: str, version: str = "") -> ModelSpec:
-        """Of a version that was asked for by number, only that one is listed."""
+        """Lists all served versions, or only the requested one if the caller named a version."""
         spec = self.model(name, version).spec
         return msgspec.structs.replace(spec, versions=[spec.version]) if version else spec
 
@@ -113,8 +122,11 @@ class InferenceCore:
     # Inference.
 
     def infer(self, request: InferRequest, model: Model | None = None) -> ResponseStream:
-        """`model` is what the request names, where the caller has just looked it up."""
-        # a sequence that has begun may go on to its end
+        """Validates and enqueues a request. Raises NaiadError if it is invalid.
+
+        `model` is the model the request names, if the caller has just looked it up.
+        """
+        # A sequence that has started may continue to its end.
         if self.is_exiting and (request.sequence_start or not request.sequence_id):
             raise unavailable("Server exiting", RETRY_AFTER_S)
         if request.regions is not None:
@@ -138,8 +150,10 @@ class InferenceCore:
         return model.scheduler.enqueue(request)
 
     def call(self, request: InferRequest) -> ResponseStream:
-        """On behalf of another request: a step of an ensemble, a call of a model. Goes on while the
-        server drains."""
+        """Runs a request on behalf of another one: an ensemble step or a BLS call.
+
+        Such requests are accepted even while the server drains.
+        """
         request.start_ns = time.monotonic_ns()
         request.is_inner = True
         model = self.repository.ready_model(request.model_name, request.model_version)
@@ -151,11 +165,10 @@ class InferenceCore:
         return model.scheduler.enqueue(request)
 
     def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:
-        """Memory shared with the model's workers, for a large body that is still to be received;
-        None where it would not pay.
+        """Allocates memory shared with the model's workers, to receive a large body into.
 
-        Tensors whose `data` is a view of it reach the worker without a copy. It is freed when the
-        last view is gone.
+        Returns None if a copy is cheaper. Tensors whose `data` is a view of the buffer reach the
+        worker without a copy. The memory is freed when its last view is gone.
         """
         return self.repository.input_buffer(model_name, num_bytes)
 
@@ -167,10 +180,10 @@ class InferenceCore:
     async def load_model(
         self, name: str, parameters: dict[str, str | bytes], caller: str = ""
     ) -> None:
-        """`parameters`: `config` as a JSON string, `file:<path>` as the file's bytes (already
-                      base64-decoded).
+        """Loads or reloads a model.
 
-        `caller` is the instance whose model asks for it, if one does.
+        `parameters` may have `config`, a JSON string, and `file:<path>`, the bytes of a file
+        (already base64-decoded). `caller` is the instance whose model asks for the load, if any.
         """
         await self.repository.load(name, parameters, caller)
 

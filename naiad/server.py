@@ -1,10 +1,10 @@
-"""The server process as a life: run, start, serve, drain, stop. Only wires; every part lives
-elsewhere.
+"""The life of the server process: start, serve, drain, stop.
 
-Ports are bound before models load, so that a taken port fails at once and liveness answers at once;
-the `Started ... at` lines that scripts wait for come when the models are loaded, as under Triton.
-SIGTERM: not ready first, then no new requests, then what is in flight finishes, then models are
-finalized, exit 0; a second signal or the timeout forces.
+Ports are bound before models load, so that a port in use is reported at once and liveness probes
+succeed at once. The `Started ... at` lines that scripts wait for are printed when the models have
+been loaded, as in Triton.
+On SIGTERM the server becomes not ready, then stops accepting requests, finishes the requests in
+flight, finalizes the models and exits with 0. A second signal or the timeout forces the exit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import uvloop
 
@@ -41,12 +42,14 @@ LISTEN_BACKLOG = 4096
 
 
 def run(settings: Settings) -> int:
-    """The exit code: 0 after a clean shutdown, 1 when the server could not start or had to be
-    forced."""
+    """Runs the server and returns the exit code.
+
+    0: clean shutdown. 1: the server could not start, or the shutdown was forced.
+    """
     log.capture_library_logging()
     _raise_file_limit()
     try:
-        return uvloop.run(Server(settings).live())
+        return uvloop.run(Server(settings).run())
     except NaiadError as error:
         log.flush()
         print(f"error: creating server: {error.code} - {error.message}", file=sys.stderr)
@@ -55,13 +58,25 @@ def run(settings: Settings) -> int:
         log.flush()
 
 
+@dataclass(frozen=True)
+class _Endpoint:
+    name: str
+    """Triton's name for it, as in the `Started ... at` line."""
+    is_allowed: bool
+    address: str
+    port: int
+    protocol_factory: Callable[[], asyncio.BaseProtocol]
+    tls: ssl.SSLContext | None = None
+    reuse_port: bool = False
+
+
 class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._listeners: list[asyncio.Server] = []
 
-    async def live(self) -> int:
+    async def run(self) -> int:
         settings, loop = self._settings, asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signals.put_nowait, number)
@@ -95,35 +110,62 @@ class Server:
     # Start.
 
     async def _listen(self) -> list[str]:
-        """Binds every endpoint; the lines to print when the server serves. Raises NaiadError."""
-        settings = self._settings
+        """Binds every endpoint and returns the lines to print once the models are loaded.
+
+        Raises NaiadError.
+        """
         lines: list[str] = []
-        endpoints: list[tuple[bool, str, str, int, bool, Callable[[], asyncio.BaseProtocol], ssl.SSLContext | None]] = [
-            (settings.allow_grpc, "GRPCInferenceService", settings.grpc_address, settings.grpc_port, settings.reuse_grpc_port,
-             self._grpc.protocol_factory, wiring.grpc_tls(settings)),
-            (settings.allow_http, "HTTPService", settings.http_address, settings.http_port, settings.reuse_http_port,
-             self._http.protocol_factory, wiring.http_tls(settings)),
-            (settings.allow_metrics, "Metrics Service", settings.metrics_address or settings.http_address, settings.metrics_port, False,
-             self._metrics.protocol_factory, None),
-        ]  # fmt: skip
-        for is_allowed, name, address, port, reuse_port, factory, tls in endpoints:
-            if is_allowed:
-                sock = _bind(name, address, port, reuse_port)
-                handshake_s = None if tls is None else HANDSHAKE_TIMEOUT_S
-                listener = await asyncio.get_running_loop().create_server(
-                    factory,
-                    sock=sock,
-                    backlog=LISTEN_BACKLOG,
-                    ssl=tls,
-                    ssl_handshake_timeout=handshake_s,
-                )
-                self._listeners.append(listener)
-                lines.append(f"Started {name} at {address}:{sock.getsockname()[1]}")
+        for endpoint in self._endpoints():
+            if not endpoint.is_allowed:
+                continue
+            sock = _bind(endpoint)
+            listener = await asyncio.get_running_loop().create_server(
+                endpoint.protocol_factory,
+                sock=sock,
+                backlog=LISTEN_BACKLOG,
+                ssl=endpoint.tls,
+                ssl_handshake_timeout=None if endpoint.tls is None else HANDSHAKE_TIMEOUT_S,
+            )
+            self._listeners.append(listener)
+            lines.append(f"Started {endpoint.name} at {endpoint.address}:{sock.getsockname()[1]}")
         return lines
 
+    def _endpoints(self) -> list[_Endpoint]:
+        """Raises NaiadError for bad TLS files, even those of an endpoint that is not allowed."""
+        settings = self._settings
+        return [
+            _Endpoint(
+                "GRPCInferenceService",
+                settings.allow_grpc,
+                settings.grpc_address,
+                settings.grpc_port,
+                self._grpc.protocol_factory,
+                wiring.grpc_tls(settings),
+                reuse_port=settings.reuse_grpc_port,
+            ),
+            _Endpoint(
+                "HTTPService",
+                settings.allow_http,
+                settings.http_address,
+                settings.http_port,
+                self._http.protocol_factory,
+                wiring.http_tls(settings),
+                reuse_port=settings.reuse_http_port,
+            ),
+            _Endpoint(
+                "Metrics Service",
+                settings.allow_metrics,
+                settings.metrics_address or settings.http_address,
+                settings.metrics_port,
+                self._metrics.protocol_factory,
+            ),
+        ]
+
     async def _start(self) -> bool:
-        """Loads the models; False when a signal came first. Raises NaiadError when one failed and
-        that is to be fatal."""
+        """Loads the models. Returns False if a signal came first.
+
+        Raises NaiadError if a model failed to load and the settings make that fatal.
+        """
         loading = asyncio.ensure_future(self._core.repository.start())
         interrupted = asyncio.ensure_future(self._signals.get())
         await asyncio.wait([loading, interrupted], return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +175,7 @@ class Server:
             await asyncio.gather(loading, return_exceptions=True)
             await self._core.repository.stop()
             return False
-        if interrupted.done():  # together with the last model
+        if interrupted.done():  # the signal came in the same iteration as the last model
             self._signals.put_nowait(interrupted.result())
         interrupted.cancel()
         self._print_tables()
@@ -148,11 +190,13 @@ class Server:
         log.table(tables.model_table(self._core.repository.status_rows()))
         log.table(tables.option_table(settings, __version__, wiring.EXTENSIONS))
 
-    # The end.
+    # Shutdown.
 
     async def _shut_down(self) -> int:
-        """Not ready at once; then, after the drain delay, no new requests, and what is in flight is
-        finished."""
+        """Drains the server and returns the exit code.
+
+        A second signal or the timeout interrupts the drain.
+        """
         forced = asyncio.ensure_future(self._signals.get())
         drained = asyncio.ensure_future(self._drain())
         try:
@@ -167,11 +211,8 @@ class Server:
             await asyncio.gather(forced, drained, return_exceptions=True)
         if not is_clean:
             is_forced = forced.done() and not forced.cancelled()
-            log.error(
-                "Second signal: exiting immediately."
-                if is_forced
-                else "Exit timeout expired. Exiting immediately."
-            )
+            reason = "Second signal: exiting" if is_forced else "Exit timeout expired. Exiting"
+            log.error(f"{reason} immediately.")
             return 1
         return 0
 
@@ -187,7 +228,8 @@ class Server:
         log.info("Waiting for in-flight requests to complete.")
         grace_s = float(self._settings.exit_timeout_secs)
         log.info(
-            f"Timeout {grace_s:g}: Found {repository.num_with_inflight()} model versions that have in-flight inferences"
+            f"Timeout {grace_s:g}: Found {repository.num_with_inflight()} model versions that have "
+            "in-flight inferences"
         )
         await repository.drain()
         await asyncio.gather(
@@ -195,22 +237,23 @@ class Server:
         )
         log.info("All models are stopped, unloading models")
         log.info(
-            f"Timeout {grace_s:g}: Found {len(list(repository.models()))} live models and 0 in-flight non-inference requests"
+            f"Timeout {grace_s:g}: Found {len(list(repository.models()))} live models and 0 "
+            "in-flight non-inference requests"
         )
         await repository.stop()
         self._core.regions.close()
         await asyncio.get_running_loop().run_in_executor(None, self._core.tracing.close)
 
-    # Meanwhile.
+    # While the server runs.
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[None]:
-        async def beat() -> None:
+        async def repeat() -> None:
             while True:
                 await asyncio.sleep(HEARTBEAT_NS / 1e9)
                 self._core.repository.heartbeat(time.monotonic_ns())
 
-        task = asyncio.ensure_future(beat())
+        task = asyncio.ensure_future(repeat())
         try:
             yield
         finally:
@@ -241,11 +284,12 @@ class Server:
         return {"http": self._http.num_connections, "grpc": self._grpc.num_connections}
 
 
-def _bind(name: str, address: str, port: int, reuse_port: bool) -> socket.socket:
+def _bind(endpoint: _Endpoint) -> socket.socket:
+    address, port = endpoint.address, endpoint.port
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if reuse_port:
+    if endpoint.reuse_port:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         sock.bind((address, port))
@@ -256,14 +300,14 @@ def _bind(name: str, address: str, port: int, reuse_port: bool) -> socket.socket
         else:
             reason = f"Socket '{address}:{port}': {os.strerror(error.errno or 0)}"
         raise NaiadError(
-            Code.UNAVAILABLE, f"failed to start {name}: Unavailable - {reason}"
+            Code.UNAVAILABLE, f"failed to start {endpoint.name}: Unavailable - {reason}"
         ) from error
     sock.setblocking(False)
     return sock
 
 
 def _raise_file_limit() -> None:
-    """Each connection and each worker needs descriptors; the soft limit is often 1024."""
+    """Raises the soft limit of open files, often 1024: connections and workers need descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):

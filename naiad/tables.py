@@ -1,7 +1,7 @@
-"""The tables that Triton prints at start, from plain rows.
+"""The tables that Triton prints at start.
 
-In:  rows of texts; the settings. Out: text for log.table. Scripts look for the rows, people for the
-     shape: both are Triton's.
+In:  rows of strings, and the settings. Out: text for log.table.
+Rule: rows and layout are exactly Triton's, because scripts search the log for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from naiad.settings import Settings
 
 
 def render_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A cell may have several lines; other control characters in it are escaped."""
+    """Renders a table. A cell may have several lines; other control characters are escaped."""
     split = [[_cell_lines(cell) for cell in row] for row in rows]
     widths = [
         max([len(heading), *(len(line) for row in split for line in row[column])])
@@ -36,12 +36,12 @@ def repository_agent_table(rows: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def backend_table(rows: Iterable[tuple[str, str, str]]) -> str:
-    """(backend, path, config); for the config see backend_config_text."""
+    """Renders rows of (backend, path, config). `backend_config_text` makes the config."""
     return render_table(["Backend", "Path", "Config"], rows)
 
 
 def model_table(rows: Iterable[tuple[str, str, str]]) -> str:
-    """(model, version, status); a model of which no version was found has version '-'."""
+    """Renders rows of (model, version, status). The version is '-' if the model has none."""
     return render_table(["Model", "Version", "Status"], rows)
 
 
@@ -87,7 +87,7 @@ def option_table(settings: Settings, server_version: str, extensions: Sequence[s
 
 
 def backend_config_text(settings: Settings, backend: str) -> str:
-    """What a backend gets from the command line, as Triton's table shows it."""
+    """Returns a backend's command-line settings as JSON, as Triton's table shows them."""
     cmdline = {
         "auto-complete-config": "false" if settings.disable_auto_complete_config else "true",
         "backend-directory": settings.backend_directory,
@@ -105,11 +105,8 @@ def _cell_lines(cell: str) -> list[str]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return (
-        "|"
-        + "|".join(f" {cell:<{width}} " for cell, width in zip(cells, widths, strict=True))
-        + "|\n"
-    )
+    padded = [f" {cell:<{width}} " for cell, width in zip(cells, widths, strict=True)]
+    return "|" + "|".join(padded) + "|\n"
 
 
 def _flag(is_set: bool) -> str:

@@ -1,5 +1,7 @@
-"""Settings -> the options of each part, and the parts themselves. Nothing here runs; server.py
-gives it life."""
+"""Turns the settings into the options of each part of the server, and builds the parts.
+
+Nothing is started here: server.py does that.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,10 @@ EXTENSIONS = [
     "trace",
     "logging",
 ]
-"""What `/v2` says. perf_analyzer asks for `statistics`; clients ask for others before they use
-them."""
+"""The extensions that `/v2` lists.
+
+perf_analyzer looks for `statistics`; clients look for others before they use them.
+"""
 
 
 def http_options(settings: Settings) -> HttpOptions:
@@ -129,23 +133,19 @@ def load_options(settings: Settings) -> LoadOptions:
 
 
 def python_environments(settings: Settings) -> PythonEnvironments:
-    """`--backend-config=python,environment-directory=DIR` and
-    `python,install-requirements=false`."""
-    given = settings.backend_settings("python")
-    directory = given.get("environment-directory")
-    should_install = given.get("install-requirements", "true").lower() not in (
-        "false",
-        "off",
-        "no",
-        "0",
-    )
+    """Reads `--backend-config=python,environment-directory=DIR` and
+    `--backend-config=python,install-requirements=false`."""
+    options = settings.backend_settings("python")
+    directory = options.get("environment-directory")
+    install_requirements = options.get("install-requirements", "true").lower()
     return PythonEnvironments(
-        Path(directory) if directory else default_cache(), should_install=should_install
+        Path(directory) if directory else default_cache(),
+        should_install=install_requirements not in ("false", "off", "no", "0"),
     )
 
 
 def folder_backends(directory: Path) -> frozenset[str]:
-    """Those that are a model.py of their own."""
+    """Returns the names of the backends in `--backend-directory` that consist of a model.py."""
     try:
         return frozenset(path.name for path in directory.iterdir() if (path / "model.py").is_file())
     except OSError:
@@ -155,7 +155,7 @@ def folder_backends(directory: Path) -> frozenset[str]:
 def build_core(
     settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics
 ) -> InferenceCore:
-    """Raises NaiadError when a repository cannot be used at all."""
+    """Raises NaiadError if a repository cannot be used at all, or an option is invalid."""
     config_options = ConfigOptions(
         is_auto_complete_enabled=not (
             settings.disable_auto_complete_config or settings.strict_model_config
@@ -177,11 +177,9 @@ def build_core(
         return core.model(name, version)
 
     clock = LoopClock(loop)
-    busy_poll = (
-        BusyPoll(clock, settings.busy_poll_us * 1000)
-        if settings.busy_poll_us and has_spare_cpu()
-        else None
-    )
+    busy_poll = None
+    if settings.busy_poll_us and has_spare_cpu():
+        busy_poll = BusyPoll(clock, settings.busy_poll_us * 1000)
     services = Services(
         lambda request: core.call(request),
         is_decoupled,
@@ -227,12 +225,10 @@ def build_core(
 
 def _cache(settings: Settings, clock: Clock) -> ResponseCache | None:
     """Raises NaiadError."""
-    given = settings.cache_config
-    return (
-        build_cache(given[0].cache, {entry.setting: entry.value for entry in given}, clock)
-        if given
-        else None
-    )
+    entries = settings.cache_config
+    if not entries:
+        return None
+    return build_cache(entries[0].cache, {entry.setting: entry.value for entry in entries}, clock)
 
 
 def _rate_limiter(settings: Settings, clock: Clock) -> RateLimiter | None:
@@ -251,13 +247,14 @@ def build_tracing(settings: Settings) -> Tracing:
         from naiad.trace.otel import OtelSink
     except ImportError as error:
         raise unsupported(
-            f"--trace-config mode=opentelemetry needs the extra 'otel' (pip install 'naiad[otel]'): {error}"
+            "--trace-config mode=opentelemetry needs the extra 'otel' "
+            f"(pip install 'naiad[otel]'): {error}"
         ) from error
     return Tracing(options, OtelSink(options.otel))
 
 
 def grpc_tls(settings: Settings) -> ssl.SSLContext | None:
-    """Raises NaiadError. Mutual authentication needs no second flag, as under Triton."""
+    """Raises NaiadError. As in Triton, the flag for mutual authentication implies TLS."""
     if not (settings.grpc_use_ssl or settings.grpc_use_ssl_mutual):
         return None
     files = TlsFiles(
@@ -293,7 +290,7 @@ def _store(repository: str, settings: Settings) -> Store:
 
 
 async def _control(core: InferenceCore, caller: str, operation: ControlOperation) -> bool:
-    """What a model asks for with pb_utils.load_model and its like; `caller` is its instance."""
+    """Runs pb_utils.load_model, unload_model or is_model_ready. `caller` is the model's instance."""
     match operation.kind:
         case "load_model":
             parameters: dict[str, str | bytes] = dict(operation.files)

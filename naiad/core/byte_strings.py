@@ -1,5 +1,7 @@
-"""BYTES tensors: each element is a 4-byte little-endian length and that many bytes, elements in C
-order."""
+"""Codec for the data of BYTES tensors.
+
+Each element is a 4-byte little-endian length followed by that many bytes. Elements are in C order.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +15,38 @@ _LENGTH = struct.Struct("<I")
 
 
 def encode_byte_strings(elements: Iterable[Any]) -> bytes:
-    """Elements are bytes, str (as UTF-8) or anything with a `str()`; numpy arrays are walked in C
-    order."""
+    """Encodes bytes as they are and everything else as the UTF-8 of its `str()`.
+
+    A numpy array is read in C order.
+    """
     if isinstance(elements, np.ndarray):
         elements = elements.ravel().tolist()
     parts: list[bytes] = []
     for element in elements:
-        if not isinstance(element, bytes):
-            element = (
-                bytes(element)
-                if isinstance(element, (bytearray, memoryview))
-                else str(element).encode()
-            )
+        if isinstance(element, (bytearray, memoryview)):
+            element = bytes(element)
+        elif not isinstance(element, bytes):
+            element = str(element).encode()
         parts.append(_LENGTH.pack(len(element)))
         parts.append(element)
     return b"".join(parts)
 
 
 def split_byte_strings(data: bytes | bytearray | memoryview) -> list[bytes]:
-    """Raises ValueError when a length points past the end."""
-    view, end, at = memoryview(data), len(data), 0
+    """Raises ValueError if a length points past the end of the data."""
+    view, end, offset = memoryview(data), len(data), 0
     elements: list[bytes] = []
-    while at < end:
-        if at + 4 > end:
+    while offset < end:
+        if offset + 4 > end:
             raise ValueError(
-                f"incomplete string length indicator: {end - at} bytes left, expected 4"
+                f"incomplete string length indicator: {end - offset} bytes left, expected 4"
             )
-        (size,) = _LENGTH.unpack_from(view, at)
-        at += 4
-        if at + size > end:
-            raise ValueError(f"incomplete string data: {end - at} bytes left, expected {size}")
-        elements.append(bytes(view[at : at + size]))
-        at += size
+        (size,) = _LENGTH.unpack_from(view, offset)
+        offset += 4
+        if offset + size > end:
+            raise ValueError(f"incomplete string data: {end - offset} bytes left, expected {size}")
+        elements.append(bytes(view[offset : offset + size]))
+        offset += size
     return elements
 
 

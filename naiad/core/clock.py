@@ -1,4 +1,4 @@
-"""Time as schedulers and supervisors see it: passed in, so that tests advance it by hand."""
+"""The clock that schedulers and instances use. It is passed in, so that tests can advance it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Clock(Protocol):
     def call_at(self, when_ns: int, callback: Callable[[], None]) -> Timer: ...
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """After the events that are ready now have been handled."""
+        """Runs `callback` after the events that are ready now have been handled."""
         ...
 
     def yield_cpu(self) -> None:
-        """Whoever else is ready to run on this CPU goes first."""
+        """Lets other threads and processes that are ready to run on this CPU run first."""
         ...
 
 
 class LoopClock:
-    """The monotonic clock and timers of an event loop."""
+    """The monotonic clock and the timers of an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,7 +1,6 @@
-"""Triton's tensor datatypes: wire name, config.pbtxt name, element size, numpy equivalent.
+"""Triton's tensor datatypes: wire name, config.pbtxt name, element size and numpy equivalent.
 
-Requests carry a datatype by its wire name ("FP32"); this table is the only place that knows what
-the name means.
+Requests name a datatype by its wire name ("FP32"). Only this table knows what a name means.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class DataType(msgspec.Struct, frozen=True):
     byte_size: int
     """Bytes per element; 0 for BYTES, whose elements carry their own length."""
     numpy: np.dtype[Any] | None
-    """None where numpy has no equivalent (BF16); BYTES are object arrays of bytes."""
+    """None if numpy has no equivalent (BF16). BYTES tensors are object arrays of bytes."""
 
 
 def _table() -> dict[str, DataType]:
@@ -52,7 +51,7 @@ BY_NUMPY: dict[Any, DataType] = {d.numpy: d for d in DATATYPES.values() if d.num
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DataType | None:
-    """BYTES for object, bytes and str arrays; None for what Triton cannot carry."""
+    """Returns BYTES for object, bytes and str arrays, and None if Triton has no such datatype."""
     if dtype.kind in "OSU":
         return DATATYPES["BYTES"]
     return BY_NUMPY.get(dtype)

@@ -1,8 +1,7 @@
-"""Backends that installed packages offer, by the entry point group `naiad.backends`: name ->
-module:class.
+"""Backends of installed packages, found through the entry point group `naiad.backends`.
 
-Only the table is read here, in the server too; a package is imported in template and worker
-processes alone.
+This file reads only the names, so the server may call it. The packages themselves are imported in
+template and worker processes only.
 """
 
 from __future__ import annotations
@@ -15,5 +14,8 @@ GROUP = "naiad.backends"
 
 @cache
 def installed_backends() -> dict[str, str]:
-    """Read once: a package that is installed while the server runs is seen by the next one."""
+    """Returns backend name -> "module:class".
+
+    The table is read once. A package installed later is found after the next start of the server.
+    """
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}

@@ -1,7 +1,7 @@
-"""What a request to one model version must look like: the part of a ModelConfig that codecs and
-validation need, as plain structs.
+"""The specification of a model version: the part of a ModelConfig that codecs and validation need.
 
-In:  built once per loaded version by repository.model. Out: read per request; immutable.
+repository.model builds the structs once per loaded version. They are immutable and read on every
+request.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import msgspec
 class TensorSpec(msgspec.Struct, frozen=True):
     name: str
     datatype: str
-    """Wire name, e.g. FP32."""
+    """The wire name, such as FP32."""
     dims: list[int]
-    """As in config.pbtxt: without the batch dimension, before `reshape`; -1 is variable."""
+    """Dims as in config.pbtxt: without the batch dimension, before `reshape`. -1 is variable."""
     shape: list[int]
-    """What clients send and see in metadata: `dims` with a leading -1 when the model batches."""
+    """The shape that clients send and see in metadata: `dims` after a -1 if the model batches."""
     is_optional: bool = False
     allow_ragged_batch: bool = False
     labels: list[str] = []
-    """Lines of `label_filename`, for classification; outputs only."""
+    """The lines of `label_filename`, for classification. Only outputs have labels."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
     name: str
     version: int
     versions: list[int]
-    """All versions of this model that serve."""
+    """All versions of this model that are being served."""
     platform: str
     max_batch_size: int
     inputs: dict[str, TensorSpec]
@@ -42,7 +42,7 @@ class ServerMetadata(msgspec.Struct, frozen=True):
 
 
 class ModelIndex(msgspec.Struct, omit_defaults=True):
-    """A row of the repository index; a model that was never loaded has only its name."""
+    """A row of the repository index. A model that was never loaded has only a name."""
 
     name: str
     version: str = ""

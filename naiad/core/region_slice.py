@@ -1,8 +1,7 @@
-"""Where a tensor lies in a client's shared memory: by the name of a registered region, never by an
-address.
+"""The place of a tensor in a client's shared memory, given by the name of a registered region.
 
-In:  built by protocol decoders from what a request says; nothing is looked up or checked there.
-Out: resolved by naiad.shm.region_table, once per request, before the request is checked.
+In:  protocol decoders build a slice from the request, without looking up or checking anything.
+Out: naiad.shm.region_table resolves it, once per request, before the request is validated.
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ class RegionSlice(msgspec.Struct, frozen=True):
 
 
 class RegionUse(msgspec.Struct, frozen=True):
-    """All that one request has in clients' regions. Shared by requests that repeat each other."""
+    """All tensors of a request that are in clients' regions.
+
+    Requests that repeat each other share one RegionUse.
+    """
 
     inputs: list[tuple[int, RegionSlice]]
-    """Position among the request's inputs, whose `data` is empty until the region has been read."""
+    """(index among the request's inputs, place). The input has no data until it has been read."""
     outputs: dict[str, RegionSlice] = {}
-    """By the name of the output that is to be written there."""
+    """Output name -> the place to write it to."""

@@ -1,9 +1,9 @@
-"""Counters of one model version, as the statistics extension and the metrics page show them.
+"""The counters of one model version, for the statistics extension and the metrics page.
 
-Written on the event loop once per batch and once per request, so plain ints and no locks; read at
-scrape time. What only a scrape needs is worked out then, or for many requests at once: until then
-durations wait in lists.
-Rule: only this file knows which event raises which counter.
+They are plain ints without locks, because only the event loop writes them: once per batch and once
+per request. Histograms are needed only by a scrape, so durations are collected in lists and sorted
+into buckets later, many at once.
+Rule: only this file decides which event increments which counter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from naiad.errors import Code
 
 LATENCY_BUCKETS_S = (
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
 LATENCY_BUCKETS_NS = tuple(int(s * 1e9) for s in LATENCY_BUCKETS_S)
 BATCH_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -36,8 +37,11 @@ class Duration(msgspec.Struct):
 
 
 class Histogram:
-    """Fixed buckets; `counts[i]` is the number of values in (bounds[i-1], bounds[i]], the last one
-    is +Inf. Not cumulative."""
+    """A histogram with fixed buckets.
+
+    `counts[i]` is the number of values in (bounds[i-1], bounds[i]], not cumulative. The last count
+    is for values above every bound.
+    """
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -51,15 +55,15 @@ class Histogram:
         self.total += value * count
 
     def observe_all(self, values: list[int], scale: int = 1) -> None:
-        """Each of `values / scale`, in one go."""
-        found = np.searchsorted(self.bounds, np.array(values) / scale)
-        for at, count in enumerate(np.bincount(found).tolist()):
-            self.counts[at] += count
+        """Observes every value, divided by `scale`."""
+        buckets = np.searchsorted(self.bounds, np.array(values) / scale)
+        for bucket, count in enumerate(np.bincount(buckets).tolist()):
+            self.counts[bucket] += count
         self.total += sum(values) / scale if scale != 1 else sum(values)
 
 
 class BatchTimes(msgspec.Struct):
-    """Monotonic times of one execution, worker and server share the clock."""
+    """Monotonic times of one execution. The worker and the server share the clock."""
 
     compute_start_ns: int
     compute_input_end_ns: int
@@ -74,7 +78,7 @@ class BatchStatistics(msgspec.Struct):
 
 
 class ResponseStatistics(msgspec.Struct):
-    """Of the n-th response of decoupled requests."""
+    """Counters for the n-th response of decoupled requests."""
 
     compute_infer: Duration = msgspec.field(default_factory=Duration)
     compute_output: Duration = msgspec.field(default_factory=Duration)
@@ -84,8 +88,8 @@ class ResponseStatistics(msgspec.Struct):
     cancel: Duration = msgspec.field(default_factory=Duration)
 
 
-class Answered(Protocol):
-    """A request that has been answered (naiad.core.request.InferRequest)."""
+class CompletedRequest(Protocol):
+    """The part of an InferRequest that is counted when it has its response."""
 
     start_ns: int
     queue_start_ns: int
@@ -93,13 +97,13 @@ class Answered(Protocol):
 
 
 MAX_WAITING = 1024
-"""Durations that wait to be sorted into buckets."""
+"""Sort the collected durations into buckets once there are more than this many."""
 
 FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 
 class ModelStatistics:
-    """All that is counted for one version of one model since it was loaded."""
+    """The counters of one model version since it was loaded."""
 
     def __init__(self, name: str, version: int) -> None:
         self.name = name
@@ -163,8 +167,7 @@ class ModelStatistics:
                 waiting.clear()
 
     def record_execution(self, batch_size: int, times: BatchTimes, count: int = 1) -> None:
-        """Once per execution of a batch, whatever became of its requests; or for `count` of them
-        that were alike."""
+        """Counts one execution of a batch, or `count` equal ones, even if its requests failed."""
         self.execution_count += count
         self.batch_size_histogram.observe(batch_size, count)
         statistics = self.batch.get(batch_size)
@@ -181,8 +184,10 @@ class ModelStatistics:
         )
 
     def record_compute(self, num_requests: int, times: BatchTimes) -> None:
-        """Once per execution, for the requests in it that were answered: each is charged the
-        durations of the batch, as by Triton."""
+        """Counts the compute times of one execution for its requests that succeeded.
+
+        As in Triton, each request is charged the durations of the whole batch.
+        """
         input_ns = times.compute_input_end_ns - times.compute_start_ns
         infer_ns = times.compute_output_start_ns - times.compute_input_end_ns
         output_ns = times.compute_end_ns - times.compute_output_start_ns
@@ -202,7 +207,7 @@ class ModelStatistics:
         compute_start_ns: int,
         end_ns: int,
     ) -> None:
-        """Once per request that was answered, beside `record_compute`."""
+        """Counts one request that succeeded. Its compute times are `record_compute`'s."""
         self.inference_count += batch_size
         self.success.add(end_ns - start_ns)
         self.queue.add(compute_start_ns - queue_start_ns)
@@ -211,11 +216,10 @@ class ModelStatistics:
         if len(self._waiting_request_ns) > MAX_WAITING:
             self._sort_waiting()
 
-    def record_answers(
-        self, requests: Sequence[Answered], compute_start_ns: int, end_ns: int
+    def record_responses(
+        self, requests: Sequence[CompletedRequest], compute_start_ns: int, end_ns: int
     ) -> None:
-        """`record_success` and `record_first_response` of all requests that one execution
-        answered."""
+        """Does `record_success` and `record_first_response` for all requests of one execution."""
         request_ns = [end_ns - request.start_ns for request in requests]
         queue_ns = [compute_start_ns - request.queue_start_ns for request in requests]
         self.inference_count += sum([request.batch_size for request in requests])
@@ -230,9 +234,8 @@ class ModelStatistics:
         if len(self._waiting_request_ns) > MAX_WAITING:
             self._sort_waiting()
 
-    def record_unqueued(self, requests: Sequence[Answered], end_ns: int) -> None:
-        """`record_success` of requests that never waited: those of an ensemble, answered
-        together."""
+    def record_unqueued(self, requests: Sequence[CompletedRequest], end_ns: int) -> None:
+        """Does `record_success` for requests of an ensemble, which never wait in a queue."""
         request_ns = [end_ns - request.start_ns for request in requests]
         self.inference_count += sum([request.batch_size for request in requests])
         count = len(request_ns)
@@ -244,8 +247,7 @@ class ModelStatistics:
             self._sort_waiting()
 
     def record_cache_hit(self, start_ns: int, look_up_ns: int, end_ns: int) -> None:
-        """Once per request that was answered from the response cache: it succeeded, but nothing was
-        inferred."""
+        """Counts a request whose response came from the cache: a success without an inference."""
         self.success.add(end_ns - start_ns)
         self.queue.add(0)
         self.cache_hit.add(look_up_ns)
@@ -269,8 +271,10 @@ class ModelStatistics:
 
 
 def failure_reason(code: Code, *, is_from_backend: bool) -> str:
-    """Triton's `reason` label: REJECTED by the scheduler, CANCELED by the caller, BACKEND raised
-    it, OTHER."""
+    """Returns Triton's `reason` label.
+
+    REJECTED: by the scheduler. CANCELED: by the client. BACKEND: the model failed. OTHER: the rest.
+    """
     if code is Code.CANCELLED:
         return "CANCELED"
     if is_from_backend:

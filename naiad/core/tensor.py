@@ -1,8 +1,8 @@
-"""A tensor as it travels between frontends, core and workers: name, datatype, shape, raw bytes.
+"""A tensor as frontends, core and workers exchange it: name, datatype, shape and raw bytes.
 
-`data` is C-ordered little-endian; BYTES elements are each a 4-byte little-endian length and the
-bytes (Triton's wire form). It may be any bytes-like object, also a view into an arena: whoever
-holds `data` keeps that memory alive, nobody frees it by hand.
+`data` is in Triton's wire format: C order, little-endian, and BYTES elements as a 4-byte length and
+the bytes. It may be any bytes-like object, including a view into an arena. A reference to `data`
+keeps that memory alive; it is never freed by hand.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class SlotRef(msgspec.Struct, array_like=True, frozen=True):
-    """Where the data of a tensor lies in shared memory (naiad.shm.arena). Exists only inside
-    messages between processes."""
+    """The place of a tensor's data in shared memory (naiad.shm.arena).
+
+    It exists only inside messages between processes.
+    """
 
     slot: int
     offset: int
     size: int
     is_mine: bool = False
-    """The slot belongs to the receiver of the message: it is handed back memory that it had
-    lent."""
+    """True if the slot belongs to the receiver of the message, who had lent it to the sender."""
 
 
 REFERENCE: type[object] = SlotRef
-"""For a look at a tensor that has just been received: `tensor.data.__class__ is REFERENCE`."""
+"""The class of `data` in a received tensor whose data is in shared memory.
+
+`tensor.data.__class__ is REFERENCE` tests for it, although mypy does not know the type.
+"""
 
 if TYPE_CHECKING:
     TensorData: TypeAlias = Buffer
 else:
-    # What msgspec makes of it when a message is read: inline data is writable, as models expect of
-    # their inputs.
+    # What msgspec decodes from a message. Inline data is a bytearray because models expect to be
+    # able to write to their inputs.
     TensorData = bytearray | SlotRef
 
 
@@ -50,8 +54,10 @@ class Tensor(msgspec.Struct, array_like=True):
     data: TensorData
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
-        """A view where the datatype allows it; BYTES become an object array; BF16 comes as its
-        uint16 bit patterns."""
+        """Returns a view of the data, except for BYTES, which become a new object array.
+
+        BF16, which numpy lacks, is viewed as uint16 bit patterns.
+        """
         if self.datatype == "BYTES":
             return decode_byte_strings(self.data).reshape(self.shape)
         dtype = DATATYPES[self.datatype].numpy or np.dtype(np.uint16)

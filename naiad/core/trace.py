@@ -1,11 +1,9 @@
-"""The trace of one request on its way through the server: what happened when, and what it caused
-(ensemble steps, BLS calls).
+"""The trace of one request and of the requests it causes (ensemble steps, BLS calls).
 
-In:  made by naiad.trace for the few requests that are sampled; everybody on the way adds what they
-     know.
-Out: when the last part of it has ended, the whole of it goes to a sink. Rule: a request without a
-     trace costs one comparison where something could be added; nothing is formatted or written
-     here.
+In:  naiad.trace creates a trace for each sampled request; the layers it passes add timestamps.
+Out: the whole group goes to a sink when its last trace has ended.
+Rule: a request without a trace costs one comparison per place that could add something. Nothing is
+      formatted or written here.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from naiad.core.statistics import BatchTimes
 from naiad.core.tensor import Tensor
 
 TIMESTAMPS, TENSORS = 1, 2
-"""Levels, as bits. Triton's OFF is neither."""
+"""Trace levels, as bits. Triton's OFF is 0."""
 
 
 class TensorRecord(msgspec.Struct, frozen=True):
@@ -34,7 +32,7 @@ class TensorRecord(msgspec.Struct, frozen=True):
 
 
 class RemoteParent(msgspec.Struct, frozen=True):
-    """The caller's span, as W3C's traceparent and tracestate headers tell it."""
+    """The client's span, from the W3C headers traceparent and tracestate."""
 
     trace_id: int
     span_id: int
@@ -43,7 +41,7 @@ class RemoteParent(msgspec.Struct, frozen=True):
 
 
 class TraceGroup:
-    """One sampled request and all that it caused."""
+    """The traces of one sampled request and of the requests it caused."""
 
     __slots__ = (
         "_deliver",
@@ -64,14 +62,14 @@ class TraceGroup:
         self._ids = ids
         self._deliver = deliver
         self._num_open = 1
-        """Traces that have begun and not ended, and the endpoint itself."""
+        """Number of traces that have begun and not ended, plus one for the endpoint."""
         self.level = level
         self.traces: list[Trace] = []
-        """The first one is the request's own; children come after their parents."""
+        """The request's own trace is the first. Children come after their parents."""
         self.endpoint_stamps: list[tuple[str, int]] = []
-        """Receiving and sending, which are no part of any model."""
+        """(name, time) of receiving and sending, which belong to no model."""
         self.trace_id = 0
-        """W3C's, where contexts are handed on; else 0."""
+        """The W3C trace id if contexts are propagated, otherwise 0."""
         self.span_id = 0
         self.parent: RemoteParent | None = None
         self.is_discarded = False
@@ -84,29 +82,31 @@ class TraceGroup:
             self.endpoint_stamps.append((name, ns or monotonic_ns()))
 
     def discard(self) -> None:
-        """The request was refused before it reached a model: Triton tells nothing of those. In
-        place of `close`."""
+        """Replaces `close` for a request that was rejected before it reached a model.
+
+        Triton does not report these.
+        """
         self.is_discarded = True
         self.close()
 
     def close(self) -> None:
-        """The endpoint has sent its last word, or one of the traces has ended."""
+        """Is called when the endpoint has sent everything and when one of the traces has ended."""
         self._num_open -= 1
         if self._num_open == 0:
             self._deliver(self)
 
-    def opened(self, trace: Trace) -> None:
+    def add(self, trace: Trace) -> None:
         self._num_open += 1
         self.traces.append(trace)
 
-    def dropped(self, trace: Trace) -> None:
-        """It did not come to anything."""
+    def remove(self, trace: Trace) -> None:
+        """Forgets a trace whose request was rejected. It does not count as ended."""
         self._num_open -= 1
         self.traces.remove(trace)
 
 
 class Trace:
-    """What one model did for the request."""
+    """The trace of one request to one model."""
 
     __slots__ = (
         "_span_id",
@@ -140,8 +140,10 @@ class Trace:
 
     @property
     def context(self) -> str:
-        """What the model may hand on to other services: W3C's headers as JSON; empty when no
-        contexts are handed on."""
+        """The W3C headers as JSON, for the model to pass on to other services.
+
+        Empty if contexts are not propagated.
+        """
         group = self.group
         if not group.trace_id:
             return ""
@@ -150,20 +152,20 @@ class Trace:
             headers["tracestate"] = group.parent.state
         return msgspec.json.encode(headers).decode()
 
-    # What happens, in this order.
+    # The events, in the order in which they happen.
 
     def begin(self, model_name: str, model_version: str, request_id: str, start_ns: int) -> None:
         self.model_name, self.model_version, self.request_id = model_name, model_version, request_id
-        self.group.opened(self)
+        self.group.add(self)
         self.stamp("REQUEST_START", start_ns)
 
     def queued(self, inputs: list[Tensor]) -> None:
         self.stamp("QUEUE_START", monotonic_ns())
         self.record("TENSOR_QUEUE_INPUT", inputs)
 
-    def refused(self) -> None:
-        """By its scheduler, at once."""
-        self.group.dropped(self)
+    def rejected(self) -> None:
+        """Is called if the scheduler did not accept the request."""
+        self.group.remove(self)
 
     def computed(self, times: BatchTimes) -> None:
         self.stamp("COMPUTE_START", times.compute_start_ns)
@@ -172,7 +174,7 @@ class Trace:
         self.stamp("COMPUTE_END", times.compute_end_ns)
 
     def responded(self) -> None:
-        """Triton tells it of the request itself only, not of its parts."""
+        """Adds Triton's timestamp, which the request itself has but not the requests it causes."""
         if self.parent is None:
             self.group.stamp("INFER_RESPONSE_COMPLETE")
 

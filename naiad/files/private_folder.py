@@ -1,8 +1,7 @@
-"""A folder for what is kept between two lives of the server (copies of repositories, Python
-environments): ours alone.
+"""Private cache folders, which outlive the server (copies of repositories, Python environments).
 
-Rule: a cache that somebody else could have written to is not used, because what is in it is run.
-      Files are replaced, never changed.
+Rule: a cache that another user could have written to is not used, because its contents are
+      executed. Files are replaced, never modified.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ PRIVATE = 0o700
 
 
 def private_folder(path: Path) -> Path:
-    """Makes it if it is not there. Raises NaiadError when it is not ours alone."""
+    """Creates the folder if it is missing. Raises NaiadError if other users may write to it."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
         status, parent = path.lstat(), path.parent.stat()
     except OSError as error:
         raise internal(f"the cache folder '{path}' cannot be used: {error.strerror}") from error
     if parent.st_mode & 0o022 and not parent.st_mode & stat.S_ISVTX:
-        raise _foreign(path, "others may replace it, because they may write to the folder it is in")
+        raise _unsafe(path, "other users may replace it, because they may write to its parent")
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise _foreign(path, "it is not a folder that belongs to this user")
+        raise _unsafe(path, "it is not a folder that belongs to this user")
     if stat.S_IMODE(status.st_mode) & 0o077:
         try:
             path.chmod(PRIVATE)
         except OSError as error:
-            raise _foreign(path, f"others may write to it ({error.strerror})") from error
+            raise _unsafe(path, f"other users may write to it ({error.strerror})") from error
     return path
 
 
 def is_trusted_file(path: Path, size: int) -> bool:
-    """A plain file of ours that nobody else could have written."""
+    """Returns True for a regular file of this size that only this user may write."""
     try:
         status = path.lstat()
     except OSError:
@@ -54,7 +53,7 @@ def is_trusted_file(path: Path, size: int) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Servers that share a cache change it one after the other. Blocks."""
+    """Holds the folder's lock, so that servers that share a cache change it in turn. Blocks."""
     descriptor = os.open(
         folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
@@ -66,7 +65,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """As a whole or not at all."""
+    """Replaces the file atomically."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(
         new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -78,5 +77,5 @@ def write_file(path: Path, content: bytes) -> None:
     new.replace(path)
 
 
-def _foreign(path: Path, reason: str) -> NaiadError:
+def _unsafe(path: Path, reason: str) -> NaiadError:
     return internal(f"the cache folder '{path}' is not safe to use: {reason}; choose another one")

@@ -1,5 +1,8 @@
-"""A file that a config names must lie in its folder: by its name, because links out of it are how
-repositories keep large files."""
+"""Keeps the files that a config names inside the model's folder.
+
+Only the name is checked: repositories keep large files behind symbolic links, which may lead
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,6 @@ from pathlib import Path
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
-    """None when the name leads elsewhere."""
+    """Returns None if the name is absolute or leads out of the folder."""
     path = Path(name)
     return None if path.is_absolute() or ".." in path.parts or "\0" in name else folder / path

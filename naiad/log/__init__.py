@@ -1,11 +1,11 @@
-"""The server's log: its own lines, and those that its workers send.
+"""The server's log: its own lines, and the lines that its workers send.
 
-In:  info, warning, error and verbose from anywhere in the server process; emit for a line that was
-     written elsewhere.
-Out: INFO to stdout, WARNING and ERROR to stderr, or all to --log-file, through the thread of
-     naiad.log.writer.
-Rule: logging never blocks and never raises; a level that is off costs one comparison. No headers,
-      keys or tensor data in messages.
+In:  `info`, `warning`, `error` and `verbose`, from anywhere in the server process; `emit` for a
+     line that was written elsewhere.
+Out: INFO goes to stdout, WARNING and ERROR go to stderr, or everything goes to --log-file. The
+     thread of naiad.log.writer does the writing.
+Rule: logging never blocks and never raises. A level that is off costs one comparison. Messages
+      never contain headers, keys or tensor data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_MESSAGE_CHARS = 1 << 20
 
 
 class LogSettings(msgspec.Struct):
-    """What /v2/logging shows; fields may be changed while the server runs."""
+    """The settings that /v2/logging shows and changes while the server runs."""
 
     log_file: str = ""
     log_info: bool = True
@@ -35,7 +35,7 @@ class LogSettings(msgspec.Struct):
     log_format: str = "default"
     log_json: bool = False
     should_escape: bool = True
-    """False by TRITON_SERVER_ESCAPE_LOG_MESSAGES=0; JSON lines are always escaped."""
+    """False if TRITON_SERVER_ESCAPE_LOG_MESSAGES=0. JSON lines are always escaped."""
 
 
 FORMATS = ("default", "ISO8601")
@@ -46,14 +46,17 @@ _file_descriptor = -1
 
 
 def configure(new: LogSettings) -> None:
-    """Once at start-up. A log file that cannot be opened is a warning, and lines go to the console,
-    as under Triton."""
+    """Applies the settings of the command line.
+
+    As in Triton, a log file that cannot be opened is only a warning, and the log goes to the
+    console.
+    """
     global settings, _file_descriptor
     _reserve_standard_descriptors()
     settings = new
     if _file_descriptor >= 0:
-        # A descriptor that lines still wait for stays open: its number must not become a client's
-        # socket.
+        # The descriptor stays open while lines wait to be written to it: otherwise its number
+        # could become a client's socket.
         if _writer.flush():
             os.close(_file_descriptor)
         _file_descriptor = -1
@@ -62,18 +65,18 @@ def configure(new: LogSettings) -> None:
             _file_descriptor = os.open(new.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as failure:
             warning(
-                f"cannot write the log file '{new.log_file}': {failure.strerror}; logging to the console"
+                f"cannot write the log file '{new.log_file}': {failure.strerror}; "
+                "logging to the console"
             )
 
 
 def shown_settings() -> dict[str, str | bool | int]:
-    """What the logging extension shows, in Triton's order."""
+    """Returns the settings that the logging extension shows, in Triton's order."""
     return {name: getattr(settings, name) for name in SHOWN}
 
 
 def update(changes: Mapping[str, str | bool | int]) -> None:
-    """Checked values of shown settings; the file is not among what may change while the server
-    runs."""
+    """Applies validated changes. The log file cannot change while the server runs."""
     for name, value in changes.items():
         if name == "log_verbose_level":
             settings.log_verbose_level = min(int(value), MAX_VERBOSE_LEVEL)
@@ -97,7 +100,7 @@ def error(message: str, *, request_id: str = "") -> None:
 
 
 def verbose(level: int, message: str, *, request_id: str = "") -> None:
-    """Ask `is_verbose` first where building the message costs something."""
+    """Call `is_verbose` first if the message is expensive to build."""
     if level <= settings.log_verbose_level:
         _put(VERBOSE, message, request_id)
 
@@ -107,8 +110,10 @@ def is_verbose(level: int) -> bool:
 
 
 def table(text: str) -> None:
-    """A start-up table: starts on a line of its own, unquoted. Its cells hold no control characters
-    (naiad.tables)."""
+    """Logs a start-up table, unquoted and on lines of its own.
+
+    naiad.tables makes sure that its cells contain no control characters.
+    """
     if settings.log_json:
         info(text)
     elif settings.log_info:
@@ -134,14 +139,15 @@ def emit(
     *,
     request_id: str = "",
 ) -> None:
-    """A line that was written elsewhere: by a model in a worker, by a library. Severity is INFO,
-    WARNING, ERROR or VERBOSE."""
+    """Logs a line that was written elsewhere, by a model in a worker or by a library.
+
+    `severity` is INFO, WARNING, ERROR or VERBOSE.
+    """
     if not _is_on(severity):
         return
     if len(message) > MAX_MESSAGE_CHARS:
-        message = (
-            f"{message[:MAX_MESSAGE_CHARS]}... ({len(message) - MAX_MESSAGE_CHARS} more characters)"
-        )
+        num_cut = len(message) - MAX_MESSAGE_CHARS
+        message = f"{message[:MAX_MESSAGE_CHARS]}... ({num_cut} more characters)"
     _writer.put(
         _descriptor(severity),
         _text(severity, message, file, line, pid, time_ns or time.time_ns(), request_id),
@@ -153,13 +159,12 @@ def flush(timeout_s: float = 1.0) -> bool:
 
 
 def num_dropped() -> int:
-    """Lines lost since the start: written too fast, or to a destination that failed."""
+    """Returns the number of lines lost because they came too fast or their destination failed."""
     return _writer.num_dropped
 
 
 def capture_library_logging() -> None:
-    """Sends what libraries report through Python's logging, asyncio's unhandled errors above all,
-    to this log."""
+    """Sends the records of Python's logging here. asyncio reports unhandled errors there."""
     logging.basicConfig(
         handlers=[_LibraryHandler()],
         format="%(name)s: %(message)s",
@@ -170,18 +175,13 @@ def capture_library_logging() -> None:
 
 class _LibraryHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        severity = (
-            ERROR
-            if record.levelno >= logging.ERROR
-            else WARNING
-            if record.levelno >= logging.WARNING
-            else INFO
-        )
+        severity = INFO
+        if record.levelno >= logging.WARNING:
+            severity = ERROR if record.levelno >= logging.ERROR else WARNING
         try:
             message = self.format(record)
-        except (
-            Exception
-        ):  # a record whose arguments do not fit its format must not hurt who logged it
+        except Exception:
+            # Arguments that do not fit the format must not raise in the library that logged.
             message = f"a log record of '{record.name}' could not be formatted: {record.msg}"
         emit(severity, message, record.pathname, record.lineno, os.getpid())
 
@@ -231,8 +231,10 @@ def _describe_loss(count: int) -> bytes:
 
 
 def _reserve_standard_descriptors() -> None:
-    """A server started with stdout closed must not write its log into whatever socket gets that
-    number next."""
+    """Opens /dev/null for standard descriptors that are closed.
+
+    Otherwise the next socket would get the number of stdout, and the log would be written to it.
+    """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

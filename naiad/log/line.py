@@ -1,7 +1,7 @@
-"""The text of one log line: Triton's two formats, or JSON.
+"""The text of one log line: in one of Triton's two formats, or as JSON.
 
-Pure functions of the line's parts; times are UTC in every format, as Triton's are.
-Rule: whatever a message holds, the result is one line, and no control character reaches a terminal.
+Everything here is a pure function of the line's parts. Times are UTC in every format, as in Triton.
+Rule: the result is always one line without control characters, for any message.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ _encoder = msgspec.json.Encoder()
 def head(severity: str, time_ns: int, pid: int, file: str, line: int, log_format: str) -> str:
     letter = severity[0] if severity != VERBOSE else "I"
     seconds, ns = divmod(time_ns, 1_000_000_000)
-    t = time.gmtime(seconds)
-    file = _base_name(file)
+    utc = time.gmtime(seconds)
+    origin = f"{pid} {_base_name(file)}:{line}] "
     if log_format == "ISO8601":
-        return f"{_iso_seconds(t)}Z {letter} {pid} {file}:{line}] "
-    return f"{letter}{t.tm_mon:02}{t.tm_mday:02} {t.tm_hour:02}:{t.tm_min:02}:{t.tm_sec:02}.{ns // 1000:06} {pid} {file}:{line}] "
+        return f"{_iso_seconds(utc)}Z {letter} {origin}"
+    date = f"{utc.tm_mon:02}{utc.tm_mday:02}"
+    return f"{letter}{date} {_time_of_day(utc)}.{ns // 1000:06} {origin}"
 
 
 def json_line(
@@ -49,7 +50,7 @@ def json_line(
             )
         ).decode()
         return _LATE_CONTROL.sub(_escape_character, text) + "\n"
-    except UnicodeEncodeError:  # lone surrogates, as in file names that are not UTF-8
+    except UnicodeEncodeError:  # lone surrogates, as in file names that are not valid UTF-8
         return json_line(
             severity,
             time_ns,
@@ -62,13 +63,12 @@ def json_line(
 
 
 def quote(message: str) -> str:
-    """A JSON string as Triton's logs write it: upper-case hex, other languages' letters as they
-    are."""
+    """Returns a JSON string as Triton logs it: escapes in upper-case hex, letters unescaped."""
     return f'"{escape(message)}"'
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_LATE_CONTROL = re.compile(r"[\x7f-\x9f]")  # JSON allows them, terminals obey them
+_LATE_CONTROL = re.compile(r"[\x7f-\x9f]")  # valid in JSON, but terminals interpret them
 _SPECIAL = re.compile(r'["\\\x00-\x1f\x7f-\x9f]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -78,7 +78,7 @@ def escape(text: str) -> str:
 
 
 def escape_control(text: str) -> str:
-    """For text that is shown unquoted."""
+    """Escapes only the control characters, for text that is shown unquoted."""
     return _CONTROL.sub(_escape_character, text)
 
 
@@ -87,8 +87,12 @@ def _escape_character(match: re.Match[str]) -> str:
     return _SHORT.get(character) or f"\\u{ord(character):04X}"
 
 
-def _iso_seconds(t: time.struct_time) -> str:
-    return f"{t.tm_year}-{t.tm_mon:02}-{t.tm_mday:02}T{t.tm_hour:02}:{t.tm_min:02}:{t.tm_sec:02}"
+def _iso_seconds(utc: time.struct_time) -> str:
+    return f"{utc.tm_year}-{utc.tm_mon:02}-{utc.tm_mday:02}T{_time_of_day(utc)}"
+
+
+def _time_of_day(utc: time.struct_time) -> str:
+    return f"{utc.tm_hour:02}:{utc.tm_min:02}:{utc.tm_sec:02}"
 
 
 def _base_name(file: str) -> str:

@@ -1,9 +1,8 @@
-"""The thread that writes log lines, so that a stalled terminal, a slow disk or a closed pipe never
-holds up the server.
+"""The thread that writes log lines.
 
-In:  finished lines and the descriptor each goes to. Out: write(2).
-Rule: `put` returns at once whatever the state of the descriptors; what does not fit the budget is
-      dropped and counted.
+A stalled terminal, a slow disk or a closed pipe must never block the server.
+In:  finished lines, each with its descriptor. Out: write(2).
+Rule: `put` never waits for a descriptor. Lines beyond the memory limit are dropped and counted.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class LogWriter:
         self._queue.put((descriptor, line))
 
     def flush(self, timeout_s: float = 1.0) -> bool:
-        """Waits until what was put before has been written; False when it took too long."""
+        """Waits until all earlier lines have been written. Returns False after the timeout."""
         if self._pid != os.getpid():
             return True
         done = threading.Event()
@@ -56,8 +55,10 @@ class LogWriter:
         return done.wait(timeout_s)
 
     def _start(self) -> None:
-        """On the first line; and again in a forked child, where no thread but the caller's lives on
-        and the lock may be held."""
+        """Starts the thread on the first line, and again in a forked child.
+
+        The child does not inherit the thread, and the lock may have been held during the fork.
+        """
         if self._pid != 0:
             self._lock = threading.Lock()
             self._reset()
@@ -100,8 +101,8 @@ class LogWriter:
             self._write(target, self._describe_loss(lost))
 
     def _write(self, descriptor: int, data: bytes) -> None:
-        """A reader that is gone, a full disk, a closed descriptor: the text is lost, and the next
-        one is tried again."""
+        """Counts the lines as dropped if the reader is gone, the disk is full or the descriptor is
+        closed. The next write is tried again."""
         view = memoryview(data)
         try:
             while view:

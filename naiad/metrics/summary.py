@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from naiad.core.statistics import Answered, BatchTimes, ModelStatistics
+from naiad.core.statistics import BatchTimes, CompletedRequest, ModelStatistics
 from naiad.settings import LatencyMetrics
 
 SLICE_NS = 12_000_000_000
@@ -94,17 +94,17 @@ class SummaryStatistics(ModelStatistics):
         self.request_summary_us.observe((end_ns - start_ns) // 1000, end_ns)
         self.queue_summary_us.observe((compute_start_ns - queue_start_ns) // 1000, end_ns)
 
-    def record_answers(
-        self, requests: Sequence[Answered], compute_start_ns: int, end_ns: int
+    def record_responses(
+        self, requests: Sequence[CompletedRequest], compute_start_ns: int, end_ns: int
     ) -> None:
-        super().record_answers(requests, compute_start_ns, end_ns)
+        super().record_responses(requests, compute_start_ns, end_ns)
         for request in requests:
             self.request_summary_us.observe((end_ns - request.start_ns) // 1000, end_ns)
             self.queue_summary_us.observe(
                 (compute_start_ns - request.queue_start_ns) // 1000, end_ns
             )
 
-    def record_unqueued(self, requests: Sequence[Answered], end_ns: int) -> None:
+    def record_unqueued(self, requests: Sequence[CompletedRequest], end_ns: int) -> None:
         super().record_unqueued(requests, end_ns)
         for request in requests:
             self.request_summary_us.observe((end_ns - request.start_ns) // 1000, end_ns)

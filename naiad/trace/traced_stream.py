@@ -28,7 +28,7 @@ def enqueue_traced(
     try:
         inner = enqueue(request)
     except NaiadError:
-        trace.refused()
+        trace.rejected()
         raise
     outer = ResponseStream()
     outer.on_cancel(inner.cancel)

@@ -102,7 +102,7 @@ def test_summaries_see_each_request_however_it_is_counted(way: str) -> None:
     elif way == "a batch":
         statistics.record_execution(3, times)
         statistics.record_compute(3, times)
-        statistics.record_answers(requests, times.compute_start_ns, times.compute_end_ns)
+        statistics.record_responses(requests, times.compute_start_ns, times.compute_end_ns)
     else:
         statistics.record_execution(1, times, 3)
         statistics.record_compute(3, times)

@@ -372,7 +372,7 @@ def test_a_folder_of_another_user_is_refused(
 def test_a_folder_that_others_may_replace_is_refused(tmp_path: Path, bucket: FakeBucket) -> None:
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(NaiadError, match="others may replace it"):
+    with pytest.raises(NaiadError, match="other users may replace it"):
         RemoteStore(
             "s3://bucket",
             lambda: bucket,

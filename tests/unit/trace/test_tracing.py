@@ -281,7 +281,7 @@ class TestGroups:
         group = tracing.sample("m")
         assert group is not None
         outer = begin(group)
-        begin(group, "inner", parent=outer).refused()
+        begin(group, "inner", parent=outer).rejected()
         finish(outer)
         group.close()
         assert sink.groups[0].traces == [outer]

@@ -76,7 +76,7 @@ class Worker(FakeInstance):
         self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
     ) -> None:
         self.statistics.record_compute(len(requests), times)
-        self.statistics.record_answers(requests, times.compute_start_ns, times.compute_end_ns)
+        self.statistics.record_responses(requests, times.compute_start_ns, times.compute_end_ns)
         part = requests[0].part
         if (
             part is not None
