@@ -42,7 +42,7 @@ from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.rate_limiter import RateLimiter
 from naiad.settings import Settings, latency_metrics
-from naiad.shm.cuda_proxy import CudaHelper
+from naiad.shm.cuda_proxy import CudaProxy
 from naiad.shm.cuda_region import open_cuda_region
 from naiad.shm.region_table import RegionTable
 from naiad.stores.location import is_remote
@@ -215,7 +215,7 @@ def build_core(
         strict_readiness=settings.strict_readiness,
         regions=RegionTable(
             is_allowed=settings.allow_client_shm,
-            open_cuda=partial(open_cuda_region, CudaHelper()) if config_options.gpus else None,
+            open_cuda=partial(open_cuda_region, CudaProxy()) if config_options.gpus else None,
         ),
         tracing=build_tracing(settings),
         cache=cache,

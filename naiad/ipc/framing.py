@@ -149,7 +149,7 @@ class Link(Generic[M]):
             )
         end = self._append(message, buffer, end)
         # After the message: it may hand back, as its answer, memory whose lease ends here.
-        released = self.lent.take_released()
+        released = self.lent.pop_released()
         if released:
             self._append(Released(released), buffer, end)
         return fds
@@ -207,8 +207,8 @@ class Link(Generic[M]):
 
     def _take_back(self, ref: SlotRef) -> memoryview:
         if ref.slot < 0 and self._foreign is not None:
-            return self._foreign.take_back(ref)
-        return self.arena.take_back(ref)
+            return self._foreign.reclaim(ref)
+        return self.arena.reclaim(ref)
 
     def _take_slots(self, message: Slots) -> None:
         for id in message.dropped:

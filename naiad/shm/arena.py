@@ -1,10 +1,10 @@
-"""Shared memory between the server and one of its workers, for tensors too large to travel inline.
+"""Shared memory between the server and a worker, for tensors that are too large for a message.
 
-A slot is one memfd, mapped by both sides; its owner allocates it, lends it (a `SlotRef` in a
-message) and reuses it when every view on either side is gone. Views are numpy arrays over the
-mapping whose death is seen by weak references, so nobody frees by hand.
-Rules: slots are sealed against shrinking (a truncated mapping would kill its reader), never named,
-       and every reference is bounds-checked.
+A slot is one memfd that both sides map. Its owner allocates it, lends it (a `SlotRef` in a message)
+and reuses it when no view of it is left on either side. Views are numpy arrays over the mapping.
+Weak references report when a view is gone, so slots are never freed by hand.
+Rules: slots have no names and are sealed against shrinking, because a truncated mapping would kill
+       its reader. Every reference is bounds-checked.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from naiad.shm.directory import SlotDirectory
 Bytes1d: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 INLINE_MAX_BYTES = 32 * 1024
-"""Tensors up to this size travel inside the message: below it two copies are cheaper than a slot's
-bookkeeping."""
+"""Tensors up to this size are part of the message: two copies cost less than managing a slot."""
 MIN_SLOT_BYTES = 64 * 1024
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -52,15 +51,18 @@ class Slot:
 
 def address_of(data: memoryview | mmap.mmap) -> int:
     if len(data) and not (isinstance(data, memoryview) and data.readonly):
-        # a sixth of what numpy takes for it
+        # This takes a sixth of the time that numpy needs.
         return ctypes.addressof(ctypes.c_char.from_buffer(data))
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
     return address
 
 
 def _size_class(num_bytes: int) -> int:
-    """Next of 1, 1.25, 1.5, 1.75 times a power of two: few classes, at most a quarter of untouched
-    (so uncommitted) pages."""
+    """Rounds up to 1, 1.25, 1.5 or 1.75 times a power of two.
+
+    There are few classes, and at most a quarter of a slot is unused. The kernel commits no memory
+    for pages that are never touched.
+    """
     if num_bytes <= MIN_SLOT_BYTES:
         return MIN_SLOT_BYTES
     quarter = 1 << max((num_bytes - 1).bit_length() - 3, 14)
@@ -68,10 +70,10 @@ def _size_class(num_bytes: int) -> int:
 
 
 class _Views:
-    """Hands out arrays over mappings and tells, by slot, when the last reference to such an array
-    is gone.
+    """Creates views of slots and records in `gone` when one has lost its last reference.
 
-    The callback may run in any thread and in the middle of anything, so it only appends to a deque.
+    The callback of a weak reference may run in any thread at any point, so it only appends to a
+    deque.
     """
 
     def __init__(self) -> None:
@@ -92,15 +94,17 @@ class _Views:
 
 
 class Arena:
-    """The owner's side. Safe to use from several threads: in a worker, responses are sent by
-    whoever has them."""
+    """The owner's side of shared memory.
+
+    It is thread-safe, because several threads of a worker may send responses.
+    """
 
     def __init__(
         self, now_ns: Callable[[], int] = time.monotonic_ns, directory: SlotDirectory | None = None
     ) -> None:
         self._now_ns = now_ns
         self.directory = directory
-        """The server's, of all its shared memory."""
+        """The directory of all shared memory of the server; None in a worker."""
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._slots: dict[int, Slot] = {}
@@ -114,8 +118,11 @@ class Arena:
         return sum(slot.size for slot in self._slots.values())
 
     def allocate(self, num_bytes: int) -> memoryview:
-        """Writable, not cleared. The slot is free again when this view and all that were made from
-        it are gone, here and at the peers."""
+        """Returns writable memory with arbitrary contents.
+
+        The slot is free again when this view and all views made from it are gone, here and in the
+        peers.
+        """
         size = _size_class(num_bytes)
         with self._lock:
             self._collect()
@@ -125,24 +132,29 @@ class Arena:
         return self._views.make(slot.id, slot.mapping, 0, num_bytes)
 
     def find(self, data: memoryview) -> tuple[Slot, int] | None:
-        """The slot that this memory lies in, and the offset there; None when it is not ours."""
+        """Returns the slot that contains this memory and the offset in it.
+
+        Returns None if the memory is not in this arena.
+        """
         if not self._addresses:
             return None
         address = address_of(data)
         with self._lock:
-            at = bisect_right(self._addresses, address) - 1
-            if at < 0:
+            index = bisect_right(self._addresses, address) - 1
+            if index < 0:
                 return None
-            slot = self._by_address[at]
+            slot = self._by_address[index]
         offset = address - slot.address
         return (slot, offset) if offset + data.nbytes <= slot.size else None
 
     def slot(self, id: int) -> Slot | None:
         return self._slots.get(id)
 
-    def take_back(self, ref: SlotRef) -> memoryview:
-        """A view of our own slot that a peer hands back as its answer. Raises ValueError for a bad
-        reference."""
+    def reclaim(self, ref: SlotRef) -> memoryview:
+        """Returns a view of a slot of this arena that a peer returns as its output.
+
+        Raises ValueError for a bad reference.
+        """
         slot = self._slots.get(ref.slot)
         if slot is None or ref.offset < 0 or ref.size < 0 or ref.offset + ref.size > slot.size:
             raise ValueError(f"reference outside of slot {ref.slot}")
@@ -151,12 +163,15 @@ class Arena:
         return self._views.make(slot.id, slot.mapping, ref.offset, ref.size)
 
     def lend(self, slot: Slot) -> None:
-        """Before the message that refers to it is sent."""
+        """Must be called before the message that refers to the slot is sent."""
         with self._lock:
             slot.leases += 1
 
     def release(self, id: int, leases: int = 1) -> None:
-        """A peer says that it has no view any more (or died)."""
+        """Ends leases of a peer, which has no view of the slot any more or has died.
+
+        Raises ValueError if the slot is not lent.
+        """
         with self._lock:
             slot = self._slots.get(id)
             if slot is None or slot.leases < leases:
@@ -166,8 +181,10 @@ class Arena:
             self._free_if_unused(slot)
 
     def trim(self, idle_ns: int) -> list[int]:
-        """Gives the memory of slots back that were free for so long; peers must be told the ids, so
-        that they unmap too."""
+        """Frees the memory of slots that were unused for at least `idle_ns`.
+
+        Returns their ids. The caller must send them to the peers, so that these unmap the slots.
+        """
         dropped: list[int] = []
         with self._lock:
             self._collect()
@@ -195,18 +212,18 @@ class Arena:
             os.close(fd)
             raise
         self._slots[slot.id] = slot
-        at = bisect_right(self._addresses, slot.address)
-        self._addresses.insert(at, slot.address)
-        self._by_address.insert(at, slot)
+        index = bisect_right(self._addresses, slot.address)
+        self._addresses.insert(index, slot.address)
+        self._by_address.insert(index, slot)
         if self.directory is not None:
             self.directory.add(slot.address, slot.size, slot.fd)
         return slot
 
     def _forget(self, slot: Slot) -> None:
-        """The mapping itself goes with its last view."""
+        """Closes the slot. The mapping itself is removed with its last view."""
         del self._slots[slot.id]
-        at = self._by_address.index(slot)
-        del self._addresses[at], self._by_address[at]
+        index = self._by_address.index(slot)
+        del self._addresses[index], self._by_address[index]
         if self.directory is not None:
             self.directory.remove(slot.address)
         os.close(slot.fd)
@@ -226,8 +243,10 @@ class Arena:
 
 
 class LentSlots:
-    """The borrower's side: maps what the peer announced, hands out views, collects what can be
-    given back."""
+    """The borrower's side: maps the slots that the peer announced and creates views of them.
+
+    It also collects the leases that have ended, for the peer.
+    """
 
     def __init__(self, directory: SlotDirectory | None = None) -> None:
         self._directory = directory
@@ -239,8 +258,10 @@ class LentSlots:
         self._lock = threading.Lock()
 
     def add(self, id: int, size: int, fd: int) -> None:
-        """Takes the descriptor over. Raises ValueError when the peer could pull the memory away
-        under us."""
+        """Maps a slot and takes ownership of its descriptor.
+
+        Raises ValueError if the peer could shrink the slot, or it is smaller than announced.
+        """
         try:
             if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 raise ValueError(f"slot {id} is not sealed against shrinking")
@@ -271,22 +292,23 @@ class LentSlots:
             self.drop(id)
 
     def view(self, ref: SlotRef) -> memoryview:
-        """One lease: it ends when the view and all made from it are gone. Raises ValueError for a
-        bad reference."""
+        """Returns a view, which is one lease: it ends when all views made from it are gone.
+
+        Raises ValueError for a bad reference.
+        """
         mapping = self._mappings.get(ref.slot)
-        if (
-            mapping is None
-            or ref.offset < 0
-            or ref.size < 0
-            or ref.offset + ref.size > len(mapping)
-        ):
+        end = ref.offset + ref.size
+        if mapping is None or ref.offset < 0 or ref.size < 0 or end > len(mapping):
             raise ValueError(f"reference outside of slot {ref.slot}")
         with self._lock:
             self._live[ref.slot] = self._live.get(ref.slot, 0) + 1
         return self._views.make(ref.slot, mapping, ref.offset, ref.size)
 
     def find(self, data: memoryview) -> SlotRef | None:
-        """Where this memory lies when it is the peer's: to hand it back instead of copying it."""
+        """Returns a reference to return this memory to the peer that owns it, without a copy.
+
+        Returns None if the memory is not the peer's.
+        """
         if not self._addresses:
             return None
         start = address_of(data)
@@ -297,17 +319,19 @@ class LentSlots:
         return None
 
     def peek(self, ref: SlotRef) -> memoryview:
-        """Unwatched memory of a slot, to copy from at once."""
+        """Returns memory of a slot without a lease. The caller must copy from it at once."""
         return memoryview(self._mappings[ref.slot])[ref.offset : ref.offset + ref.size]
 
     def live_views(self, id: int) -> int:
-        """How many leases of a slot have not ended; exact, unlike what was taken by
-        `take_released`."""
+        """Returns how many leases of a slot have not ended.
+
+        Unlike a count kept by the caller of `pop_released`, this is exact at any time.
+        """
         with self._lock:
             return self._live.get(id, 0) - self._views.gone.count(id)
 
-    def take_released(self) -> list[int]:
-        """Leases that ended since the last call, one entry each."""
+    def pop_released(self) -> list[int]:
+        """Returns the slot ids of the leases that ended since the last call, one per lease."""
         gone = self._views.gone
         if not gone:
             return []

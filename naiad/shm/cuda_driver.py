@@ -1,8 +1,7 @@
-"""The few calls of NVIDIA's driver library that a client's GPU memory needs: open its handle,
-measure it, copy, close.
+"""The calls of NVIDIA's driver library that clients' GPU memory needs: open, copy, close.
 
-By ctypes, so that no GPU library need be installed. Used only in the process of cuda_process.py: a
-driver that crashes or hangs takes that process with it and nothing else.
+It uses ctypes, so that no GPU library has to be installed. Only the process of cuda_process.py uses
+it: if the driver crashes or hangs, only that process is lost.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ class CudaError(Exception):
 
 class CudaDriver:
     def __init__(self) -> None:
-        """Raises OSError without a driver, CudaError without a GPU."""
+        """Raises OSError if there is no driver, CudaError if there is no GPU."""
         self._library = ctypes.CDLL("libcuda.so.1")
         self._contexts: dict[int, c_void_p] = {}
         self._call("cuInit", c_uint(0))
 
     def open(self, raw_handle: bytes, device_id: int) -> tuple[int, int]:
-        """(address, bytes from there to the end of the allocation)."""
+        """Returns the address and the number of bytes from there to the end of the allocation."""
         self._use(device_id)
         handle = _IpcHandle.from_buffer_copy(raw_handle)
         address, base, size = c_void_p(), c_void_p(), c_size_t()
@@ -55,12 +54,12 @@ class CudaDriver:
     def write(self, address: int, host: int, num_bytes: int, device_id: int) -> None:
         self._use(device_id)
         self._call("cuMemcpyHtoD_v2", c_void_p(address), c_void_p(host), c_size_t(num_bytes))
-        # Small copies return when the data is staged: the client must not see its region before it
-        # is there.
+        # A small copy returns when the data is staged. The client must not get its response before
+        # the data has arrived.
         self._call("cuCtxSynchronize")
 
     def pin(self, host: int, num_bytes: int) -> None:
-        """Makes copies from and to this memory several times faster, once there is a context."""
+        """Makes copies from and to this memory several times faster. It needs a context."""
         self._call("cuMemHostRegister_v2", c_void_p(host), c_size_t(num_bytes), c_uint(1))
 
     def _use(self, device_id: int) -> None:
@@ -75,6 +74,6 @@ class CudaDriver:
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._library, name)(*arguments)
         if code:
-            words = c_char_p()
-            self._library.cuGetErrorName(c_int(code), byref(words))
-            raise CudaError(name, code, words.value.decode() if words.value else str(code))
+            text = c_char_p()
+            self._library.cuGetErrorName(c_int(code), byref(text))
+            raise CudaError(name, code, text.value.decode() if text.value else str(code))

@@ -1,9 +1,9 @@
-"""The process that holds clients' GPU memory for the server: one command in, one reply out, data
-through a piece of shared memory.
+"""The process that holds clients' GPU memory for the server.
 
-Started on the first CUDA region (cuda_helper.py) as `python -m naiad.shm.cuda_process SOCKET
-MEMORY`, ends with the last one or with the server. Rule: any error of the driver in a copy ends the
-process: after an illegal address nothing in it works any more.
+In:  commands, one at a time. Out: one reply each. Data is exchanged through shared memory.
+cuda_proxy.py starts it for the first CUDA region, as `python -m naiad.shm.cuda_process SOCKET
+MEMORY`. It ends with the last region or with the server.
+Rule: a driver error in a copy ends the process, because after an illegal address no call works.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Close(Command, tag=2):
 
 
 class Read(Command, tag=3):
-    """Copies into the shared memory, from its beginning."""
+    """Copies to the start of the shared memory."""
 
     region: int
     offset: int
@@ -45,6 +45,8 @@ class Read(Command, tag=3):
 
 
 class Write(Command, tag=4):
+    """Copies from the start of the shared memory."""
+
     region: int
     offset: int
     num_bytes: int
@@ -53,7 +55,7 @@ class Write(Command, tag=4):
 class Reply(msgspec.Struct, array_like=True):
     error: str = ""
     byte_size: int = 0
-    """Of memory that was opened."""
+    """The reply to Open: how much memory the handle gives access to."""
 
 
 AnyCommand = Open | Close | Read | Write
@@ -68,7 +70,7 @@ class Driver(Protocol):
 
 
 class CudaMemory:
-    """The open regions, and copies between them and the memory shared with the server."""
+    """The open regions. Copies between them and the memory shared with the server."""
 
     def __init__(self, driver: Driver, host: int, host_bytes: int) -> None:
         self._driver = driver
@@ -76,10 +78,10 @@ class CudaMemory:
         self._host_bytes = host_bytes
         self._is_pinned = False
         self._regions: dict[int, tuple[int, int]] = {}
-        """Number -> (address, device)."""
+        """Region number -> (address, device)."""
 
     def run(self, command: AnyCommand) -> Reply:
-        """Raises CudaError when a copy failed."""
+        """Raises CudaError if a copy fails."""
         match command:
             case Open():
                 try:
@@ -112,11 +114,11 @@ class CudaMemory:
             try:
                 self._driver.pin(self._host, self._host_bytes)
             except CudaError:
-                pass  # slower, and that is all
+                pass  # copies are only slower
 
 
 def serve(sock: socket.socket, memory_fd: int, driver: Driver) -> None:
-    """Until the server hangs up."""
+    """Runs commands until the server closes the socket."""
     mapping = mmap.mmap(memory_fd, os.fstat(memory_fd).st_size)
     host: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
     memory = CudaMemory(driver, host, len(mapping))

@@ -1,10 +1,11 @@
-"""The server's handle on the process that holds clients' GPU memory: started when needed, replaced
-when it died, ended when unused.
+"""The server's proxy for the process that holds clients' GPU memory (cuda_process.py).
 
-In:  commands, from threads of RegionTable, one at a time. Out: replies; data through `memory`,
-     which both sides map.
-Rule: nothing here runs on the event loop, and nothing waits for ever: a process that does not
-      answer in time is killed.
+It starts the process when it is needed, replaces it when it has died and stops it when it is
+unused.
+In:  commands from the threads of RegionTable, one at a time. Out: replies. Data is exchanged
+     through `memory`, which both sides map.
+Rule: nothing here runs on the event loop, and nothing waits forever: a process that does not reply
+      in time is killed.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from naiad.shm.arena import SEALS
 from naiad.shm.cuda_process import MAX_MESSAGE_BYTES, AnyCommand, Close, Open, Read, Reply, Write
 
 MEMORY_BYTES = 16 << 20
-"""Larger tensors are copied in so many pieces."""
+"""The size of the memory shared with the process. Larger tensors are copied in pieces."""
 REPLY_LIMIT_S = 30.0
 COMMAND = (sys.executable, "-m", "naiad.shm.cuda_process")
 
 _LOST = "the GPU memory of shared memory region '{}' was lost; register it again"
 
 
-class CudaHelper:
+class CudaProxy:
     def __init__(
         self,
         command: Sequence[str] = COMMAND,
@@ -47,40 +48,42 @@ class CudaHelper:
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
         self._memory: mmap.mmap | None = None
-        self._life = 0
-        """Counts processes: a region of an earlier one is gone."""
+        self._generation = 0
+        """Number of processes started so far. The regions of earlier processes are lost."""
         self._last_region = 0
         self._open: set[int] = set()
         self._decoder = msgspec.msgpack.Decoder(Reply)
 
     @property
     def pid(self) -> int:
-        """0 while there is no process."""
+        """The id of the process, or 0 if there is none."""
         return self._process.pid if self._process is not None else 0
 
     # Called in threads.
 
     def open(self, raw_handle: bytes, device_id: int) -> tuple[tuple[int, int], int]:
-        """((life, number) of the region, its bytes). Raises NaiadError with the driver's words,
-        which are not for clients."""
+        """Returns the region's key, (generation, number), and its size in bytes.
+
+        Raises NaiadError with the driver's message, which clients must not see.
+        """
         with self._lock:
             self._start()
             self._last_region += 1
             number = self._last_region
-            reply = self._ask(Open(number, raw_handle, device_id))
+            reply = self._send(Open(number, raw_handle, device_id))
             if reply.error:
                 self._stop_if_unused()
                 raise internal(reply.error)
             self._open.add(number)
-            return (self._life, number), reply.byte_size
+            return (self._generation, number), reply.byte_size
 
     def close(self, region: tuple[int, int]) -> None:
         with self._lock:
-            if region[0] != self._life or region[1] not in self._open:
+            if region[0] != self._generation or region[1] not in self._open:
                 return
             self._open.discard(region[1])
             try:
-                self._ask(Close(region[1]))
+                self._send(Close(region[1]))
             except NaiadError as error:
                 log.error(f"closing a CUDA region failed: {error.message}")
             self._stop_if_unused()
@@ -99,7 +102,7 @@ class CudaHelper:
         for start in range(0, len(data), self._memory_bytes):
             piece = data[start : start + self._memory_bytes]
             with self._lock:
-                self._check_life(name, region)
+                self._check_open(name, region)
                 assert self._memory is not None
                 memoryview(self._memory)[: len(piece)] = piece
                 self._copy(name, region, Write(region[1], offset + start, len(piece)))
@@ -111,9 +114,9 @@ class CudaHelper:
     # With the lock held.
 
     def _copy(self, name: str, region: tuple[int, int], command: AnyCommand) -> None:
-        self._check_life(name, region)
+        self._check_open(name, region)
         try:
-            reply = self._ask(command)
+            reply = self._send(command)
         except NaiadError:
             raise internal(_LOST.format(name)) from None
         if reply.error:
@@ -121,19 +124,21 @@ class CudaHelper:
             self._stop()
             raise internal(_LOST.format(name))
 
-    def _check_life(self, name: str, region: tuple[int, int]) -> None:
-        if region[0] != self._life or region[1] not in self._open:
+    def _check_open(self, name: str, region: tuple[int, int]) -> None:
+        if region[0] != self._generation or region[1] not in self._open:
             raise internal(_LOST.format(name))
 
-    def _ask(self, command: AnyCommand) -> Reply:
-        """Raises NaiadError when the process is gone, or does not answer in time and is killed for
-        it."""
+    def _send(self, command: AnyCommand) -> Reply:
+        """Sends a command and waits for its reply.
+
+        Raises NaiadError if the process is gone or does not reply in time. It is killed then.
+        """
         assert self._sock is not None
         try:
             self._sock.send(msgspec.msgpack.encode(command))
             data = self._sock.recv(MAX_MESSAGE_BYTES)
         except OSError as error:
-            data, reason = b"", f"did not answer: {error}"
+            data, reason = b"", f"did not reply: {error}"
         else:
             reason = "ended"
         if not data:
@@ -168,10 +173,10 @@ class CudaHelper:
             theirs.close()
             os.close(fd)
         self._sock = ours
-        self._life += 1
+        self._generation += 1
 
     def _stop_if_unused(self) -> None:
-        """Its context takes hundreds of megabytes of each GPU that it has used."""
+        """Stops an unused process: its context occupies hundreds of megabytes of each GPU."""
         if not self._open:
             self._stop()
 

@@ -1,5 +1,7 @@
-"""CUDA shared memory: GPU memory of a client, by the handle that it exported. The helper process
-has it open; we have a number."""
+"""A region of CUDA shared memory: GPU memory of a client, which it exported as an IPC handle.
+
+The process behind CudaProxy has the memory open. The server only has a key.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 from naiad import log
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, invalid_arg
-from naiad.shm.cuda_proxy import CudaHelper
+from naiad.shm.cuda_proxy import CudaProxy
 from naiad.shm.region import CUDA
 
 
@@ -18,13 +20,13 @@ class CudaRegion:
     is_slow = True
 
     def __init__(
-        self, helper: CudaHelper, name: str, device_id: int, byte_size: int, number: tuple[int, int]
+        self, proxy: CudaProxy, name: str, device_id: int, byte_size: int, key: tuple[int, int]
     ) -> None:
         self.name = name
         self.byte_size = byte_size
-        self._helper = helper
+        self._proxy = proxy
         self._device_id = device_id
-        self._number = number
+        self._key = key
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "device_id": self._device_id, "byte_size": self.byte_size}
@@ -35,28 +37,28 @@ class CudaRegion:
         return bytes(buffer)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        self._helper.read_into(self.name, self._number, offset, buffer)
+        self._proxy.read_into(self.name, self._key, offset, buffer)
 
     def write(self, offset: int, data: Buffer) -> None:
-        self._helper.write(self.name, self._number, offset, memoryview(data).cast("B"))
+        self._proxy.write(self.name, self._key, offset, memoryview(data).cast("B"))
 
     def close(self) -> None:
-        """On the event loop, so the helper is told by a thread."""
+        """Returns at once, because it runs on the event loop: a thread closes the memory."""
         threading.Thread(
-            target=self._helper.close, args=(self._number,), name="naiad-cuda-close", daemon=True
+            target=self._proxy.close, args=(self._key,), name="naiad-cuda-close", daemon=True
         ).start()
 
 
 def open_cuda_region(
-    helper: CudaHelper, name: str, raw_handle: bytes, device_id: int, byte_size: int
+    proxy: CudaProxy, name: str, raw_handle: bytes, device_id: int, byte_size: int
 ) -> CudaRegion:
-    """Raises NaiadError. In a thread."""
+    """Raises NaiadError. It blocks, so it is called in a thread."""
     try:
-        number, available_bytes = helper.open(raw_handle, device_id)
+        key, available_bytes = proxy.open(raw_handle, device_id)
     except NaiadError as error:
         log.error(f"failed to open CUDA IPC handle: {error.message}")
         raise invalid_arg("failed to register shared memory region: invalid args") from None
     if not 0 < byte_size <= available_bytes:
-        helper.close(number)
+        proxy.close(key)
         raise invalid_arg(f"failed to register shared memory region '{name}': invalid args")
-    return CudaRegion(helper, name, device_id, byte_size, number)
+    return CudaRegion(proxy, name, device_id, byte_size, key)

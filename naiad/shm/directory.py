@@ -1,8 +1,7 @@
-"""Which shared memory of the server an address lies in, whoever owns it: so that it can be handed
-on to another worker uncopied.
+"""Finds the shared memory that contains an address, so that it can be lent on without a copy.
 
-Arenas and lent slots enter what they map and take it out again; `watchers` of a range are told when
-it goes. Only the server has one: a worker knows nobody else to hand memory on to.
+Arenas and lent slots add and remove the ranges that they map. The `watchers` of a range are called
+when it is removed. Only the server has a directory: a worker has no other process to lend to.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class SharedRange:
         self.start = start
         self.size = size
         self.fd = fd
-        """The owner's: who needs it for longer than the range is listed makes a copy."""
+        """The owner's descriptor. It is valid only while the range is in the directory."""
         self.watchers: list[Callable[[SharedRange], None]] = []
 
 
@@ -31,20 +30,20 @@ class SlotDirectory:
         return len(self._ranges)
 
     def add(self, start: int, size: int, fd: int) -> None:
-        at = bisect_right(self._starts, start)
-        self._starts.insert(at, start)
-        self._ranges.insert(at, SharedRange(start, size, fd))
+        index = bisect_right(self._starts, start)
+        self._starts.insert(index, start)
+        self._ranges.insert(index, SharedRange(start, size, fd))
 
     def remove(self, start: int) -> None:
-        at = bisect_right(self._starts, start) - 1
-        del self._starts[at]
-        gone = self._ranges.pop(at)
-        for watcher in gone.watchers:
-            watcher(gone)
+        index = bisect_right(self._starts, start) - 1
+        del self._starts[index]
+        removed = self._ranges.pop(index)
+        for watcher in removed.watchers:
+            watcher(removed)
 
     def find(self, start: int, size: int) -> SharedRange | None:
-        at = bisect_right(self._starts, start) - 1
-        if at < 0:
+        index = bisect_right(self._starts, start) - 1
+        if index < 0:
             return None
-        found = self._ranges[at]
-        return found if start + size <= found.start + found.size else None
+        candidate = self._ranges[index]
+        return candidate if start + size <= candidate.start + candidate.size else None

@@ -1,11 +1,10 @@
-"""Memory of one worker (or of another model's arena), lent on to a second worker: no copy between
-two steps of an ensemble.
+"""Lends memory of one worker (or of another model's arena) to a second worker.
 
-The second worker maps the same descriptor, under an id below zero that only its channel knows. As
-long as it has a lease, the server keeps its own view alive, so the owner sees the slot in use: a
-slot is reused only when no view lives anywhere.
-Rule: memory that more than one reader holds is lent to none of them, because a model may write to
-      its inputs (Link.place).
+This avoids a copy between two steps of an ensemble. The second worker maps the same descriptor,
+under a negative id that is valid only on its channel. While it has a lease, the server keeps its
+own view alive, so the owner sees the slot in use: a slot is reused only when no process has a view.
+Rule: memory with more than one reader is not lent, because a model may write to its inputs
+      (naiad.ipc.framing decides this).
 """
 
 from __future__ import annotations
@@ -21,13 +20,16 @@ class _Foreign:
         self.id = id
         self.leases = 0
         self.held: list[tuple[int, memoryview]] = []
-        """Views and where they begin in the slot."""
+        """The lent views, each with its offset in the slot."""
         self.is_gone = False
 
 
 class ForeignSlots:
-    """Of one channel. `new` (id, size, the owner's descriptor) and `dropped` are what its peer is
-    told with the next message."""
+    """The slots of others that are lent over one channel.
+
+    `new` (id, size, the owner's descriptor) and `dropped` (id) go to the peer with the next
+    message.
+    """
 
     def __init__(self, directory: SlotDirectory) -> None:
         self._directory = directory
@@ -38,7 +40,7 @@ class ForeignSlots:
         self.dropped: list[int] = []
 
     def lend(self, view: memoryview, start: int) -> SlotRef | None:
-        """`start`: the address of the view. None when it is not in shared memory."""
+        """Lends the view at address `start`. Returns None if it is not in shared memory."""
         source = self._directory.find(start, view.nbytes)
         if source is None:
             return None
@@ -50,19 +52,21 @@ class ForeignSlots:
         foreign.held.append((offset, view))
         return SlotRef(foreign.id, offset, view.nbytes)
 
-    def take_back(self, ref: SlotRef) -> memoryview:
-        """The peer answers with memory that was lent to it. Raises ValueError for a bad
-        reference."""
+    def reclaim(self, ref: SlotRef) -> memoryview:
+        """Returns a view of lent memory that the peer returns as its output.
+
+        Raises ValueError for a bad reference.
+        """
         foreign = self._by_id.get(ref.slot)
         if foreign is not None:
             for offset, view in foreign.held:
-                at = ref.offset - offset
-                if at >= 0 and ref.size >= 0 and at + ref.size <= view.nbytes:
-                    return view[at : at + ref.size]
+                start = ref.offset - offset
+                if start >= 0 and ref.size >= 0 and start + ref.size <= view.nbytes:
+                    return view[start : start + ref.size]
         raise ValueError(f"reference outside of slot {ref.slot}")
 
     def release(self, id: int) -> None:
-        """The peer's lease has ended. Raises ValueError when it has none."""
+        """Ends a lease of the peer. Raises ValueError if it has none."""
         foreign = self._by_id.get(id)
         if foreign is None or foreign.leases == 0:
             raise ValueError(f"release of slot {id} that the peer does not hold")
@@ -73,12 +77,12 @@ class ForeignSlots:
                 del self._by_id[id]
 
     def close(self) -> None:
-        """The peer is gone."""
+        """Forgets all slots, because the peer is gone."""
         for start in list(self._by_start):
             del self._by_start[start]
             source = self._directory.find(start, 1)
             if source is not None:
-                source.watchers.remove(self._on_gone)
+                source.watchers.remove(self._on_removed)
         self._by_id.clear()
         self.new.clear()
         self.dropped.clear()
@@ -87,13 +91,15 @@ class ForeignSlots:
         self._last_id -= 1
         foreign = _Foreign(self._last_id)
         self._by_start[source.start] = self._by_id[foreign.id] = foreign
-        source.watchers.append(self._on_gone)
+        source.watchers.append(self._on_removed)
         self.new.append((foreign.id, source.size, source.fd))
         return foreign
 
-    def _on_gone(self, source: SharedRange) -> None:
-        """Its owner has let it go or has died: the peer unmaps it, too, when it has done with
-        it."""
+    def _on_removed(self, source: SharedRange) -> None:
+        """Is called when the owner has freed the memory or died.
+
+        The peer unmaps the memory too, once it has no view of it.
+        """
         foreign = self._by_start.pop(source.start)
         foreign.is_gone = True
         self.dropped.append(foreign.id)

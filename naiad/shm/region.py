@@ -1,8 +1,7 @@
-"""A region: memory of a client that was registered by name, to hold tensors of its requests.
+"""A region: memory of a client, registered by name, that holds tensors of its requests.
 
-Rule: the server never maps it. What is read is copied first and checked afterwards, so a client
-      that changes, truncates or frees its memory meanwhile can spoil its own request, and nothing
-      else.
+Rule: the server never maps a region. It copies the data first and checks the copy, so a client that
+      changes, truncates or frees its memory in the meantime can only spoil its own request.
 """
 
 from __future__ import annotations
@@ -15,23 +14,26 @@ SYSTEM, CUDA = "system", "cuda"
 
 
 class Region(Protocol):
-    """Offsets are relative to the region and have been checked against `byte_size`. `read` and
-    `write` are called in any thread."""
+    """A registered region.
+
+    Offsets are relative to the region, and callers have checked them against `byte_size`. `read`,
+    `read_into` and `write` may be called in any thread.
+    """
 
     name: str
     kind: str
     byte_size: int
     is_slow: bool
-    """Another process has to be asked: never on the event loop."""
+    """True if access involves another process and so must not happen on the event loop."""
 
     def describe(self) -> dict[str, Any]:
-        """What the status of the extension shows, in Triton's order."""
+        """Returns the region's status, with the fields in Triton's order."""
         ...
 
     def read(self, offset: int, num_bytes: int) -> bytes: ...
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fills the buffer. Raises NaiadError when the memory is not there any more."""
+        """Fills the buffer. Raises NaiadError if the memory no longer exists."""
         ...
 
     def write(self, offset: int, data: Buffer) -> None: ...

@@ -1,8 +1,9 @@
-"""A request with tensors in clients' regions: read the inputs, infer, write the outputs, answer.
+"""Runs a request with tensors in clients' regions: reads the inputs, infers, writes the outputs.
 
-In:  InferRequest whose `regions` is set, and the door to the models as a callable. Out: the
-     ResponseStream that the endpoint sees. What is small is copied at once; what is large is copied
-     by a thread, so that other requests go on meanwhile.
+In:  InferRequest whose `regions` is set, and `infer`, which runs it without regions.
+Out: the ResponseStream for the endpoint.
+Small tensors are copied on the event loop. A thread copies large ones, so that they do not delay
+other requests.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from naiad.shm.region_lease import Allocate, RegionLease
 from naiad.shm.region_table import RegionTable
 
 MAX_INLINE_BYTES = 2 << 20
-"""Copying so much takes about as long as decoding a large request."""
+"""Up to this size, tensors are copied on the event loop.
+
+Such a copy takes about as long as decoding a large request.
+"""
 
 T = TypeVar("T")
 Infer = Callable[[InferRequest], ResponseStream]
@@ -49,8 +53,10 @@ def infer_with_regions(
 
 
 class _RegionStream:
-    """Between the model's stream and the endpoint's: writes outputs to their regions, keeps the
-    order, gives the lease back."""
+    """Passes responses from the model's stream to the endpoint's stream, in order.
+
+    It writes the outputs to their regions, and closes the lease after the last response.
+    """
 
     def __init__(self, lease: RegionLease, table: RegionTable) -> None:
         self._lease = lease
@@ -62,7 +68,7 @@ class _RegionStream:
     def follow(self, inner: ResponseStream) -> ResponseStream:
         self._outer.on_cancel(inner.cancel)
         self._outer.on_flow(inner.pause)
-        inner.deliver_to(self._take)
+        inner.deliver_to(self._on_response)
         return self._outer
 
     # Large inputs.
@@ -97,7 +103,7 @@ class _RegionStream:
 
     # Outputs.
 
-    def _take(self, response: InferResponse | None, is_final: bool) -> None:
+    def _on_response(self, response: InferResponse | None, is_final: bool) -> None:
         self._events.append((response, is_final))
         if not self._is_writing:
             self._advance()

@@ -1,9 +1,8 @@
-"""What one request holds of clients' regions, from its decoding to its last answer: reads its
-inputs, takes its outputs.
+"""The regions that one request uses, from its decoding to its last response.
 
-In:  made by RegionTable.lease, bounds already checked. Out: tensors with data of their own; outputs
-     copied into the region.
-Invariant: `close` is called exactly once, after the last read and write; until then no region of
+In:  RegionTable.lease makes a lease after it has checked the bounds.
+Out: inputs as copies of the region's data; outputs copied into the region.
+Invariant: `close` is called exactly once, after the last read and write. Until then no region of
            the lease is closed.
 """
 
@@ -18,7 +17,7 @@ from naiad.errors import NaiadError, internal
 from naiad.shm.region import Region
 
 Allocate = Callable[[int], memoryview | None]
-"""Memory shared with the workers that will read it; None where it would not pay."""
+"""Allocates memory shared with the workers of the model. Returns None if a copy is cheaper."""
 
 
 class RegionEntry:
@@ -30,7 +29,7 @@ class RegionEntry:
         self.region = region
         self.num_uses = 0
         self.is_leaving = False
-        """Unregistered; it goes with its last use."""
+        """True once the client has unregistered it. It is closed after its last use."""
 
 
 class RegionLease:
@@ -58,35 +57,36 @@ class RegionLease:
 
     @property
     def entries(self) -> list[RegionEntry]:
-        """One for each tensor."""
+        """The entry of each tensor; a region may occur several times."""
         return [entry for _, entry, _ in self._inputs] + [
             entry for entry, _ in self._outputs.values()
         ]
 
     def output_bytes(self, outputs: list[Tensor]) -> int:
-        """Of those that go to a region."""
+        """Returns the size of the outputs that are written to a region."""
         return sum(len(tensor.data) for tensor in outputs if tensor.name in self._outputs)
 
     def allocate_inputs(self, request: InferRequest, allocate: Allocate) -> None:
-        """Large inputs get memory that their worker can read as it is, so that they are copied
-        once."""
-        for at, _, piece in self._inputs:
+        """Gives large inputs memory that the worker can read, so that they are copied only once."""
+        for index, _, piece in self._inputs:
             buffer = allocate(piece.byte_size)
-            request.inputs[at].data = b"" if buffer is None else buffer
+            request.inputs[index].data = b"" if buffer is None else buffer
 
     def read_inputs(self, request: InferRequest) -> None:
         """Raises NaiadError. May run in any thread."""
-        for at, entry, piece in self._inputs:
-            tensor = request.inputs[at]
+        for index, entry, piece in self._inputs:
+            tensor = request.inputs[index]
             if isinstance(tensor.data, memoryview):
                 entry.region.read_into(piece.offset, tensor.data)
             else:
                 tensor.data = entry.region.read(piece.offset, piece.byte_size)
 
     def write_outputs(self, outputs: list[Tensor]) -> list[Tensor]:
-        """The outputs, without data where the region has it now. Raises NaiadError. May run in any
-        thread."""
-        left: list[Tensor] = []
+        """Returns the outputs, without the data of those that were written to a region.
+
+        Raises NaiadError. May run in any thread.
+        """
+        remaining: list[Tensor] = []
         for tensor in outputs:
             target = self._outputs.get(tensor.name)
             if target is not None:
@@ -96,8 +96,8 @@ class RegionLease:
                     raise _too_small(tensor.name, piece.byte_size, num_bytes)
                 entry.region.write(piece.offset, tensor.data)
                 tensor = Tensor(tensor.name, tensor.datatype, tensor.shape, b"")
-            left.append(tensor)
-        return left
+            remaining.append(tensor)
+        return remaining
 
     def close(self) -> None:
         self._on_close(self)

@@ -1,9 +1,10 @@
-"""The clients' registered regions, by name: register, unregister, status, and the lookup that every
-request in shared memory begins with.
+"""The table of registered regions, by name.
 
-In:  what the shared memory extension's routes and RPCs ask for; `RegionUse` from decoded requests.
-Out: RegionLease. Rule: a region that requests in flight use stays until the last of them is
-     answered; nothing is mapped (region.py).
+In:  registrations, removals and status queries of the shared memory extension; `RegionUse` of
+     decoded requests.
+Out: RegionLease.
+Rule: a region stays open until the last request that uses it has its response. Nothing is mapped
+      (region.py).
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ HANDLE_BYTES = 64
 MAX_DEVICES = 1024
 NUM_THREADS = 4
 MAX_READ_BYTES = 8 << 30
-"""Of inputs of requests in flight: a region may claim any size, the memory that it is copied to is
-real. At most half of the machine's."""
+"""Maximum size of the inputs copied for requests in flight, at most half of the machine's memory.
+
+A region may claim any size, but the memory for its copy is real.
+"""
 _TITLE = {SYSTEM: "system", CUDA: "CUDA"}
 
 OpenCuda = Callable[[str, bytes, int, int], Region]
@@ -39,24 +42,24 @@ OpenCuda = Callable[[str, bytes, int, int], Region]
 
 class RegionTable:
     def __init__(self, *, is_allowed: bool = False, open_cuda: OpenCuda | None = None) -> None:
-        """`open_cuda`: None where there are no GPUs."""
+        """`open_cuda` is None if there are no GPUs."""
         self._is_allowed = is_allowed
         self._open_cuda = open_cuda
         self._entries: dict[str, RegionEntry] = {}
         self._threads: ThreadPoolExecutor | None = None
-        # Each region holds a descriptor: clients must not take those that connections and workers
-        # need.
         self._max_read_bytes = min(
             MAX_READ_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
         )
         self._read_bytes = 0
+        # Each region holds a descriptor. Clients must not use up those that connections and
+        # workers need.
         self._max_regions = max(
             64, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 20) // 4
         )
 
     @property
     def threads(self) -> ThreadPoolExecutor:
-        """Copy what is too large to be copied on the event loop."""
+        """The threads that copy tensors too large to be copied on the event loop."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(NUM_THREADS, "naiad-region")
         return self._threads
@@ -77,7 +80,7 @@ class RegionTable:
     async def register_cuda(
         self, name: str, raw_handle: bytes, device_id: int, byte_size: int
     ) -> None:
-        """Raises NaiadError. Takes as long as the driver needs."""
+        """Raises NaiadError. The driver may need a long time."""
         self._check_new(name)
         if self._open_cuda is None:
             raise invalid_arg(
@@ -90,29 +93,30 @@ class RegionTable:
         )
         region = await opening
         try:
-            self._check_new(name)  # another registration may have taken the name meanwhile
+            self._check_new(name)  # the name may have been registered in the meantime
         except NaiadError:
             region.close()
             raise
         self._add(region)
 
     def unregister(self, kind: str, name: str = "") -> None:
-        """All of this kind without a name. A region that is unknown or of the other kind is left
-        alone, and that is no error."""
-        entries = (
-            list(self._entries.values())
-            if not name
-            else [self._entries[name]]
-            if name in self._entries
-            else []
-        )
+        """Unregisters one region, or all regions of this kind if `name` is empty.
+
+        As in Triton, a name that is unknown or of the other kind is not an error.
+        """
+        entries = list(self._entries.values())
+        if name:
+            entries = [self._entries[name]] if name in self._entries else []
         for entry in entries:
             if entry.region.kind == kind:
                 entry.is_leaving = True
                 self._drop_if_unused(entry)
 
     def status(self, kind: str, name: str = "") -> list[Region]:
-        """Raises NaiadError for a name that is not registered, or not as this kind."""
+        """Returns one region, or all regions of this kind if `name` is empty.
+
+        Raises NaiadError for a name that is not registered as this kind.
+        """
         if not name:
             return [
                 entry.region
@@ -122,38 +126,39 @@ class RegionTable:
         entry = self._entries.get(name)
         if entry is None:
             raise not_found(f"Unable to find {kind} shared memory region: '{name}'")
-        found = entry.region.kind
-        if found != kind:
+        if entry.region.kind != kind:
             raise not_found(
-                f"The region named '{name}' is registered as {_TITLE[found]} shared memory, not {_TITLE[kind]} shared memory"
+                f"The region named '{name}' is registered as {_TITLE[entry.region.kind]} shared "
+                f"memory, not {_TITLE[kind]} shared memory"
             )
         return [entry.region]
 
     # Requests.
 
     def lease(self, use: RegionUse) -> RegionLease:
-        """Raises NaiadError in Triton's words; nothing is held then."""
+        """Raises NaiadError, with Triton's messages. No region is in use then."""
         self.check_allowed()
-        inputs = [(at, self._find(piece), piece) for at, piece in use.inputs]
+        inputs = [(index, self._find(piece), piece) for index, piece in use.inputs]
         outputs = {name: (self._find(piece), piece) for name, piece in use.outputs.items()}
-        lease = RegionLease(inputs, outputs, self._take_back)
+        lease = RegionLease(inputs, outputs, self._on_lease_closed)
         if self._read_bytes + lease.input_bytes > self._max_read_bytes:
             raise unavailable(
-                f"requests in flight have read {self._read_bytes} bytes of shared memory, {lease.input_bytes} more are too many"
+                f"requests in flight have read {self._read_bytes} bytes of shared memory, "
+                f"{lease.input_bytes} more are too many"
             )
         self._read_bytes += lease.input_bytes
         for entry in lease.entries:
             entry.num_uses += 1
         return lease
 
-    def _take_back(self, lease: RegionLease) -> None:
+    def _on_lease_closed(self, lease: RegionLease) -> None:
         self._read_bytes -= lease.input_bytes
         for entry in lease.entries:
             entry.num_uses -= 1
             self._drop_if_unused(entry)
 
     def close(self) -> None:
-        """At the end of the server."""
+        """Closes all regions when the server stops."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         for entry in self._entries.values():
@@ -169,8 +174,8 @@ class RegionTable:
             raise invalid_arg(f"Invalid offset for shared memory region: '{name}'")
         if byte_size > SIZE_MAX - offset:
             raise invalid_arg(
-                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value ({SIZE_MAX}) "
-                f"for region '{name}'"
+                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds "
+                f"maximum value ({SIZE_MAX}) for region '{name}'"
             )
         if offset + byte_size > entry.region.byte_size:
             raise invalid_arg(f"Invalid offset + byte size for shared memory region: '{name}'")
@@ -188,17 +193,15 @@ class RegionTable:
             )
         if len(self._entries) >= self._max_regions:
             raise unavailable(
-                f"{self._max_regions} shared memory regions are registered already, no more are possible"
+                f"{self._max_regions} shared memory regions are registered already, "
+                "no more are possible"
             )
 
     def _add(self, region: Region) -> None:
         self._entries[region.name] = RegionEntry(region)
 
     def _drop_if_unused(self, entry: RegionEntry) -> None:
-        if (
-            entry.is_leaving
-            and entry.num_uses == 0
-            and self._entries.get(entry.region.name) is entry
-        ):
-            del self._entries[entry.region.name]
+        name = entry.region.name
+        if entry.is_leaving and entry.num_uses == 0 and self._entries.get(name) is entry:
+            del self._entries[name]
             entry.region.close()

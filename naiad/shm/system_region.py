@@ -1,8 +1,7 @@
-"""System shared memory: a POSIX shared memory object (`shm_open`) of the client, read and written
-through its descriptor.
+"""A region of system shared memory: a POSIX shared memory object (`shm_open`) of the client.
 
-pread and pwrite tell what is missing; a mapping would answer a client's ftruncate with SIGBUS in
-the server.
+It is accessed with pread and pwrite, which report an object that has been truncated. With a
+mapping, a client's ftruncate would cause SIGBUS in the server.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class SystemRegion:
     is_slow = False
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, fd: int) -> None:
-        """Takes the descriptor over."""
+        """Takes ownership of the descriptor."""
         self.name = name
         self.key = key
         self.offset = offset
@@ -50,26 +49,26 @@ class SystemRegion:
         return data
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        at, end = 0, len(buffer)
+        num_read, end = 0, len(buffer)
         try:
-            while at < end:
-                count = os.preadv(self._fd, [buffer[at:]], self.offset + offset + at)
+            while num_read < end:
+                count = os.preadv(self._fd, [buffer[num_read:]], self.offset + offset + num_read)
                 if count == 0:
                     raise self._shrunk()
-                at += count
+                num_read += count
         except OSError as error:
             raise self._lost(error) from error
 
     def write(self, offset: int, data: Buffer) -> None:
         view = memoryview(data).cast("B")
-        start, at = self.offset + offset, 0
+        start, num_written = self.offset + offset, 0
         try:
-            # A write past the end would make the object grow again: the client's own memory, up to
-            # what it registered, and its own fault.
+            # A write past the end would make the object grow again. If the client truncates it
+            # after this check, it grows by no more than what the client had registered.
             if os.fstat(self._fd).st_size < start + len(view):
                 raise self._shrunk()
-            while at < len(view):
-                at += os.pwrite(self._fd, view[at:], start + at)
+            while num_written < len(view):
+                num_written += os.pwrite(self._fd, view[num_written:], start + num_written)
         except OSError as error:
             raise self._lost(error) from error
 
@@ -86,8 +85,10 @@ class SystemRegion:
 
 
 def check_key(name: str, key: str) -> str:
-    """The key without its leading slashes, which do not count. Raises NaiadError for one that no
-    client may use."""
+    """Returns the key without its leading slashes, which have no meaning.
+
+    Raises NaiadError for a key that clients must not use.
+    """
     file_name = key.lstrip("/")
     if not file_name:
         raise invalid_arg(
@@ -95,7 +96,8 @@ def check_key(name: str, key: str) -> str:
         )
     if file_name.startswith(RESERVED_PREFIX):
         raise invalid_arg(
-            f"cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved prefix '{RESERVED_PREFIX}'"
+            f"cannot register shared memory region '{name}' with key '{key}' as the key contains "
+            f"the reserved prefix '{RESERVED_PREFIX}'"
         )
     return file_name
 
@@ -103,7 +105,7 @@ def check_key(name: str, key: str) -> str:
 def open_system_region(
     name: str, key: str, offset: int, byte_size: int, folder: str = FOLDER
 ) -> SystemRegion:
-    """Raises NaiadError. Keys name objects as shm_open does: slashes inside are not allowed."""
+    """Raises NaiadError. As for shm_open, a key may have slashes only at its start."""
     file_name = check_key(name, key)
     if "/" in file_name or "\0" in file_name or file_name in (".", ".."):
         raise _unopenable(key)

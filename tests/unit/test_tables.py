@@ -60,8 +60,11 @@ def rows(table: str) -> list[list[str]]:
     ][1:]
 
 
-def test_models() -> None:
-    reason = "UNAVAILABLE: Internal: ModuleNotFoundError: No module named 'nosuchmodule'\n\nAt:\n  /models/broken/1/model.py(1): <module>\n"
+def test_model_table() -> None:
+    reason = (
+        "UNAVAILABLE: Internal: ModuleNotFoundError: No module named 'nosuchmodule'\n\n"
+        "At:\n  /models/broken/1/model.py(1): <module>\n"
+    )
     table = model_table(
         [
             ("add_sub", "1", "READY"),
@@ -73,7 +76,7 @@ def test_models() -> None:
     assert table == MODELS
 
 
-def test_empty() -> None:
+def test_empty_table() -> None:
     assert repository_agent_table() == AGENTS
 
 
@@ -83,7 +86,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert len({len(line) for line in table.splitlines()}) == 1
 
 
-def test_options() -> None:
+def test_option_table() -> None:
     given = {
         "model-repository": ["/a", "/b"],
         "model-control-mode": ["explicit"],
@@ -103,7 +106,7 @@ def test_options() -> None:
     )
 
 
-def test_options_at_their_defaults() -> None:
+def test_option_table_with_default_settings() -> None:
     shown = dict(rows(option_table(Settings(model_repository=("/a",)), "1", [])))
     assert shown["model_control_mode"] == "MODE_NONE"
     assert shown["rate_limit"] == "OFF"
@@ -111,7 +114,7 @@ def test_options_at_their_defaults() -> None:
     assert shown["strict_model_config"] == "0"
 
 
-def test_backends() -> None:
+def test_backend_table() -> None:
     given = {
         "backend-config": [
             "python,zeta=1",

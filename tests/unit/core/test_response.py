@@ -18,7 +18,7 @@ def collect(stream: ResponseStream) -> list[tuple[InferResponse | None, bool]]:
     return events
 
 
-def test_events_that_come_before_the_consumer_are_kept_in_order() -> None:
+def test_keeps_events_in_order_until_there_is_a_consumer() -> None:
     stream = ResponseStream()
     first, second = response("1"), response("2")
     stream.put(first, False)
@@ -28,7 +28,7 @@ def test_events_that_come_before_the_consumer_are_kept_in_order() -> None:
     assert events == [(first, False), (second, False), (None, True)]
 
 
-def test_nothing_comes_after_the_final_event() -> None:
+def test_delivers_nothing_after_the_final_event() -> None:
     stream = ResponseStream()
     events = collect(stream)
     stream.put(response(), True)
@@ -47,7 +47,7 @@ def test_cancel_reaches_the_last_owner_once() -> None:
     assert calls == [("instance", 7)]
 
 
-def test_an_owner_that_comes_after_the_cancellation_is_told_at_once() -> None:
+def test_an_owner_registered_after_the_cancellation_is_cancelled_at_once() -> None:
     stream = ResponseStream()
     stream.cancel()
     calls: list[int] = []
@@ -55,7 +55,7 @@ def test_an_owner_that_comes_after_the_cancellation_is_told_at_once() -> None:
     assert calls == [1]
 
 
-def test_cancelling_what_is_over_does_nothing() -> None:
+def test_cancelling_a_closed_stream_does_nothing() -> None:
     stream = ResponseStream()
     calls: list[int] = []
     stream.on_cancel(calls.append, 1)
@@ -75,7 +75,7 @@ def test_flow_reaches_a_producer_that_registers_late() -> None:
     assert seen == [True, False]
 
 
-async def test_single_gives_the_one_response() -> None:
+async def test_single_returns_the_one_response() -> None:
     stream = ResponseStream()
     only = response()
     stream.put(only, False)
@@ -90,7 +90,7 @@ async def test_single_raises_the_error_of_the_response() -> None:
         await stream.single()
 
 
-async def test_single_raises_when_there_was_none() -> None:
+async def test_single_raises_if_there_was_no_response() -> None:
     stream = ResponseStream()
     stream.close()
     with pytest.raises(NaiadError, match="without a response"):

@@ -50,14 +50,15 @@ def test_a_quoted_message_is_one_line_of_json(message: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(), st.text())
-def test_a_json_line_gives_back_its_parts(message: str, request_id: str) -> None:
+def test_a_json_line_contains_all_parts(message: str, request_id: str) -> None:
     line = json_line("WARNING", TIME_NS, 7, "/x/model.py", 3, message, request_id)
     assert line.endswith("\n")
     assert not re.search(r"[\x00-\x1f\x7f-\x9f]", line[:-1])
     entry = json.loads(line)
     assert entry.pop("request_id", "") == request_id
     assert entry == {
-        "time": "2024-02-05T18:34:18.707423Z", "severity": "WARNING", "pid": 7, "file": "model.py", "line": 3, "message": message,
+        "time": "2024-02-05T18:34:18.707423Z", "severity": "WARNING", "pid": 7,
+        "file": "model.py", "line": 3, "message": message,
     }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def test_info_goes_to_stdout_and_the_rest_to_stderr(capfd: pytest.CaptureFixture
     assert [line[0] for line in err.splitlines()] == ["W", "E"]
 
 
-def test_the_line_number_is_the_callers(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_line_number_is_that_of_the_caller(capfd: pytest.CaptureFixture[str]) -> None:
     line = sys._getframe().f_lineno + 1
     log.info("here")
     assert f"test_log.py:{line}]" in written(capfd)[0]
@@ -77,7 +77,7 @@ def test_a_workers_line_keeps_its_origin(capfd: pytest.CaptureFixture[str]) -> N
     assert written(capfd)[1] == 'E0205 18:34:18.707423 777 model.py:9] "boom"\n'
 
 
-def test_request_ids_in_both_formats(capfd: pytest.CaptureFixture[str]) -> None:
+def test_both_formats_show_request_ids(capfd: pytest.CaptureFixture[str]) -> None:
     log.info("done", request_id="r-1")
     log.settings.log_json = True
     log.info("done", request_id="r-1")
@@ -87,7 +87,7 @@ def test_request_ids_in_both_formats(capfd: pytest.CaptureFixture[str]) -> None:
     assert json.loads(line)["message"] == "done"
 
 
-def test_escaping_can_be_turned_off_as_under_triton(capfd: pytest.CaptureFixture[str]) -> None:
+def test_escaping_can_be_turned_off_as_in_triton(capfd: pytest.CaptureFixture[str]) -> None:
     log.configure(LogSettings(should_escape=False))
     log.info('raw "text"')
     assert written(capfd)[0].endswith('] raw "text"\n')
@@ -108,7 +108,7 @@ def test_tables_respect_json_and_log_info(capfd: pytest.CaptureFixture[str]) -> 
     assert [json.loads(line)["message"] for line in written(capfd)[0].splitlines()] == ["+---+\n"]
 
 
-def test_log_file_takes_everything_and_is_appended_to(
+def test_appends_everything_to_the_log_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "naiad.log"
@@ -131,7 +131,7 @@ def test_an_unwritable_log_file_is_a_warning(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_a_full_disk_loses_lines_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_only_loses_lines(capfd: pytest.CaptureFixture[str]) -> None:
     before = log.num_dropped()
     log.configure(LogSettings(log_file="/dev/full"))
     log.info("lost")
@@ -147,7 +147,7 @@ def test_a_huge_message_is_cut(capfd: pytest.CaptureFixture[str]) -> None:
     assert written(capfd)[0].endswith('xxx... (5 more characters)"\n')
 
 
-def test_library_logging_arrives(capfd: pytest.CaptureFixture[str]) -> None:
+def test_captures_library_logging(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before = root.handlers[:], root.level
     try:
@@ -163,7 +163,9 @@ def test_library_logging_arrives(capfd: pytest.CaptureFixture[str]) -> None:
     assert "not shown" not in err
 
 
-async def test_unhandled_errors_of_the_event_loop_arrive(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_captures_unhandled_errors_of_the_event_loop(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     root = logging.getLogger()
     before = root.handlers[:], root.level
     try:
@@ -182,7 +184,7 @@ def run(script: str, **streams: int | None) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_reader_that_left_does_not_kill_the_server() -> None:
+def test_a_closed_pipe_does_not_kill_the_server() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     script = """
@@ -197,7 +199,7 @@ log.error(f"alive, lost {log.num_dropped()}")
     assert "alive, lost 1000" in result.stderr
 
 
-def test_a_closed_stdout_is_never_confused_with_a_later_file(tmp_path: Path) -> None:
+def test_does_not_write_the_log_to_a_file_that_gets_the_number_of_stdout(tmp_path: Path) -> None:
     script = f"""
 import os
 os.close(1)

@@ -19,7 +19,7 @@ def read_until(descriptor: int, end: bytes) -> bytes:
     return data
 
 
-def test_a_stalled_reader_holds_nobody_up_and_the_loss_is_told() -> None:
+def test_a_stalled_reader_blocks_nothing_and_the_loss_is_reported() -> None:
     read_end, write_end = os.pipe()
     writer = LogWriter(loss, max_queued_bytes=1 << 20)
     line = b"x" * 999 + b"\n"
@@ -39,7 +39,7 @@ def test_a_stalled_reader_holds_nobody_up_and_the_loss_is_told() -> None:
     os.close(write_end)
 
 
-def test_order_is_kept_across_destinations() -> None:
+def test_keeps_the_order_across_destinations() -> None:
     (read_a, write_a), (read_b, write_b) = os.pipe(), os.pipe()
     writer = LogWriter(loss)
     for number in range(100):
@@ -89,7 +89,7 @@ def test_many_threads_may_log_and_only_one_thread_writes() -> None:
     os.close(write_end)
 
 
-def test_a_closed_descriptor_is_a_loss() -> None:
+def test_counts_lines_for_a_closed_descriptor_as_dropped() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     writer = LogWriter(loss)

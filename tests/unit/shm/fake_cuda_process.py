@@ -1,8 +1,7 @@
-"""The helper process of CUDA regions with a driver of paper: handles are `<byte><size>`, memory is
-ordinary.
+"""The process of CUDA regions with a fake driver, whose GPU memory is ordinary memory.
 
-`python -m tests.unit.shm.fake_cuda_process SOCKET MEMORY`; a handle that begins with X crashes the
-process, H hangs it, E is refused.
+`python -m tests.unit.shm.fake_cuda_process SOCKET MEMORY`. A handle is `<byte><size>`: X crashes
+the process, H makes it hang, and E is rejected.
 """
 
 from __future__ import annotations

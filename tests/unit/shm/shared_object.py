@@ -1,5 +1,4 @@
-"""A shared memory object as a client makes it: created, filled, truncated, unlinked behind the
-server's back."""
+"""A shared memory object of a client, which creates, fills, truncates and unlinks it."""
 
 from __future__ import annotations
 
@@ -37,12 +36,15 @@ class SharedObject:
         os.truncate(self.path, num_bytes)
 
     def num_descriptors(self) -> int:
-        """Of this process, on this object. Others may come and go meanwhile."""
-        found = 0
+        """Returns how many descriptors this process has open on this object.
+
+        Other threads may open and close other descriptors in the meantime.
+        """
+        count = 0
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):
-                found += os.readlink(f"/proc/self/fd/{name}") == self.path
-        return found
+                count += os.readlink(f"/proc/self/fd/{name}") == self.path
+        return count
 
 
 @contextmanager

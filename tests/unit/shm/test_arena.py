@@ -13,7 +13,7 @@ MB = 1 << 20
 
 
 def lend(arena: Arena, lent: LentSlots, view: memoryview) -> tuple[Slot, SlotRef]:
-    """As a link does it: announce once, count the lease."""
+    """Does what a channel does: announces a slot once and counts the lease."""
     found = arena.find(view)
     assert found is not None
     slot, offset = found
@@ -23,7 +23,7 @@ def lend(arena: Arena, lent: LentSlots, view: memoryview) -> tuple[Slot, SlotRef
     return slot, SlotRef(slot.id, offset, view.nbytes)
 
 
-def test_what_one_side_writes_the_other_reads_and_may_write() -> None:
+def test_both_sides_read_and_write_the_same_memory() -> None:
     arena, lent = Arena(), LentSlots()
     view = arena.allocate(MB)
     view[:5] = b"hello"
@@ -34,17 +34,17 @@ def test_what_one_side_writes_the_other_reads_and_may_write() -> None:
     assert bytes(view[:5]) == b"world"
 
 
-def test_a_slot_is_reused_only_when_no_view_lives_on_either_side() -> None:
+def test_reuses_a_slot_only_when_neither_side_has_a_view() -> None:
     arena, lent = Arena(), LentSlots()
     view = arena.allocate(MB)
     slot, ref = lend(arena, lent, view)
     kept: Any = np.frombuffer(lent.view(ref), np.float32)[10:20]
     del view
-    assert lent.take_released() == []
+    assert lent.pop_released() == []
     other = arena.allocate(MB)
     assert arena.find(other) != (slot, 0)
     del kept
-    assert lent.take_released() == [slot.id]
+    assert lent.pop_released() == [slot.id]
     arena.release(slot.id)
     again = arena.allocate(MB)
     found = arena.find(again)
@@ -52,7 +52,7 @@ def test_a_slot_is_reused_only_when_no_view_lives_on_either_side() -> None:
     assert found[0] is slot
 
 
-def test_find_knows_slices_and_arrays_but_not_foreign_memory() -> None:
+def test_finds_slices_and_arrays_but_not_other_memory() -> None:
     arena = Arena()
     view = arena.allocate(MB)
     found = arena.find(view[100:200])
@@ -65,7 +65,7 @@ def test_find_knows_slices_and_arrays_but_not_foreign_memory() -> None:
     assert arena.find(memoryview(bytearray(100))) is None
 
 
-def test_idle_slots_are_given_back() -> None:
+def test_frees_idle_slots() -> None:
     now = 0
     arena = Arena(lambda: now)
     view = arena.allocate(3 * MB)
@@ -91,17 +91,17 @@ def test_size_classes_waste_at_most_a_quarter() -> None:
         SlotRef(1, 0, -5),
     ],
 )
-def test_references_outside_of_a_slot_are_refused(ref: SlotRef) -> None:
+def test_rejects_references_outside_of_a_slot(ref: SlotRef) -> None:
     arena, lent = Arena(), LentSlots()
     view = arena.allocate(100)
     lend(arena, lent, view)
     with pytest.raises(ValueError, match="outside"):
         lent.view(ref)
     with pytest.raises(ValueError, match="outside"):
-        arena.take_back(ref)
+        arena.reclaim(ref)
 
 
-def test_memory_that_its_owner_could_shrink_is_refused() -> None:
+def test_rejects_memory_that_its_owner_could_shrink() -> None:
     fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, 4096)
     with pytest.raises(ValueError, match="sealed"):
@@ -119,7 +119,7 @@ def test_a_slot_cannot_be_shrunk() -> None:
         os.ftruncate(found[0].fd, 0)
 
 
-def test_releasing_what_is_not_lent_is_an_error() -> None:
+def test_rejects_the_release_of_a_slot_that_is_not_lent() -> None:
     arena = Arena()
     arena.allocate(100)
     with pytest.raises(ValueError, match="not lent"):

@@ -1,5 +1,5 @@
-"""CUDA regions through the helper process, with a driver of paper: copies in pieces, crashes,
-hangs, and its end with the last region."""
+"""CUDA regions with a fake driver: copies in pieces, crashes, hangs, and the end of the process
+with the last region."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from naiad.errors import Code, NaiadError
-from naiad.shm.cuda_proxy import CudaHelper
+from naiad.shm.cuda_proxy import CudaProxy
 from naiad.shm.cuda_region import CudaRegion, open_cuda_region
 from naiad.shm.region_table import RegionTable
 from tests.unit.shm.fake_cuda_process import handle_of
@@ -27,24 +27,24 @@ def _repository_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def helper() -> Iterator[CudaHelper]:
-    made = CudaHelper(COMMAND, reply_limit_s=20, memory_bytes=PIECE)
+def proxy() -> Iterator[CudaProxy]:
+    made = CudaProxy(COMMAND, reply_limit_s=20, memory_bytes=PIECE)
     yield made
     made.stop()
 
 
 def open_region(
-    helper: CudaHelper, kind: str = "M", num_bytes: int = 3 * PIECE, byte_size: int = 0
+    proxy: CudaProxy, kind: str = "M", num_bytes: int = 3 * PIECE, byte_size: int = 0
 ) -> CudaRegion:
-    return open_cuda_region(helper, "c", handle_of(kind, num_bytes), 0, byte_size or num_bytes)
+    return open_cuda_region(proxy, "c", handle_of(kind, num_bytes), 0, byte_size or num_bytes)
 
 
 def is_alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
-def test_reading_and_writing_in_pieces(helper: CudaHelper) -> None:
-    region = open_region(helper)
+def test_reads_and_writes_in_pieces(proxy: CudaProxy) -> None:
+    region = open_region(proxy)
     data = os.urandom(2 * PIECE + 100)
     region.write(50, data)
     assert region.read(50, len(data)) == data
@@ -54,71 +54,71 @@ def test_reading_and_writing_in_pieces(helper: CudaHelper) -> None:
     assert region.describe() == {"name": "c", "device_id": 0, "byte_size": 3 * PIECE}
 
 
-def test_nothing_at_all(helper: CudaHelper) -> None:
-    region = open_region(helper)
+def test_reads_and_writes_zero_bytes(proxy: CudaProxy) -> None:
+    region = open_region(proxy)
     region.write(0, b"")
     assert region.read(0, 0) == b""
 
 
 @pytest.mark.parametrize("byte_size", [3 * PIECE + 1, 2**64 - 1])
-def test_more_than_there_is(helper: CudaHelper, byte_size: int) -> None:
+def test_rejects_a_size_beyond_the_allocation(proxy: CudaProxy, byte_size: int) -> None:
     with pytest.raises(NaiadError) as caught:
-        open_region(helper, byte_size=byte_size)
+        open_region(proxy, byte_size=byte_size)
     assert (caught.value.code, caught.value.message) == (
         Code.INVALID_ARG,
         "failed to register shared memory region 'c': invalid args",
     )
-    assert helper.pid == 0
+    assert proxy.pid == 0
 
 
-def test_a_handle_that_the_driver_refuses(helper: CudaHelper) -> None:
-    """The driver's words are for the log."""
+def test_rejects_a_handle_that_the_driver_rejects(proxy: CudaProxy) -> None:
+    """Only the log shows the driver's message."""
     with pytest.raises(NaiadError) as caught:
-        open_region(helper, "E")
+        open_region(proxy, "E")
     assert caught.value.message == "failed to register shared memory region: invalid args"
-    assert helper.pid == 0
+    assert proxy.pid == 0
 
 
-def test_no_driver_at_all() -> None:
-    helper = CudaHelper()
+def test_rejects_regions_without_a_driver() -> None:
+    proxy = CudaProxy()
     with pytest.raises(NaiadError) as caught:
-        open_cuda_region(helper, "c", bytes(64), 0, 16)
+        open_cuda_region(proxy, "c", bytes(64), 0, 16)
     assert caught.value.message == "failed to register shared memory region: invalid args"
-    assert helper.pid == 0
+    assert proxy.pid == 0
 
 
-def test_the_process_ends_with_the_last_region(helper: CudaHelper) -> None:
-    first, second = open_region(helper), open_region(helper)
-    pid = helper.pid
-    helper.close(first._number)
-    assert helper.pid == pid
+def test_the_process_ends_with_the_last_region(proxy: CudaProxy) -> None:
+    first, second = open_region(proxy), open_region(proxy)
+    pid = proxy.pid
+    proxy.close(first._key)
+    assert proxy.pid == pid
     assert second.read(0, 1) == b"\0"
-    helper.close(second._number)
-    helper.close(second._number)
-    assert helper.pid == 0
+    proxy.close(second._key)
+    proxy.close(second._key)
+    assert proxy.pid == 0
     assert not is_alive(pid)
-    assert open_region(helper).read(0, 4) == bytes(4)
+    assert open_region(proxy).read(0, 4) == bytes(4)
 
 
 @pytest.mark.parametrize("kind", ["X", "I"])
-def test_a_crash_costs_the_regions_and_nothing_else(helper: CudaHelper, kind: str) -> None:
-    good, bad = open_region(helper), open_region(helper, kind)
-    pid = helper.pid
+def test_a_crash_only_loses_the_regions(proxy: CudaProxy, kind: str) -> None:
+    good, bad = open_region(proxy), open_region(proxy, kind)
+    pid = proxy.pid
     with pytest.raises(NaiadError, match=LOST):
         bad.read(0, 4)
     assert not is_alive(pid)
     for use in (lambda: good.read(0, 4), lambda: good.write(0, b"x")):
         with pytest.raises(NaiadError, match=LOST):
             use()
-    helper.close(good._number)
-    assert open_region(helper).read(0, 4) == bytes(4)
+    proxy.close(good._key)
+    assert open_region(proxy).read(0, 4) == bytes(4)
 
 
-def test_a_driver_that_hangs_is_killed(helper: CudaHelper) -> None:
-    region = open_region(helper, "H")
-    pid = helper.pid
-    assert helper._sock is not None
-    helper._sock.settimeout(0.01)
+def test_kills_a_process_whose_driver_hangs(proxy: CudaProxy) -> None:
+    region = open_region(proxy, "H")
+    pid = proxy.pid
+    assert proxy._sock is not None
+    proxy._sock.settimeout(0.01)
     with pytest.raises(NaiadError, match=LOST):
         region.read(0, 4)
     assert not is_alive(pid)
@@ -128,7 +128,9 @@ def test_a_driver_that_hangs_is_killed(helper: CudaHelper) -> None:
     ("raw_handle", "device_id"),
     [(b"short", 0), (bytes(65), 0), (bytes(64), -1), (bytes(64), 1 << 40)],
 )
-async def test_what_the_driver_is_not_even_asked(raw_handle: bytes, device_id: int) -> None:
+async def test_rejects_bad_handles_and_devices_without_the_driver(
+    raw_handle: bytes, device_id: int
+) -> None:
     def open_cuda(*arguments: object) -> CudaRegion:
         raise AssertionError("asked")
 

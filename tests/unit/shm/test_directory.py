@@ -6,7 +6,7 @@ from naiad.shm.directory import SharedRange, SlotDirectory
 MB = 1 << 20
 
 
-def test_finds_the_range_that_holds_all_of_it() -> None:
+def test_finds_the_range_that_contains_the_whole_view() -> None:
     directory = SlotDirectory()
     directory.add(1000, 100, 7)
     directory.add(3000, 100, 8)
@@ -18,7 +18,7 @@ def test_finds_the_range_that_holds_all_of_it() -> None:
     assert directory.find(2000, 1) is None
 
 
-def test_watchers_are_told_when_a_range_goes() -> None:
+def test_calls_watchers_when_a_range_is_removed() -> None:
     directory = SlotDirectory()
     directory.add(1000, 100, 7)
     gone: list[SharedRange] = []
@@ -31,7 +31,7 @@ def test_watchers_are_told_when_a_range_goes() -> None:
     assert len(directory) == 0
 
 
-def test_an_arena_lists_what_it_has_and_no_more() -> None:
+def test_an_arena_lists_exactly_its_slots() -> None:
     directory, now_ns = SlotDirectory(), 0
     arena = Arena(lambda: now_ns, directory)
     view = arena.allocate(MB)

@@ -1,5 +1,5 @@
-"""A request with tensors in regions, from its lookup to its answer: small at once, large in a
-thread, refused, cancelled, failed."""
+"""Requests with tensors in regions, from the lookup to the response: small and large tensors,
+rejected, cancelled and failed requests."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def wait_for(condition: Any) -> None:
 
 
 class TestSmall:
-    async def test_at_once(self, rig: Rig) -> None:
+    async def test_copies_small_tensors_at_once(self, rig: Rig) -> None:
         rig.start(4, 8)
         assert rig.requests[0].inputs[0].data == b"abcd"
         assert rig.requests[0].regions is None
@@ -97,20 +97,20 @@ class TestSmall:
         assert rig.memory.read(3, 2 * LARGE) == b"xyz"
         assert rig.is_released()
 
-    async def test_refused(self, rig: Rig) -> None:
+    async def test_releases_the_regions_of_a_rejected_request(self, rig: Rig) -> None:
         rig.refusal = invalid_arg("no")
         with pytest.raises(NaiadError, match="no"):
             rig.start(4)
         assert rig.is_released()
 
-    async def test_memory_that_shrank_meanwhile(self, rig: Rig) -> None:
+    async def test_rejects_a_region_that_has_shrunk(self, rig: Rig) -> None:
         rig.memory.truncate(0)
         with pytest.raises(NaiadError, match="smaller now"):
             rig.start(4)
         assert rig.requests == []
         assert rig.is_released()
 
-    async def test_an_output_that_cannot_be_written(self, rig: Rig) -> None:
+    async def test_reports_an_output_that_cannot_be_written(self, rig: Rig) -> None:
         rig.start(4, 8)
         rig.memory.truncate(0)
         rig.answer(Tensor("OUT", "UINT8", [3], b"xyz"))
@@ -121,14 +121,14 @@ class TestSmall:
         assert response.error.code is Code.INVALID_ARG
         assert rig.is_released()
 
-    async def test_the_models_own_error(self, rig: Rig) -> None:
+    async def test_passes_on_the_error_of_the_model(self, rig: Rig) -> None:
         rig.start(4, 8)
         rig.inner.fail(invalid_arg("broken"))
         assert rig.events[0][0] is not None
         assert rig.events[0][0].error is not None
         assert rig.is_released()
 
-    async def test_cancelling_and_holding_back_reach_the_model(self, rig: Rig) -> None:
+    async def test_passes_cancellation_and_pauses_to_the_model(self, rig: Rig) -> None:
         seen: list[object] = []
         stream = rig.start(4)
         rig.inner.on_cancel(seen.append, "cancelled")
@@ -142,7 +142,9 @@ class TestSmall:
 
 
 class TestLarge:
-    async def test_in_a_thread(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_copies_large_tensors_in_a_thread(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         threads: set[str] = set()
         read = rig.table._entries["r"].region.read_into
 
@@ -162,7 +164,7 @@ class TestLarge:
         assert all(name.startswith("naiad-region") for name in threads)
         assert rig.is_released()
 
-    async def test_memory_of_another_process_is_never_asked_for_on_the_loop(self, rig: Rig) -> None:
+    async def test_never_copies_slow_regions_on_the_event_loop(self, rig: Rig) -> None:
         rig.table._entries["r"].region.is_slow = True
         rig.start(4, 4)
         assert rig.requests == []
@@ -172,7 +174,7 @@ class TestLarge:
         await rig.is_final.wait()
         assert rig.memory.read(2, 2 * LARGE) == b"hi"
 
-    async def test_answers_keep_their_order(self, rig: Rig) -> None:
+    async def test_keeps_the_order_of_responses(self, rig: Rig) -> None:
         rig.start(4, LARGE)
         rig.answer(Tensor("OUT", "UINT8", [LARGE], b"1" * LARGE), is_final=False)
         rig.answer(Tensor("OUT", "UINT8", [1], b"2"), is_final=False)
@@ -184,7 +186,9 @@ class TestLarge:
         ] == [[LARGE], [1], None]
         assert rig.memory.read(2, 2 * LARGE) == b"21"
 
-    async def test_cancelled_while_it_is_read(self, rig: Rig) -> None:
+    async def test_does_not_run_a_request_cancelled_while_its_inputs_are_read(
+        self, rig: Rig
+    ) -> None:
         stream = rig.start(LARGE)
         stream.cancel()
         await rig.is_final.wait()
@@ -194,7 +198,7 @@ class TestLarge:
         assert rig.events[0][0].error.code is Code.CANCELLED
         assert rig.is_released()
 
-    async def test_refused_after_it_was_read(self, rig: Rig) -> None:
+    async def test_reports_a_rejection_after_the_inputs_were_read(self, rig: Rig) -> None:
         rig.refusal = invalid_arg("no")
         rig.start(LARGE)
         await rig.is_final.wait()
@@ -202,7 +206,7 @@ class TestLarge:
         assert rig.events[0][0].error is rig.refusal
         assert rig.is_released()
 
-    async def test_memory_that_shrank_meanwhile(self, rig: Rig) -> None:
+    async def test_rejects_a_region_that_has_shrunk(self, rig: Rig) -> None:
         rig.memory.truncate(0)
         rig.start(LARGE)
         await rig.is_final.wait()
@@ -210,7 +214,7 @@ class TestLarge:
         assert rig.events[0][0].error is not None
         assert rig.is_released()
 
-    async def test_a_defect_of_ours_is_an_error_of_the_request(
+    async def test_an_unexpected_exception_fails_only_the_request(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         logged: list[str] = []

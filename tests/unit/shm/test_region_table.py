@@ -1,5 +1,5 @@
-"""The table of clients' regions: names, kinds, lookups of requests, unregistering what is in use,
-CUDA where there is none."""
+"""The table of registered regions: names, kinds, leases of requests, unregistering a region in use,
+CUDA without a GPU."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def error_of(action: object) -> tuple[Code, str]:
     return caught.value.code, caught.value.message
 
 
-def test_off_by_default(memory: SharedObject) -> None:
+def test_client_shared_memory_is_off_by_default(memory: SharedObject) -> None:
     table = RegionTable()
     assert error_of(lambda: table.register_system("r", memory.key, 0, 16)) == (
         Code.UNSUPPORTED,
@@ -105,18 +105,20 @@ def test_register_status_unregister(table: RegionTable, memory: SharedObject) ->
     assert names(table) == []
 
 
-def test_a_name_is_taken_once(table: RegionTable, memory: SharedObject) -> None:
+def test_rejects_a_name_that_is_already_registered(
+    table: RegionTable, memory: SharedObject
+) -> None:
     table.register_system("r", memory.key, 0, 16)
-    words = (Code.ALREADY_EXISTS, "shared memory region 'r' already in manager")
-    assert error_of(lambda: table.register_system("r", memory.key, 0, 16)) == words
+    message = (Code.ALREADY_EXISTS, "shared memory region 'r' already in manager")
+    assert error_of(lambda: table.register_system("r", memory.key, 0, 16)) == message
 
 
 @pytest.mark.parametrize("name", ["", "n" * 1025])
-def test_names_have_a_length(table: RegionTable, memory: SharedObject, name: str) -> None:
+def test_rejects_empty_and_long_names(table: RegionTable, memory: SharedObject, name: str) -> None:
     assert error_of(lambda: table.register_system(name, memory.key, 0, 16))[0] is Code.INVALID_ARG
 
 
-def test_regions_are_limited(table: RegionTable, memory: SharedObject) -> None:
+def test_limits_the_number_of_regions(table: RegionTable, memory: SharedObject) -> None:
     table._max_regions = 2
     table.register_system("a", memory.key, 0, 16)
     table.register_system("b", memory.key, 0, 16)
@@ -124,7 +126,7 @@ def test_regions_are_limited(table: RegionTable, memory: SharedObject) -> None:
 
 
 class TestKinds:
-    async def test_cuda(self, table: RegionTable, memory: SharedObject) -> None:
+    async def test_registers_cuda_regions(self, table: RegionTable, memory: SharedObject) -> None:
         await table.register_cuda("c", bytes(64), 2, 100)
         table.register_system("s", memory.key, 0, 16)
         assert names(table, CUDA) == ["c"]
@@ -146,7 +148,7 @@ class TestKinds:
         table.unregister(CUDA)
         assert (names(table), names(table, CUDA)) == (["s"], [])
 
-    def test_unknown(self, table: RegionTable) -> None:
+    def test_rejects_unknown_names(self, table: RegionTable) -> None:
         assert error_of(lambda: table.status(SYSTEM, "x")) == (
             Code.NOT_FOUND,
             "Unable to find system shared memory region: 'x'",
@@ -156,7 +158,7 @@ class TestKinds:
             "Unable to find cuda shared memory region: 'x'",
         )
 
-    async def test_no_gpus(self) -> None:
+    async def test_rejects_cuda_regions_without_gpus(self) -> None:
         table = RegionTable(is_allowed=True)
         with pytest.raises(NaiadError) as caught:
             await table.register_cuda("c", bytes(64), 0, 1)
@@ -165,7 +167,9 @@ class TestKinds:
             "failed to register CUDA shared memory region: 'c', GPUs not supported",
         )
 
-    async def test_a_name_that_is_taken_meanwhile(self, memory: SharedObject) -> None:
+    async def test_rejects_a_name_that_was_registered_while_the_driver_was_busy(
+        self, memory: SharedObject
+    ) -> None:
         opened: list[FakeCudaRegion] = []
 
         def open_slowly(
@@ -185,7 +189,9 @@ class TestKinds:
 
 
 class TestRequests:
-    def test_reads_and_writes(self, table: RegionTable, memory: SharedObject) -> None:
+    def test_reads_inputs_and_writes_outputs(
+        self, table: RegionTable, memory: SharedObject
+    ) -> None:
         table.register_system("r", memory.key, 0, 4096)
         lease = table.lease(use(RegionSlice("r", 5, 3), OUT=RegionSlice("r", 1024, 8)))
         request = InferRequest("m", [Tensor("IN", "UINT8", [3], b"")])
@@ -196,11 +202,11 @@ class TestRequests:
         assert lease.output_bytes(outputs) == 8
         left = lease.write_outputs(outputs)
         assert [tensor.data for tensor in left] == [b"", b"x"]
-        assert outputs[0].data == b"8 bytes!"  # the response may be somebody else's too
+        assert outputs[0].data == b"8 bytes!"  # other readers may share the response
         assert memory.read(8, 1024) == b"8 bytes!"
         lease.close()
 
-    def test_large_inputs_go_where_the_worker_reads_them(
+    def test_copies_large_inputs_to_memory_of_the_worker(
         self, table: RegionTable, memory: SharedObject
     ) -> None:
         table.register_system("r", memory.key, 0, 4096)
@@ -213,19 +219,24 @@ class TestRequests:
         assert bytes(arena) == bytes(range(256))
         lease.close()
 
-    def test_an_output_that_does_not_fit(self, table: RegionTable, memory: SharedObject) -> None:
+    def test_rejects_an_output_that_does_not_fit(
+        self, table: RegionTable, memory: SharedObject
+    ) -> None:
         table.register_system("r", memory.key, 0, 4096)
         lease = table.lease(use(OUT=RegionSlice("r", 0, 15)))
-        words = "shared memory size specified with the request for output 'OUT' (15 bytes) should be at least 16 bytes to hold the results"
+        message = (
+            "shared memory size specified with the request for output 'OUT' (15 bytes) should be "
+            "at least 16 bytes to hold the results"
+        )
         assert error_of(lambda: lease.write_outputs([Tensor("OUT", "UINT8", [16], bytes(16))])) == (
             Code.INTERNAL,
-            words,
+            message,
         )
         assert memory.read(16) == bytes(range(16))
         lease.close()
 
     @pytest.mark.parametrize(
-        ("piece", "words"),
+        ("piece", "message"),
         [
             (RegionSlice("x", 0, 1), "Unable to find shared memory region: 'x'"),
             (RegionSlice("r", 4096, 1), "Invalid offset for shared memory region: 'r'"),
@@ -234,28 +245,31 @@ class TestRequests:
             (RegionSlice("r", 0, 4097), "Invalid offset + byte size for shared memory region: 'r'"),
             (
                 RegionSlice("r", 16, 2**64 - 1),
-                "Integer overflow detected: byte_size (18446744073709551615) + offset (16) exceeds maximum value "
+                "Integer overflow detected: byte_size (18446744073709551615) + offset (16) "
+                "exceeds maximum value "
                 "(18446744073709551615) for region 'r'",
             ),
         ],
     )
     @pytest.mark.parametrize("is_output", [False, True])
-    def test_bounds(
+    def test_rejects_slices_outside_of_the_region(
         self,
         table: RegionTable,
         memory: SharedObject,
         piece: RegionSlice,
-        words: str,
+        message: str,
         is_output: bool,
     ) -> None:
         table.register_system("r", memory.key, 0, 4096)
         wanted = use(OUT=piece) if is_output else use(piece)
-        assert error_of(lambda: table.lease(wanted))[1] == words
+        assert error_of(lambda: table.lease(wanted))[1] == message
         table.unregister(SYSTEM)
-        assert names(table) == []  # nothing is held by a lease that was refused
+        assert names(table) == []  # a rejected lease does not keep the region open
 
-    def test_too_much_memory_at_once(self, table: RegionTable, memory: SharedObject) -> None:
-        """A region may claim any size; what it is copied to is real memory."""
+    def test_limits_the_memory_of_requests_in_flight(
+        self, table: RegionTable, memory: SharedObject
+    ) -> None:
+        """A region may claim any size, but the memory for its copy is real."""
         os.truncate(memory.path, 1 << 50)
         table.register_system("r", memory.key, 0, 1 << 50)
         assert (
@@ -283,7 +297,7 @@ class TestRequests:
         assert names(table) == []
         assert memory.read(4) == b"done"
 
-    def test_no_descriptor_is_left(self, memory: SharedObject) -> None:
+    def test_closes_all_descriptors(self, memory: SharedObject) -> None:
         table = RegionTable(is_allowed=True)
         for number in range(5):
             table.register_system(f"r{number}", memory.key, 0, 16)

@@ -1,5 +1,5 @@
-"""System shared memory: which keys may be opened, and what a client can do to memory that is
-registered: nothing that hurts us."""
+"""System shared memory: which keys can be opened, and that no change by a client to its registered
+memory harms the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal(
 
 class TestOpening:
     @pytest.mark.parametrize("slashes", ["", "/", "///"])
-    def test_leading_slashes_do_not_count(self, slashes: str) -> None:
+    def test_ignores_leading_slashes(self, slashes: str) -> None:
         with shared_object(b"0123456789abcdef") as memory:
             region = open_system_region("r", slashes + memory.key.lstrip("/"), 4, 8)
             assert region.read(0, 8) == b"456789ab"
@@ -47,12 +47,15 @@ class TestOpening:
             f"////{RESERVED_PREFIX}",
         ],
     )
-    def test_names_of_triton_itself_are_refused(self, key: str) -> None:
-        words = f"cannot register shared memory region 'r' with key '{key}' as the key contains the reserved prefix '{RESERVED_PREFIX}'"
-        assert refusal("r", key) == (Code.INVALID_ARG, words)
+    def test_rejects_keys_reserved_by_triton(self, key: str) -> None:
+        message = (
+            f"cannot register shared memory region 'r' with key '{key}' as the key contains the "
+            f"reserved prefix '{RESERVED_PREFIX}'"
+        )
+        assert refusal("r", key) == (Code.INVALID_ARG, message)
 
     @pytest.mark.parametrize("key", ["", "/", "//"])
-    def test_no_key(self, key: str) -> None:
+    def test_rejects_empty_keys(self, key: str) -> None:
         assert refusal("r", key) == (
             Code.INVALID_ARG,
             f"cannot register shared memory region 'r' - invalid shm key '{key}'",
@@ -61,10 +64,10 @@ class TestOpening:
     @pytest.mark.parametrize(
         "key", ["/nosuch", "..", ".", "/../shm/x", "a/b", "x\0y", "k" * 300, "\ud800"]
     )
-    def test_what_is_not_there(self, key: str) -> None:
+    def test_rejects_keys_of_missing_objects(self, key: str) -> None:
         assert refusal("r", key) == (Code.INTERNAL, f"Unable to open shared memory region: '{key}'")
 
-    def test_only_ordinary_objects(self, tmp_path: Path) -> None:
+    def test_rejects_objects_that_are_not_regular_files(self, tmp_path: Path) -> None:
         (tmp_path / "folder").mkdir()
         os.mkfifo(tmp_path / "fifo")
         (tmp_path / "secret").write_bytes(bytes(64))
@@ -87,14 +90,14 @@ class TestOpening:
             (2**63, 1),
         ],
     )
-    def test_bounds(self, offset: int, byte_size: int) -> None:
+    def test_rejects_sizes_beyond_the_object(self, offset: int, byte_size: int) -> None:
         with shared_object(bytes(4096)) as memory:
             assert refusal("r", memory.key, offset, byte_size) == (
                 Code.INVALID_ARG,
                 "failed to register shared memory region 'r': invalid args",
             )
 
-    def test_refused_registrations_leave_no_descriptor(self) -> None:
+    def test_rejected_registrations_leave_no_descriptor_open(self) -> None:
         with shared_object(bytes(16)) as memory:
             for _ in range(5):
                 refusal("r", memory.key, 0, 17)
@@ -102,7 +105,7 @@ class TestOpening:
 
 
 class TestUse:
-    def test_reading_and_writing(self) -> None:
+    def test_reads_and_writes(self) -> None:
         with shared_object(bytes(range(64))) as memory:
             region = open_system_region("r", memory.key, 16, 32)
             buffer = memoryview(bytearray(8))
@@ -112,7 +115,7 @@ class TestUse:
             assert memory.read(3, 16) == b"new"
             region.close()
 
-    def test_unlinking_does_not_matter(self) -> None:
+    def test_an_unlinked_object_can_still_be_used(self) -> None:
         with shared_object(b"data") as memory:
             region = open_system_region("r", memory.key, 0, 4)
         assert region.read(0, 4) == b"data"
@@ -133,8 +136,8 @@ class TestUse:
             assert os.stat(memory.path).st_size == 100
             region.close()
 
-    def test_memory_that_is_truncated_all_the_time(self) -> None:
-        """A mapping would die of SIGBUS here. Whatever a read finds, it is data or an error."""
+    def test_survives_an_object_that_is_truncated_all_the_time(self) -> None:
+        """A mapping would cause SIGBUS here. A read returns data or raises an error."""
         size = 1 << 20
         stop = threading.Event()
         with shared_object(b"x" * size) as memory:
@@ -162,8 +165,8 @@ class TestUse:
                 thread.join()
             region.close()
 
-    def test_a_read_only_object(self) -> None:
-        """Registered all the same only when it can be written, as by shm_open with O_RDWR."""
+    def test_rejects_a_read_only_object(self) -> None:
+        """As with shm_open and O_RDWR, an object must be writable."""
         with shared_object(bytes(16)) as memory:
             os.chmod(memory.path, 0o400)
             if os.geteuid() == 0:
