@@ -91,7 +91,9 @@ class Answers:
             self._work.abandoned.intersection_update(self._open)
         if answered:
             self._statistics.record_compute(len(answered), times)
-            self._statistics.record_responses(answered, times.compute_start_ns, times.compute_end_ns)
+            self._statistics.record_responses(
+                answered, times.compute_start_ns, times.compute_end_ns
+            )
             self._deliver(answered, answers, times)
         if not self._open or not self._work.inflight:
             instance.on_idle(instance)

@@ -1,4 +1,4 @@
-"""What the response cache in the server's own memory counts, on the page of metrics."""
+"""The metrics of the response cache in the server's own memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ class CacheReading(msgspec.Struct):
 
 
 def cache_blocks(reading: CacheReading | None) -> list[Block]:
-    """Gauges, as under Triton, although most of them only grow. Without such a cache they are not
-    shown."""
+    """Returns the blocks of the cache. They are empty, and so not shown, without such a cache.
+
+    As in Triton, all of them are gauges, although most only grow.
+    """
     rows = [
         ("nv_cache_num_entries", "Number of responses stored in response cache", "num_entries"),
         ("nv_cache_num_lookups", "Number of cache lookups in response cache", "num_lookups"),

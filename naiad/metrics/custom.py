@@ -1,11 +1,11 @@
-"""Metrics that models create through pb_utils.MetricFamily: a registry addressed by numbers,
-because operations come as messages.
+"""The registry of the metrics that models create through pb_utils.MetricFamily.
 
-In:  MetricOperation with the name of its owner, one life of a worker. Out: a handle or a value, as
-     float; blocks of the metrics page.
-Rules: families of the same name and kind are one family, metrics of the same labels are one metric,
-       and each lives until the last handle to it is deleted or its owner is gone. An owner sees
-       only its own handles.
+In:  MetricOperation, and its owner: one worker process. Operations come as messages, so families
+     and metrics are addressed by numeric handles.
+Out: a handle or a value, as a float; blocks of the metrics page.
+Rules: families with the same name and kind are one family, and metrics with the same labels are one
+       metric. Each exists until its last handle is deleted or the owner of that handle is gone. An
+       owner can use only its own handles.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from naiad.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, Block, label_tex
 from naiad.metrics.family import Family, Metric, check_family, check_labels, checked_bounds
 
 DELETED_FAMILY = (
-    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted AFTER"
-    " its corresponding 'Metric' objects have been deleted."
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The "
+    "'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have been "
+    "deleted."
 )
 
 
@@ -52,12 +53,14 @@ class CustomMetrics:
         self._numbers = count(1)
 
     def reserve(self, kinds: dict[str, str]) -> None:
-        """Kinds of the families that the server itself shows, by name; a model may add to one of
-        the same kind. Once, at start."""
+        """Sets the names and kinds of the server's own families, once at start.
+
+        A model may add metrics to one of them if the kind is the same.
+        """
         self._reserved = kinds
 
     def apply(self, owner: str, operation: MetricOperation) -> float:
-        """Raises NaiadError in Triton's words."""
+        """Raises NaiadError with Triton's messages."""
         match operation.kind:
             case "create_family":
                 return float(
@@ -127,10 +130,11 @@ class CustomMetrics:
         metric, kind = self._metric(owner, handle)
         if kind == HISTOGRAM:
             raise _does_not_support(kind, "Increment")
-        # NaN passes neither comparison: a counter that became NaN would stay so.
+        # `not value >= 0` rejects NaN too: a counter that became NaN would stay NaN.
         if kind == COUNTER and not value >= 0:
             raise invalid_arg(
-                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
+                "non-negative values."
             )
         metric.value += value
 
@@ -147,8 +151,10 @@ class CustomMetrics:
         metric.histogram.observe(value)
 
     def merge(self, owner: str, handle: int, counts: list[int], total: float) -> None:
-        """What the worker has observed since the last time, for histograms of more values than
-        messages should carry."""
+        """Adds the values that a worker has observed since its last merge.
+
+        Workers use it for histograms with too many values for one message each.
+        """
         metric, kind = self._metric(owner, handle)
         if metric.histogram is None:
             raise _does_not_support(kind, "Merge")
@@ -168,7 +174,7 @@ class CustomMetrics:
         return metric.value
 
     def delete_metric(self, owner: str, handle: int) -> None:
-        """Of a deleted family: nothing is left to do."""
+        """Does nothing if the family was deleted, because that deleted the metric too."""
         entry = self._metric_handles.get(handle)
         if entry is not None and entry.owner == owner:
             self._family_handles[entry.family].metrics.discard(handle)
@@ -186,21 +192,20 @@ class CustomMetrics:
             del self._families[entry.family.name]
 
     def drop_owner(self, owner: str) -> None:
-        """Its worker is gone, and with it every handle that it had."""
-        for handle in [
-            handle for handle, entry in self._family_handles.items() if entry.owner == owner
-        ]:
-            self.delete_family(owner, handle)
+        """Deletes the handles of a worker that is gone."""
+        for handle, entry in list(self._family_handles.items()):
+            if entry.owner == owner:
+                self.delete_family(owner, handle)
 
     def values(self, name: str) -> dict[str, float]:
-        """Of the counters or gauges of a family, by the text of their labels; none when there is no
-        such family."""
+        """Returns label text -> value of the counters or gauges of a family.
+
+        Returns an empty dict if there is no such family.
+        """
         family = self._families.get(name)
-        return (
-            {}
-            if family is None
-            else {text: metric.value for text, metric in family.metrics.items()}
-        )
+        if family is None:
+            return {}
+        return {labels: metric.value for labels, metric in family.metrics.items()}
 
     def blocks(self) -> list[Block]:
         return [family.block() for family in self._families.values()]

@@ -1,8 +1,7 @@
-"""A metric family of a model and its metrics: what is counted, and what names, labels and buckets
-are allowed.
+"""A metric family of a model and its metrics, and the rules for names, labels and buckets.
 
-Errors are Triton's words (prometheus-cpp's, mostly); models see them behind `Failed to create
-metric: ` and the like.
+Error messages are Triton's (mostly prometheus-cpp's). Models see them after a prefix such as
+`Failed to create metric: `.
 """
 
 from __future__ import annotations
@@ -68,13 +67,10 @@ def check_family(name: str, kind: str) -> None:
 
 def check_labels(labels: Iterable[str], kind: str) -> None:
     for name in labels:
-        # `le` would stand twice in a histogram's lines; Triton lets it and shows a page that no
-        # scraper reads.
-        if (
-            LABEL_NAME.fullmatch(name) is None
-            or name.startswith("__")
-            or (kind == HISTOGRAM and name == "le")
-        ):
+        is_valid = LABEL_NAME.fullmatch(name) is not None and not name.startswith("__")
+        # A histogram's lines have a label `le` already. Triton accepts a second one, and its page
+        # cannot be parsed then.
+        if not is_valid or (kind == HISTOGRAM and name == "le"):
             raise invalid_arg("Invalid label name")
 
 
@@ -86,8 +82,8 @@ def checked_bounds(kind: str, buckets: Collection[float] | None) -> tuple[float,
     if buckets is None:
         raise invalid_arg("Bucket boundaries not found in Metric args.")
     bounds = tuple(buckets)
-    if any(math.isnan(bound) for bound in bounds) or any(
-        low >= high for low, high in pairwise(bounds)
-    ):
+    has_nan = any(math.isnan(bound) for bound in bounds)
+    if has_nan or any(low >= high for low, high in pairwise(bounds)):
         raise invalid_arg("Bucket Boundaries must be strictly sorted")
-    return bounds[:-1] if bounds and bounds[-1] == math.inf else bounds  # +Inf is there anyway
+    # Every histogram has a bucket for +Inf.
+    return bounds[:-1] if bounds and bounds[-1] == math.inf else bounds

@@ -1,8 +1,7 @@
-"""Readings of the GPUs through NVML, where the `gpu` extra is installed and a driver answers.
+"""Reads the state of the GPUs through NVML, if the `gpu` extra is installed.
 
-Rule: a machine without GPUs, without the library or with a driver that fails is normal: there are
-      no readings then, and no error. Calls may block inside the driver: only naiad.metrics.host's
-      thread makes them.
+Rule: without a GPU, the library or a working driver there are no readings, and that is not an
+      error. Calls may block in the driver, so they are never made on the event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import msgspec
 
 
 class GpuReading(msgspec.Struct, frozen=True):
-    """None where the GPU does not tell."""
+    """The state of one GPU. A field is None if the GPU does not report it."""
 
     uuid: str
     utilization: float | None
@@ -24,7 +23,7 @@ class GpuReading(msgspec.Struct, frozen=True):
     power_usage_w: float | None
     power_limit_w: float | None
     energy_j: float | None
-    """Since the server started."""
+    """Energy used since the server started."""
 
 
 class Gpus:
@@ -35,7 +34,8 @@ class Gpus:
 
     def open(self) -> None:
         try:
-            import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]  # optional, and slow to import
+            # The library is optional, and importing it is slow.
+            import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError:
             return
         try:
@@ -52,7 +52,7 @@ class Gpus:
 
     def close(self) -> None:
         if self._nvml is not None:
-            self._ask(self._nvml.nvmlShutdown)
+            self._read_value(self._nvml.nvmlShutdown)
             self._nvml, self._handles = None, {}
 
     def read(self) -> list[GpuReading]:
@@ -60,10 +60,10 @@ class Gpus:
 
     def _read_one(self, uuid: str, handle: Any) -> GpuReading:
         nvml = self._nvml
-        utilization = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        usage_mw = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        limit_mw = self._ask(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        utilization = self._read_value(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._read_value(nvml.nvmlDeviceGetMemoryInfo, handle)
+        usage_mw = self._read_value(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit_mw = self._read_value(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         energy_mj, start_mj = self._energy_mj(handle), self._start_energy_mj[uuid]
         return GpuReading(
             uuid,
@@ -76,12 +76,14 @@ class Gpus:
         )
 
     def _energy_mj(self, handle: Any) -> int | None:
-        energy: int | None = self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        call = self._nvml.nvmlDeviceGetTotalEnergyConsumption
+        energy: int | None = self._read_value(call, handle)
         return energy
 
-    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+    def _read_value(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns None if the call fails."""
         try:
-            return question(*arguments)
+            return call(*arguments)
         except self._nvml.NVMLError:
             return None
 

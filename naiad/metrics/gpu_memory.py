@@ -1,7 +1,7 @@
-"""How full the memory of a GPU is, by its number in instance groups: 0 is the first one that
-CUDA_VISIBLE_DEVICES leaves visible.
+"""Reads how much memory of a GPU is in use.
 
-Blocks inside the driver: never on the event loop.
+A GPU is given by its number in instance groups: 0 is the first GPU that CUDA_VISIBLE_DEVICES makes
+visible. Calls may block in the driver, so they are never made on the event loop.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ class GpuMemory(msgspec.Struct, frozen=True):
 
 
 def read_gpu_memory(device: int, environ: Mapping[str, str] = os.environ) -> GpuMemory | None:
-    """None where it cannot be known: no such GPU, no driver, or the `gpu` extra is not
-    installed."""
+    """Returns None if there is no such GPU, no driver, or the `gpu` extra is not installed."""
     gpus = Gpus()
     gpus.open()
     try:
@@ -38,11 +37,14 @@ def read_gpu_memory(device: int, environ: Mapping[str, str] = os.environ) -> Gpu
 
 
 def visible_gpus(uuids: Sequence[str], visible: str | None) -> list[str]:
-    """`visible`: CUDA_VISIBLE_DEVICES. Numbers, or UUIDs as far as they are unique; CUDA stops
-    reading at what it cannot use."""
+    """Returns the UUIDs of the GPUs that `visible`, the value of CUDA_VISIBLE_DEVICES, selects.
+
+    An entry is a number or a unique prefix of a UUID. Like CUDA, it ignores an entry that selects
+    no GPU and all entries after it.
+    """
     if visible is None:
         return list(uuids)
-    found: list[str] = []
+    selected: list[str] = []
     for entry in (entry.strip() for entry in visible.split(",")):
         if entry.isdigit():
             matching = list(uuids[int(entry) : int(entry) + 1])
@@ -50,7 +52,7 @@ def visible_gpus(uuids: Sequence[str], visible: str | None) -> list[str]:
             matching = [
                 uuid for uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)
             ]
-        if len(matching) != 1 or matching[0] in found:
+        if len(matching) != 1 or matching[0] in selected:
             break
-        found += matching
-    return found
+        selected += matching
+    return selected

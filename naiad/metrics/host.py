@@ -1,7 +1,7 @@
-"""Readings of the machine, taken every --metrics-interval-ms by a thread of their own, so that a
-slow driver delays nobody.
+"""Reads the state of the machine every --metrics-interval-ms.
 
-In:  psutil and NVML. Out: `latest`, replaced as a whole, read at scrape time.
+In:  psutil and NVML. Out: `latest`, which is replaced as a whole and read at scrape time.
+A separate thread does the reading, because a driver may be slow.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from naiad.metrics.gpu import GpuReading, Gpus
 
 class HostReading(msgspec.Struct, frozen=True):
     cpu_utilization: float | None = None
-    """From 0 to 1, of all cores together, since the reading before."""
+    """Utilization of all cores together since the previous reading, from 0 to 1."""
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     gpus: list[GpuReading] = []
 
 
 class HostSampler:
-    """`start` returns at once; `stop` waits for the thread, but not for a driver that hangs."""
+    """The thread that takes readings.
+
+    `start` returns at once. `stop` waits for the thread, but not for a driver that hangs.
+    """
 
     def __init__(self, *, has_cpu: bool, has_gpu: bool, interval_s: float) -> None:
         self.latest = HostReading()
@@ -32,7 +35,7 @@ class HostSampler:
         self._gpus = Gpus() if has_gpu else None
         self._interval_s = interval_s
         self.has_read = threading.Event()
-        """Set from the first reading on."""
+        """Set after the first reading."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -56,9 +59,8 @@ class HostSampler:
         while True:
             try:
                 self.latest = self._read()
-            except (
-                Exception
-            ) as failure:  # /proc hidden, a container without permissions: the page goes without
+            except Exception as failure:
+                # A container may hide /proc. The page has no metrics of the host then.
                 if not has_failed:
                     log.warning(
                         f"cannot read the host's metrics: {type(failure).__name__}: {failure}"
@@ -74,7 +76,7 @@ class HostSampler:
         gpus = self._gpus.read() if self._gpus is not None else []
         if not self._has_cpu:
             return HostReading(gpus=gpus)
-        import psutil  # only where metrics are served
+        import psutil  # loaded only if metrics are served
 
         memory = psutil.virtual_memory()
         utilization = psutil.cpu_percent(interval=None) / 100

@@ -1,7 +1,6 @@
-"""The table of metrics that every model has: name, help and where the value is found in its
-statistics.
+"""The table of the metrics of every model: name, help text, and the value in its statistics.
 
-Names, help texts and order of the nv_ rows are Triton's, word for word; dashboards and analyzers
+Names, help texts and order of the nv_ rows are exactly Triton's, because dashboards and analyzers
 match on them.
 """
 
@@ -21,7 +20,7 @@ class Row(NamedTuple):
 
 
 class SeriesRow(NamedTuple):
-    """A histogram or a summary; `field` is the attribute of the statistics."""
+    """A histogram or a summary. `field` is the attribute of the statistics."""
 
     name: str
     help: str
@@ -37,7 +36,10 @@ _REQUEST = "inference request duration in microseconds (includes cached requests
 _QUEUE = "inference queuing duration in microseconds (includes cached requests)"
 _INPUT = "Cumulative compute input duration in microseconds (does not include cached requests)"
 _INFER = "Cumulative compute inference duration in microseconds (does not include cached requests)"
-_OUTPUT = "Cumulative inference compute output duration in microseconds (does not include cached requests)"
+_OUTPUT = (
+    "Cumulative inference compute output duration in microseconds "
+    "(does not include cached requests)"
+)
 
 SUCCESS = Row(
     "nv_inference_request_success",
@@ -108,40 +110,38 @@ SUMMARIES = [
     SeriesRow("nv_inference_compute_output_summary_us", _OUTPUT, "compute_output_summary_us"),
 ]
 
-# Ours, shown always.
+# Naiad's own metrics, which are always shown.
 SECONDS = [
     SeriesRow(
         "naiad_request_duration_seconds",
-        "Time from the arrival of a request to its answer",
+        "Time from the arrival of a request to its response",
         "request_histogram",
     ),
     SeriesRow(
         "naiad_queue_duration_seconds",
-        "Time that a request waited for an instance",
+        "Time a request waited for an instance",
         "queue_histogram",
     ),
     SeriesRow(
         "naiad_compute_input_duration_seconds",
-        "Time to bring the inputs of a request to the model",
+        "Time to pass the inputs of a request to the model",
         "compute_input_histogram",
     ),
     SeriesRow(
         "naiad_compute_infer_duration_seconds",
-        "Time that the model took for the batch of a request",
+        "Time the model took for the batch of a request",
         "compute_infer_histogram",
     ),
     SeriesRow(
         "naiad_compute_output_duration_seconds",
-        "Time to bring the outputs of a request back",
+        "Time to return the outputs of a request",
         "compute_output_histogram",
     ),
 ]
-BATCH_SIZE = SeriesRow(
-    "naiad_batch_size", "Sizes of the batches that were executed", "batch_size_histogram"
-)
+BATCH_SIZE = SeriesRow("naiad_batch_size", "Sizes of the executed batches", "batch_size_histogram")
 RESTARTS = Row(
     "naiad_worker_restarts_total",
-    "Workers of a model that died and were started again",
+    "Number of times a worker of the model died and was restarted",
     attrgetter("worker_restarts"),
 )
-WORKERS_NAME, WORKERS_HELP = "naiad_workers_ready", "Workers of a model that take requests"
+WORKERS_NAME, WORKERS_HELP = "naiad_workers_ready", "Number of workers that accept requests"

@@ -1,8 +1,8 @@
-"""The metrics of the loaded models: Triton's, and our histograms in seconds beside them.
+"""The metrics of the loaded models: Triton's, and Naiad's histograms in seconds.
 
-In:  the statistics of every version that serves, read at scrape time: what is unloaded is gone from
-     the next page.
-Out: blocks for the metrics page.
+In:  the statistics of every loaded version, read at scrape time. An unloaded version is missing
+     from the next page.
+Out: blocks of the metrics page.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class ModelSeries(msgspec.Struct):
 
     statistics: ModelStatistics
     tags: Mapping[str, str] = {}
-    """`metric_tags` of its config; Triton puts an underscore before their names."""
+    """`metric_tags` of the config. As in Triton, their names get an underscore as prefix."""
     num_workers_ready: int = 0
     has_cache: bool = False
-    """`response_cache { enable: true }`: only these have the cache's counters."""
+    """`response_cache { enable: true }`. Only such models have the counters of the cache."""
     gpu_uuid: str = ""
     namespace: str = ""
-    """The repository of a model, with --model-namespacing."""
+    """The repository of the model if --model-namespacing is on, otherwise empty."""
 
     def labels(self) -> dict[str, str]:
         labels = {
@@ -55,7 +55,7 @@ class ModelSeries(msgspec.Struct):
 
 
 class ModelBlocks:
-    """One page's worth of blocks for all models."""
+    """The blocks of all models for one page."""
 
     def __init__(self, models: Iterable[ModelSeries], latency: LatencyMetrics, now_ns: int) -> None:
         self._latency = latency
@@ -89,9 +89,9 @@ class ModelBlocks:
         ]
 
     def histograms(self) -> list[Block]:
-        blocks = (
-            [self._plain_histogram(family.FIRST_RESPONSE)] if self._latency.has_histograms else []
-        )
+        blocks: list[Block] = []
+        if self._latency.has_histograms:
+            blocks.append(self._plain_histogram(family.FIRST_RESPONSE))
         for row in family.SECONDS:
             block = Block(row.name, HISTOGRAM, row.help)
             for model, labels in self._models:
@@ -101,9 +101,9 @@ class ModelBlocks:
         return [*blocks, self._plain_histogram(family.BATCH_SIZE)]
 
     def summaries(self) -> list[Block]:
-        return (
-            [self._summary(row) for row in family.SUMMARIES] if self._latency.has_summaries else []
-        )
+        if not self._latency.has_summaries:
+            return []
+        return [self._summary(row) for row in family.SUMMARIES]
 
     def _values(self, kind: str, row: Row, *, cached_only: bool = False) -> Block:
         block = Block(row.name, kind, row.help)
@@ -134,10 +134,10 @@ class ModelBlocks:
 
     def _summary(self, row: SeriesRow) -> Block:
         block = Block(row.name, SUMMARY, row.help)
-        wanted = [quantile for quantile, _ in self._latency.quantiles]
+        quantiles = [quantile for quantile, _ in self._latency.quantiles]
         for model, labels in self._models:
             if isinstance(model.statistics, SummaryStatistics):
                 summary: SlidingSummary = getattr(model.statistics, row.field)
-                values = zip(wanted, summary.quantiles(wanted, self._now_ns), strict=True)
+                values = zip(quantiles, summary.quantiles(quantiles, self._now_ns), strict=True)
                 block.add_summary(labels, values, summary.count, summary.total)
         return block

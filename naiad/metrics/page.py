@@ -1,7 +1,8 @@
-"""The page behind /metrics: models, host, the server itself and what models count on their own.
+"""The page at /metrics: models, host, the server itself, and the metrics that models create.
 
-In:  callables that tell the state at scrape time. Out: bytes in Prometheus' text format.
-Rule: one family per name: a metric of a model that carries one of our names joins our family.
+In:  callables that return the state at scrape time. Out: bytes in the text format of Prometheus.
+Rule: there is one family per name. A model's metric with the name of a server metric joins its
+      family.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ class MetricsPage:
         connections: Callable[[], Mapping[str, int]] = dict,
         cache: Callable[[], CacheReading | None] = lambda: None,
     ) -> None:
-        """`connections`: open connections by protocol, e.g. {"http": 3, "grpc": 1}. `cache`: None
-        where responses are not kept here."""
+        """`connections` returns open connections by protocol, such as {"http": 3, "grpc": 1}.
+
+        `cache` returns None if the server has no response cache in its own memory.
+        """
         self._models = models
         self._custom = custom
         self._connections = connections
@@ -74,7 +77,7 @@ class MetricsPage:
         ]
 
     def _pinned_memory(self) -> list[Block]:
-        """There is no such pool here; Triton without a GPU shows these figures."""
+        """Shows the numbers of a Triton without a GPU, although Naiad has no such pool."""
         total = Block(
             "nv_pinned_memory_pool_total_bytes",
             GAUGE,
@@ -90,11 +93,11 @@ class MetricsPage:
         return [total, used]
 
     def _server(self) -> list[Block]:
-        connections = Block("naiad_connections", GAUGE, "Open connections of clients")
+        connections = Block("naiad_connections", GAUGE, "Number of open client connections")
         for protocol, count in self._connections().items():
             connections.add(label_text({"protocol": protocol}), count)
         dropped = Block(
-            "naiad_log_messages_dropped_total", COUNTER, "Log messages that could not be written"
+            "naiad_log_messages_dropped_total", COUNTER, "Number of log messages that were lost"
         )
         dropped.add("", log.num_dropped())
         info = Block("naiad_info", GAUGE, "Always 1; the version of the server is a label")

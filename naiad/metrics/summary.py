@@ -1,8 +1,8 @@
-"""Triton's opt-in latency summaries: quantiles over the last minute.
+"""Triton's optional latency summaries: quantiles over the last minute.
 
-In:  durations of answered requests. Out: for each phase a count, a sum and quantiles within 1 % of
-     the true value.
-Rule: memory is bounded by the spread of the values, not by their number; nothing here runs unless
+In:  durations of completed requests. Out: a count, a sum and quantiles for each phase. Quantiles
+     are within 1 % of the true value.
+Rule: memory depends on the spread of the values, not on their number. Nothing here runs unless
       summary_latencies is on.
 """
 
@@ -16,10 +16,10 @@ from naiad.settings import LatencyMetrics
 
 SLICE_NS = 12_000_000_000
 NUM_SLICES = 5
-"""Values count for between 48 and 60 seconds, as in prometheus-cpp."""
+"""As in prometheus-cpp, a value counts for between 48 and 60 seconds."""
 _SCALE = 1 / math.log(1.02)
 _ZERO = -1_000_000
-"""The bucket of values that have no logarithm."""
+"""The bucket of zero and negative values, which have no logarithm."""
 
 
 class SlidingSummary:
@@ -29,7 +29,7 @@ class SlidingSummary:
         self.count = 0
         self.total = 0.0
         self._slices: list[dict[int, int]] = [{} for _ in range(NUM_SLICES)]
-        """Number of values per bucket; bucket b holds values around 1.02 ** b."""
+        """Bucket -> number of values, for each slice. Bucket b holds values around 1.02 ** b."""
         self._slice_number = 0
 
     def observe(self, value: float, now_ns: int) -> None:
@@ -40,15 +40,15 @@ class SlidingSummary:
         bucket = round(math.log(value) * _SCALE) if value > 0 else _ZERO
         current[bucket] = current.get(bucket, 0) + 1
 
-    def quantiles(self, wanted: Iterable[float], now_ns: int) -> list[float]:
-        """NaN where no value is young enough."""
+    def quantiles(self, quantiles: Iterable[float], now_ns: int) -> list[float]:
+        """Returns the value at each quantile, or NaN if there are no values of the last minute."""
         self._forget_old(now_ns)
         merged: dict[int, int] = {}
         for buckets in self._slices:
             for bucket, count in buckets.items():
                 merged[bucket] = merged.get(bucket, 0) + count
         ordered = sorted(merged.items())
-        return [_quantile(ordered, sum(merged.values()), quantile) for quantile in wanted]
+        return [_quantile(ordered, sum(merged.values()), quantile) for quantile in quantiles]
 
     def _forget_old(self, now_ns: int) -> None:
         number = now_ns // SLICE_NS
@@ -72,7 +72,7 @@ def _quantile(ordered: list[tuple[int, int]], total: int, quantile: float) -> fl
 
 
 class SummaryStatistics(ModelStatistics):
-    """Counts what every model's statistics count, and keeps the summaries beside it."""
+    """ModelStatistics that also keep the summaries."""
 
     def __init__(self, name: str, version: int) -> None:
         super().__init__(name, version)
@@ -126,9 +126,6 @@ class SummaryStatistics(ModelStatistics):
 
 
 def build_statistics(name: str, version: int, latency: LatencyMetrics) -> ModelStatistics:
-    """For each version of a model that is loaded."""
-    return (
-        SummaryStatistics(name, version)
-        if latency.has_summaries
-        else ModelStatistics(name, version)
-    )
+    """Returns the statistics of a version that is being loaded."""
+    kind = SummaryStatistics if latency.has_summaries else ModelStatistics
+    return kind(name, version)

@@ -1,9 +1,9 @@
-"""Finished traces as OpenTelemetry spans, exported by the SDK's batch processor over OTLP/HTTP.
+"""Exports finished traces as OpenTelemetry spans, with the SDK's batch processor over OTLP/HTTP.
 
-A span for the request as the endpoint saw it, one per model under it, one for the computing of
-each; names, attributes and events are Triton's. Imported only in `mode=opentelemetry`: the SDK is
-an extra. Spans are built when everything is over, with the ids that models have already seen in
-their contexts.
+There is one span for the request as the endpoint saw it, one below it per model, and one for the
+compute phase of each model. Names, attributes and events are Triton's. Spans are built after the
+last trace has ended, with the ids that models have already seen in their contexts. The module is
+imported only for `mode=opentelemetry`, because the SDK is an extra.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Stamps = list[tuple[str, int]]
 
 class OtelSink:
     def __init__(self, options: OtelOptions, processor: SpanProcessor | None = None) -> None:
-        """`processor`: in place of the batch processor with the OTLP exporter."""
+        """`processor` replaces the batch processor with the OTLP exporter."""
         self._resource = Resource.create({"service.name": SERVICE_NAME, **options.resource})
         self._processor = processor or BatchSpanProcessor(
             OTLPSpanExporter(endpoint=options.url),
@@ -51,21 +51,18 @@ class OtelSink:
         pass
 
     def close(self) -> None:
-        """Sends what waits. A collector that does not answer must not hold up the end of the
-        server."""
+        """Sends the last spans. A collector that does not respond must not block the shutdown."""
         ending = threading.Thread(
             target=self._processor.shutdown, name="naiad-otel-end", daemon=True
         )
         ending.start()
         ending.join(CLOSE_LIMIT_S)
         if ending.is_alive():
-            log.warning(
-                f"the last spans were not taken by the collector within {CLOSE_LIMIT_S:g} s"
-            )
+            log.warning(f"the collector did not accept the last spans within {CLOSE_LIMIT_S:g} s")
 
 
 def build_spans(group: TraceGroup, resource: Resource) -> list[ReadableSpan]:
-    """Children before their parents, as they end."""
+    """Returns the spans in the order in which they end: children before their parents."""
     builder = _Builder(group, resource)
     spans: list[ReadableSpan] = []
     for trace in reversed(group.traces):
@@ -131,7 +128,7 @@ class _Builder:
         events: Stamps,
         attributes: dict[str, str | int],
     ) -> ReadableSpan:
-        """`extent`: from the first of these to the last."""
+        """The span lasts from the first timestamp in `extent` to the last."""
         times = [ns for _, ns in extent]
         return ReadableSpan(
             name=name,

@@ -1,9 +1,10 @@
-"""Triton's trace file: traces as JSON, in one file or in numbered ones, written by a thread.
+"""Writes Triton's trace file: traces as JSON, in one file or in numbered files.
 
-`<file>` is a whole JSON array whenever it is read: each trace goes in before the closing bracket.
-With a log frequency, or when a limited number of traces has been collected, they go together to
-`<file>.<n>`, n counting from 0.
-Rule: the event loop only queues; a full disk costs traces, which are counted, and nothing else.
+`<file>` is a complete JSON array at any time: each trace is inserted before the closing bracket.
+With a log frequency, or when a limited number of traces has been collected, the traces go together
+to `<file>.<n>`, with n from 0.
+Rule: the event loop only queues traces, and a thread writes them. A full disk loses traces, which
+      are counted, and has no other effect.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from naiad.trace.trace_setting import ActiveSetting
 
 MAX_QUEUED = 10_000
 MAX_BUFFERED_BYTES = 64 << 20
-"""What waits for its numbered file; beyond it the file is written early."""
+"""A numbered file is written early once its traces are larger than this."""
 
 
 class _Buffer:
-    """Traces of one setting that wait for their numbered file."""
+    """Traces of one setting that are not yet written to a numbered file."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
@@ -58,13 +59,15 @@ class TraceFile:
         self._queue.put((setting, group))
 
     def retire(self, setting: ActiveSetting) -> None:
-        """No trace by this setting will begin any more: what waits is written. Those that still run
-        follow one by one."""
+        """Writes the buffered traces of a setting that is not used for new traces any more.
+
+        Traces that have not ended yet are written one by one.
+        """
         if self._thread is not None:
             self._queue.put((setting, None))
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Waits until what was put before has been handled."""
+        """Waits until all earlier traces have been handled. Returns False after the timeout."""
         if self._thread is None:
             return True
         done = threading.Event()
@@ -72,7 +75,7 @@ class TraceFile:
         return done.wait(timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """At the end of the server: writes all that waits."""
+        """Writes all traces and stops the thread, when the server stops."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout_s)
@@ -138,11 +141,9 @@ class TraceFile:
             self._drop(len(entries), error.strerror or str(error))
 
     def _drop(self, count: int, reason: str) -> None:
-        """Told at the first one and at every thousandth: a full disk must not fill the log."""
+        """Logs the first and every thousandth loss, so that a full disk does not fill the log."""
         is_first = self.num_dropped == 0
         before = self.num_dropped // 1000
         self.num_dropped += count
         if is_first or self.num_dropped // 1000 != before:
-            log.error(
-                f"{self.num_dropped} traces were lost, failed to write the trace file: {reason}"
-            )
+            log.error(f"failed to write the trace file, {self.num_dropped} traces lost: {reason}")

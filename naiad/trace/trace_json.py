@@ -1,6 +1,6 @@
-"""A finished trace as the entries of Triton's trace file: who, when, and with which tensors.
+"""Encodes a finished trace as entries of Triton's trace file.
 
-In:  TraceGroup. Out: bytes that stand in a JSON array. Entries of one model stay together, in the
+In:  TraceGroup. Out: the elements of a JSON array. The entries of one model are together, in the
      order of time.
 """
 
@@ -16,12 +16,11 @@ from naiad.core.datatype import DATATYPES
 from naiad.core.trace import TensorRecord, Trace, TraceGroup
 
 MAX_ELEMENTS = 1 << 20
-"""Larger tensors are named without their data: as text they would take longer to write than the
-server has."""
+"""Larger tensors are listed without their data, because writing them as text takes too long."""
 
 
 def encode_trace(group: TraceGroup) -> bytes:
-    """The entries, without the brackets around them."""
+    """Returns the entries without the brackets of the array."""
     entries: list[dict[str, Any]] = []
     for trace in group.traces:
         entries += _entries(trace, group.endpoint_stamps if trace.parent is None else [])
@@ -38,12 +37,12 @@ def _entries(trace: Trace, endpoint_stamps: list[tuple[str, int]]) -> list[dict[
         head["request_id"] = trace.request_id
     if trace.parent is not None:
         head["parent_id"] = trace.parent.id
-    told = [
+    timed = [
         (ns, {"id": trace.id, "timestamps": [{"name": name, "ns": ns}]})
         for name, ns in trace.stamps + endpoint_stamps
     ]
-    told += [(record.ns, _tensor(trace.id, record)) for record in trace.tensors]
-    return [head, *(entry for _, entry in sorted(told, key=lambda item: item[0]))]
+    timed += [(record.ns, _tensor(trace.id, record)) for record in trace.tensors]
+    return [head, *(entry for _, entry in sorted(timed, key=lambda item: item[0]))]
 
 
 def _tensor(trace_id: int, record: TensorRecord) -> dict[str, Any]:
@@ -57,7 +56,7 @@ def _tensor(trace_id: int, record: TensorRecord) -> dict[str, Any]:
 
 
 def _text(record: TensorRecord) -> str:
-    """Values as C++ streams write them, with a comma between; strings are quoted."""
+    """Returns the values separated by commas, formatted as C++ streams do. Strings are quoted."""
     if np.prod(record.shape, dtype=object) > MAX_ELEMENTS:
         return ""
     if record.datatype == "BYTES":

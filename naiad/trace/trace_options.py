@@ -1,5 +1,4 @@
-"""What `--trace-config` says, as one struct. Wrong words are found at start, before anything is
-traced."""
+"""Parses `--trace-config` into one struct. Bad values are reported when the server starts."""
 
 from __future__ import annotations
 
@@ -61,7 +60,8 @@ def read_trace_options(entries: Iterable[TraceSetting]) -> TraceOptions:
                 key, equals, value = entry.value.partition("=")
                 if not key or not equals:
                     raise invalid_arg(
-                        f"--trace-config opentelemetry,resource expects <key>=<value>, got: {entry.value}"
+                        "--trace-config opentelemetry,resource expects <key>=<value>, "
+                        f"got: {entry.value}"
                     )
                 resource[key] = value
             case "opentelemetry", "bsp_max_queue_size":
@@ -71,13 +71,13 @@ def read_trace_options(entries: Iterable[TraceSetting]) -> TraceOptions:
             case "opentelemetry", "bsp_max_export_batch_size":
                 otel["max_export_batch_size"] = _number(entry, 1, INT32_MAX)
             case mode, setting:
-                raise invalid_arg(
-                    f"--trace-config: there is no setting '{setting}'{f' of mode {mode!r}' if mode else ''}"
-                )
+                of_mode = f" of mode {mode!r}" if mode else ""
+                raise invalid_arg(f"--trace-config: there is no setting '{setting}'{of_mode}")
     otel_options = msgspec.convert({**otel, "resource": resource}, OtelOptions)
     if otel_options.max_export_batch_size > otel_options.max_queue_size:
         raise invalid_arg(
-            "--trace-config opentelemetry: bsp_max_export_batch_size must not be larger than bsp_max_queue_size"
+            "--trace-config opentelemetry: bsp_max_export_batch_size must not be larger than "
+            "bsp_max_queue_size"
         )
     return msgspec.convert({**general, "level": level, "otel": otel_options}, TraceOptions)
 
@@ -87,11 +87,11 @@ def _number(entry: TraceSetting, low: int, high: int) -> int:
     try:
         value = int(entry.value)
     except ValueError:
-        raise _wrong(name, entry.value, low, high) from None
+        raise _out_of_range(name, entry.value, low, high) from None
     if not low <= value <= high:
-        raise _wrong(name, entry.value, low, high)
+        raise _out_of_range(name, entry.value, low, high)
     return value
 
 
-def _wrong(name: str, value: str, low: int, high: int) -> NaiadError:
+def _out_of_range(name: str, value: str, low: int, high: int) -> NaiadError:
     return invalid_arg(f"--trace-config {name} expects a number from {low} to {high}, got: {value}")

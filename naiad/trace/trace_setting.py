@@ -1,10 +1,9 @@
-"""Trace settings of the server and of single models: what is traced, how often, how many; shown and
-changed by the trace extension.
+"""The trace settings of the server and of single models, which the trace extension changes.
 
-A model's settings fall back to the server's, one by one, and the server's to those of the command
-line; clearing goes back that way.
-Rule: words and numbers are Triton's; a change makes a new `ActiveSetting`, so what is being traced
-      ends by the rules it began with.
+A setting that a model does not have falls back to the server's, and one that the server does not
+have to the command line's. Clearing a setting restores the fallback.
+Rule: names, values and messages are Triton's. A change makes a new `ActiveSetting`, so a trace ends
+      under the settings it began with.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from naiad.errors import NaiadError, invalid_arg, unsupported
 from naiad.trace.trace_options import INT32_MAX, LEVELS, TRITON, UINT32_MAX, TraceOptions
 
 Changes = Mapping[str, list[str] | None]
-"""Setting -> its new values as texts; None or no value clears it."""
+"""Setting -> its new values as text. None or an empty list clears it."""
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]+)\s*")
 _LEGACY_LEVELS = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
 
 
-class Chosen(msgspec.Struct, frozen=True):
-    """What was set at one place; None: not set there."""
+class TraceValues(msgspec.Struct, frozen=True):
+    """The values set for the server or for one model. None means not set there."""
 
     level: int | None = None
     rate: int | None = None
@@ -35,9 +34,9 @@ class Chosen(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        return self == Chosen()
+        return self == TraceValues()
 
-    def changed(self, changes: Changes) -> Chosen:
+    def changed(self, changes: Changes) -> TraceValues:
         """Raises NaiadError."""
         if "trace_file" in changes:
             raise unsupported("trace file location can not be updated through network protocol")
@@ -55,8 +54,8 @@ class Chosen(msgspec.Struct, frozen=True):
                     fields["log_frequency"] = _number(name, values, 0, UINT32_MAX)
         return msgspec.structs.replace(self, **fields)
 
-    def over(self, fallback: Chosen) -> Chosen:
-        return Chosen(
+    def with_fallback(self, fallback: TraceValues) -> TraceValues:
+        return TraceValues(
             fallback.level if self.level is None else self.level,
             fallback.rate if self.rate is None else self.rate,
             fallback.count if self.count is None else self.count,
@@ -64,27 +63,27 @@ class Chosen(msgspec.Struct, frozen=True):
         )
 
 
-def from_options(options: TraceOptions) -> Chosen:
-    return Chosen(options.level, options.rate, options.count, options.log_frequency)
+def from_options(options: TraceOptions) -> TraceValues:
+    return TraceValues(options.level, options.rate, options.count, options.log_frequency)
 
 
-def checked_setting(chosen: Chosen, options: TraceOptions) -> ActiveSetting:
-    """Raises NaiadError when nothing could ever be traced by it, unless it says OFF."""
-    setting = ActiveSetting(chosen, options)
+def checked_setting(values: TraceValues, options: TraceOptions) -> ActiveSetting:
+    """Raises NaiadError if the level is not OFF but no request could ever be traced."""
+    setting = ActiveSetting(values, options)
     if setting.fault:
         raise invalid_arg(f"Attempting to set invalid trace setting :{setting.fault}")
     return setting
 
 
 class ActiveSetting:
-    """Settings in force for the server or for one model, with what has been sampled by them."""
+    """The settings in force for the server or for one model, and the counts of its traces."""
 
-    def __init__(self, chosen: Chosen, options: TraceOptions) -> None:
-        """`chosen` is complete."""
-        self.level = chosen.level or 0
-        self.rate = chosen.rate or 0
-        self.count = -1 if chosen.count is None else chosen.count
-        self.log_frequency = chosen.log_frequency or 0
+    def __init__(self, values: TraceValues, options: TraceOptions) -> None:
+        """`values` has all fallbacks applied."""
+        self.level = values.level or 0
+        self.rate = values.rate or 0
+        self.count = -1 if values.count is None else values.count
+        self.log_frequency = values.log_frequency or 0
         self._options = options
         self._num_seen = 0
         self.num_created = 0
@@ -92,7 +91,7 @@ class ActiveSetting:
 
     @property
     def fault(self) -> str:
-        """Why nothing can be traced by it although it is not OFF."""
+        """The reason why no request can be traced although the level is not OFF, or ""."""
         if not self.level:
             return ""
         if self._options.mode == TRITON:
@@ -103,8 +102,10 @@ class ActiveSetting:
         return "trace count must be non-zero" if self.count == 0 else ""
 
     def is_sampled(self, *, is_forced: bool) -> bool:
-        """Whether the next request is to be traced. `is_forced`: its caller says so, whatever rate
-        and count say."""
+        """Returns True if the next request is to be traced.
+
+        `is_forced` means that its client wants a trace, which overrides rate and count.
+        """
         if not self.level or (self._options.mode == TRITON and not self._options.file):
             return False
         if is_forced:
@@ -119,11 +120,11 @@ class ActiveSetting:
 
     @property
     def is_exhausted(self) -> bool:
-        """A limited number of traces was asked for, and all of them have been collected."""
+        """True if the number of traces is limited and all of them have been collected."""
         return self.count == 0 and self.num_collected == self.num_created
 
     def shown(self) -> dict[str, list[str]]:
-        """In Triton's order."""
+        """Returns the settings as the extension shows them, in Triton's order."""
         options = self._options
         levels = [name for name, bit in LEVELS.items() if self.level & bit] or ["OFF"]
         values: dict[str, list[str]] = {
@@ -167,7 +168,7 @@ def _number(name: str, values: list[str] | None, low: int, high: int) -> int | N
         raise invalid_arg(f"expect only 1 value for '{name}'")
     match = _INTEGER.fullmatch(values[0])
     if match is None or len(match[1]) > 20:
-        raise _unreadable(name, values[0])
+        raise _unparsable(name, values[0])
     value = int(match[1])
     if name == "trace_count" and value < low:
         raise invalid_arg(f"Unable to parse '{name}'. Expecting value >= -1, got:{value}")
@@ -178,5 +179,5 @@ def _number(name: str, values: list[str] | None, low: int, high: int) -> int | N
     return value
 
 
-def _unreadable(name: str, value: str) -> NaiadError:
+def _unparsable(name: str, value: str) -> NaiadError:
     return invalid_arg(f"Unable to parse '{name}', got: {value}")

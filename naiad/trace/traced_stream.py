@@ -1,7 +1,6 @@
-"""A traced request's answers on their way from its scheduler to whoever asked: notes the outputs,
-and when the request has ended.
+"""Passes on the responses of a traced request, and adds its outputs and its end to the trace.
 
-In:  the scheduler's stream. Out: a stream with the same events. Only traced requests pay for it.
+In:  the scheduler's stream. Out: a stream with the same events.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def enqueue_traced(
     model_version: int,
     enqueue: Callable[[InferRequest], ResponseStream],
 ) -> ResponseStream:
-    """Raises NaiadError as `enqueue` does; the trace has dropped the model then."""
+    """Raises NaiadError as `enqueue` does. The model is not part of the trace then."""
     trace = request.trace
     assert trace is not None
     trace.begin(model_name, str(model_version), request.id, request.start_ns)
@@ -33,16 +32,16 @@ def enqueue_traced(
     outer = ResponseStream()
     outer.on_cancel(inner.cancel)
     outer.on_flow(inner.pause)
-    inner.deliver_to(_TracedAnswers(trace, outer).take)
+    inner.deliver_to(_TracedResponses(trace, outer).on_response)
     return outer
 
 
-class _TracedAnswers:
+class _TracedResponses:
     def __init__(self, trace: Trace, outer: ResponseStream) -> None:
         self._trace = trace
         self._outer = outer
 
-    def take(self, response: InferResponse | None, is_final: bool) -> None:
+    def on_response(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:
             self._trace.record("TENSOR_BACKEND_OUTPUT", response.outputs)
             self._trace.responded()

@@ -1,10 +1,9 @@
-"""Which requests are traced, and where their traces go. One for the server; frontends ask it,
-models' settings are kept here.
+"""Decides which requests are traced, and sends finished traces to a sink.
 
-In:  TraceOptions, and what the trace extension changes. Out: TraceGroup for a sampled request;
-     finished ones go to a sink: the trace file or OpenTelemetry.
-Rule: with tracing off everywhere `is_on` is False, and that one attribute is all that a request
-      costs.
+In:  TraceOptions, and the changes of the trace extension, for the server and for single models.
+Out: a TraceGroup for each sampled request. The sink is the trace file or OpenTelemetry.
+Rule: `is_on` is False if tracing is off everywhere. Reading that attribute is the only cost for a
+      request then.
 """
 
 from __future__ import annotations
@@ -19,7 +18,13 @@ from naiad import log
 from naiad.core.trace import RemoteParent, TraceGroup, new_span_id, new_trace_id
 from naiad.trace.trace_file import TraceFile
 from naiad.trace.trace_options import OPENTELEMETRY, TraceOptions
-from naiad.trace.trace_setting import ActiveSetting, Changes, Chosen, checked_setting, from_options
+from naiad.trace.trace_setting import (
+    ActiveSetting,
+    Changes,
+    TraceValues,
+    checked_setting,
+    from_options,
+)
 
 ALL_MODELS = ""
 
@@ -28,7 +33,7 @@ class Sink(Protocol):
     def put(self, setting: ActiveSetting, group: TraceGroup) -> None: ...
     def retire(self, setting: ActiveSetting) -> None: ...
     def close(self) -> None:
-        """Writes what waits; may take seconds."""
+        """Writes all remaining traces. May take seconds."""
         ...
 
 
@@ -40,18 +45,18 @@ class Tracing:
         self._sink: Sink = sink or TraceFile(self.options.file)
         self._ids = partial(next, itertools.count(1))
         self._start = from_options(self.options)
-        self._chosen: dict[str, Chosen] = {}
-        """By model; `ALL_MODELS` for the server."""
+        self._values: dict[str, TraceValues] = {}
+        """Model name, or `ALL_MODELS` for the server -> its own values."""
         start = ActiveSetting(self._start, self.options)
-        if start.fault:  # Triton starts all the same, and says nothing
-            log.warning(f"nothing will be traced: {start.fault}")
+        if start.fault:  # Triton starts without a warning
+            log.warning(f"no request will be traced: {start.fault}")
         self._active = {ALL_MODELS: start}
-        self._note_level()
+        self._update_is_on()
 
     # Requests.
 
     def sample(self, model_name: str, parent: RemoteParent | None = None) -> TraceGroup | None:
-        """Only while `is_on`. None: this request is not traced."""
+        """Returns None if this request is not traced. Call it only while `is_on`."""
         setting = self._active.get(model_name) or self._active[ALL_MODELS]
         is_forced = self.is_otel and parent is not None and parent.is_sampled
         if not setting.is_sampled(is_forced=is_forced):
@@ -71,58 +76,56 @@ class Tracing:
         if setting.is_exhausted:
             self._sink.retire(setting)
 
-    # The extension. The caller has looked whether there is such a model.
+    # The extension. Its caller has checked that the model exists.
 
     def shown(self, model_name: str = ALL_MODELS) -> dict[str, list[str]]:
         return (self._active.get(model_name) or self._active[ALL_MODELS]).shown()
 
     def update(self, model_name: str, changes: Changes) -> None:
-        """Raises NaiadError; nothing has changed then."""
-        chosen = self._current(model_name).changed(changes)
+        """Raises NaiadError without changing anything if a value is invalid."""
+        values = self._current(model_name).changed(changes)
         if model_name == ALL_MODELS:
-            self._update_server(chosen)
+            self._update_server(values)
         else:
-            self._update_model(model_name, chosen)
-        self._note_level()
+            self._update_model(model_name, values)
+        self._update_is_on()
 
-    def _current(self, model_name: str) -> Chosen:
-        """What was chosen, with the count as it is now: a change of something else does not start
-        it again."""
-        chosen = self._chosen.get(model_name, Chosen())
-        if chosen.count is None:
-            return chosen
-        return msgspec.structs.replace(chosen, count=self._active[model_name].count)
+    def _current(self, model_name: str) -> TraceValues:
+        """Returns the values with the remaining count, so that other changes do not restart it."""
+        values = self._values.get(model_name, TraceValues())
+        if values.count is None:
+            return values
+        return msgspec.structs.replace(values, count=self._active[model_name].count)
 
-    def _update_server(self, chosen: Chosen) -> None:
-        base = chosen.over(self._start)
-        active = {ALL_MODELS: checked_setting(base, self.options)}
-        for model_name in self._chosen:
+    def _update_server(self, values: TraceValues) -> None:
+        server = values.with_fallback(self._start)
+        active = {ALL_MODELS: checked_setting(server, self.options)}
+        for model_name in self._values:
             if model_name != ALL_MODELS:
                 active[model_name] = checked_setting(
-                    self._current(model_name).over(base), self.options
+                    self._current(model_name).with_fallback(server), self.options
                 )
-        self._chosen[ALL_MODELS] = chosen
+        self._values[ALL_MODELS] = values
         replaced, self._active = self._active, active
         for setting in replaced.values():
             self._sink.retire(setting)
 
-    def _update_model(self, model_name: str, chosen: Chosen) -> None:
-        before = self._active.get(model_name)
-        if chosen.is_empty:
-            self._chosen.pop(model_name, None)
+    def _update_model(self, model_name: str, values: TraceValues) -> None:
+        replaced = self._active.get(model_name)
+        if values.is_empty:
+            self._values.pop(model_name, None)
             self._active.pop(model_name, None)
         else:
-            base = self._chosen.get(ALL_MODELS, Chosen()).over(self._start)
-            self._active[model_name] = checked_setting(chosen.over(base), self.options)
-            self._chosen[model_name] = chosen
-        if before is not None:
-            self._sink.retire(before)
+            server = self._values.get(ALL_MODELS, TraceValues()).with_fallback(self._start)
+            self._active[model_name] = checked_setting(values.with_fallback(server), self.options)
+            self._values[model_name] = values
+        if replaced is not None:
+            self._sink.retire(replaced)
 
-    def _note_level(self) -> None:
+    def _update_is_on(self) -> None:
         self.is_on = any(setting.level and not setting.fault for setting in self._active.values())
 
     def close(self) -> None:
-        """At the end of the server, when nothing is in flight: writes what waits; may take
-        seconds."""
+        """Writes all remaining traces when the server stops. May take seconds."""
         self.is_on = False
         self._sink.close()

@@ -1,5 +1,7 @@
-"""W3C Trace Context: the `traceparent` and `tracestate` headers of a caller -> RemoteParent.
-Whatever is not well formed is ignored."""
+"""W3C Trace Context: parses the headers `traceparent` and `tracestate` of a request.
+
+As the standard demands, malformed headers are ignored.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ _SAMPLED = 1
 
 
 def read_parent(header: Callable[[str], str]) -> RemoteParent | None:
-    """`header` gives the value of a header by its lower-case name, "" when there is none."""
+    """Returns None if the headers do not name a valid parent.
+
+    `header` returns the value of a header, given its lower-case name, or "" if there is none.
+    """
     match = _PARENT.fullmatch(header("traceparent").strip())
     if match is None or (match[4] is not None and match[0].startswith("00")):
         return None

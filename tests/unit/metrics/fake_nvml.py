@@ -1,4 +1,4 @@
-"""The driver's library, as far as naiad.metrics.gpu asks it."""
+"""A fake of NVIDIA's library, with the calls that naiad.metrics.gpu uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml(types.ModuleType):
-    """Two GPUs, the second of which tells neither its power nor its energy."""
+    """Two GPUs. The second reports neither its power nor its energy."""
 
     NVMLError = NVMLError
 

@@ -15,7 +15,7 @@ def shown(custom: CustomMetrics) -> list[str]:
     return page(custom.blocks()).decode().splitlines()
 
 
-def words(custom: CustomMetrics, operation: MetricOperation, owner: str = "a") -> str:
+def error_message(custom: CustomMetrics, operation: MetricOperation, owner: str = "a") -> str:
     with pytest.raises(NaiadError) as failure:
         custom.apply(owner, operation)
     return failure.value.message
@@ -50,7 +50,7 @@ def metric(
     )
 
 
-def test_a_counter() -> None:
+def test_counter() -> None:
     custom = CustomMetrics()
     handle = metric(custom, family(custom), {"b": "1", "a": "x"})
     custom.apply("a", MetricOperation("increment", handle, value=2))
@@ -59,7 +59,7 @@ def test_a_counter() -> None:
     assert shown(custom) == ["# HELP cnt d", "# TYPE cnt counter", 'cnt{a="x",b="1"} 5.5']
 
 
-def test_a_gauge() -> None:
+def test_gauge() -> None:
     custom = CustomMetrics()
     handle = metric(custom, family(custom, "GAUGE"))
     custom.apply("a", MetricOperation("set", handle, value=-3.25))
@@ -67,18 +67,19 @@ def test_a_gauge() -> None:
     assert shown(custom)[-1] == "cnt -4.25"
 
 
-def test_a_histogram() -> None:
+def test_histogram() -> None:
     custom = CustomMetrics()
     handle = metric(custom, family(custom, "histogram"), {"l": "v"}, [0.1, 1, 10])
     for value in (0.5, 1, 1e9):
         custom.apply("a", MetricOperation("observe", handle, value=value))
     assert shown(custom)[2:] == [
-        'cnt_count{l="v"} 3', 'cnt_sum{l="v"} 1000000001.5', 'cnt_bucket{l="v",le="0.1"} 0', 'cnt_bucket{l="v",le="1"} 2',
+        'cnt_count{l="v"} 3', 'cnt_sum{l="v"} 1000000001.5',
+        'cnt_bucket{l="v",le="0.1"} 0', 'cnt_bucket{l="v",le="1"} 2',
         'cnt_bucket{l="v",le="10"} 2', 'cnt_bucket{l="v",le="+Inf"} 3',
     ]  # fmt: skip
 
 
-def test_infinity_is_not_shown_twice() -> None:
+def test_shows_the_infinity_bucket_once() -> None:
     custom = CustomMetrics()
     metric(custom, family(custom, "histogram"), {}, [1, math.inf])
     assert sum("+Inf" in line for line in shown(custom)) == 1
@@ -95,18 +96,23 @@ def test_infinity_is_not_shown_twice() -> None:
         ("histogram", "value", "TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Value"),
     ],
 )
-def test_what_a_kind_does_not_support(kind: str, operation: str, expected: str) -> None:
+def test_rejects_operations_that_a_kind_does_not_support(
+    kind: str, operation: str, expected: str
+) -> None:
     custom = CustomMetrics()
     handle = metric(custom, family(custom, kind), {}, [1] if kind == "histogram" else None)
-    assert words(custom, MetricOperation(operation, handle, value=1)) == expected
+    assert error_message(custom, MetricOperation(operation, handle, value=1)) == expected
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan])
-def test_counters_only_go_up(value: float) -> None:
+def test_rejects_negative_and_nan_increments_of_a_counter(value: float) -> None:
     custom = CustomMetrics()
     handle = metric(custom, family(custom))
-    expected = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
-    assert words(custom, MetricOperation("increment", handle, value=value)) == expected
+    expected = (
+        "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative "
+        "values."
+    )
+    assert error_message(custom, MetricOperation("increment", handle, value=value)) == expected
 
 
 @pytest.mark.parametrize(
@@ -124,48 +130,52 @@ def test_counters_only_go_up(value: float) -> None:
         ("histogram", {"le": "1"}, [1.0], "Invalid label name"),
     ],
 )
-def test_metrics_that_cannot_be(
+def test_rejects_invalid_labels_and_buckets(
     kind: str, labels: dict[str, str], buckets: list[float] | None, expected: str
 ) -> None:
     custom = CustomMetrics()
     parent = family(custom, kind)
     assert (
-        words(custom, MetricOperation("create_metric", parent, labels=labels, buckets=buckets))
+        error_message(
+            custom, MetricOperation("create_metric", parent, labels=labels, buckets=buckets)
+        )
         == expected
     )
     assert shown(custom) == []
 
 
 @pytest.mark.parametrize("name", ["", "bad name", "1x", "__r", "ä"])
-def test_names_that_cannot_be(name: str) -> None:
+def test_rejects_invalid_family_names(name: str) -> None:
     operation = MetricOperation("create_family", name=name, description="d", metric_kind="gauge")
-    assert words(CustomMetrics(), operation) == "Invalid metric name"
+    assert error_message(CustomMetrics(), operation) == "Invalid metric name"
 
 
-def test_kinds_that_cannot_be() -> None:
+def test_rejects_unknown_kinds() -> None:
     operation = MetricOperation("create_family", name="x", description="d", metric_kind="summary")
     assert (
-        words(CustomMetrics(), operation) == "Unsupported kind passed to MetricFamily constructor."
+        error_message(CustomMetrics(), operation)
+        == "Unsupported kind passed to MetricFamily constructor."
     )
     assert (
-        words(CustomMetrics(), MetricOperation("explode")) == "unknown metric operation 'explode'"
+        error_message(CustomMetrics(), MetricOperation("explode"))
+        == "unknown metric operation 'explode'"
     )
 
 
-def test_the_same_name_with_another_kind() -> None:
+def test_rejects_a_used_name_with_another_kind() -> None:
     custom = CustomMetrics()
     custom.reserve({"nv_inference_count": "counter"})
     family(custom, "gauge", "g")
     expected = "Family name already exists with different type"
     assert (
-        words(
+        error_message(
             custom,
             MetricOperation("create_family", name="g", description="d", metric_kind="counter"),
         )
         == expected
     )
     assert (
-        words(
+        error_message(
             custom, MetricOperation("create_family", name="nv_inference_count", metric_kind="gauge")
         )
         == expected
@@ -177,7 +187,7 @@ def test_owners_share_families_and_metrics() -> None:
     custom = CustomMetrics()
     first = metric(custom, family(custom), {"l": "v"})
     second = metric(
-        custom, family(custom, owner="b", description="other words"), {"l": "v"}, owner="b"
+        custom, family(custom, owner="b", description="other text"), {"l": "v"}, owner="b"
     )
     custom.apply("a", MetricOperation("increment", first, value=1))
     custom.apply("b", MetricOperation("increment", second, value=2))
@@ -198,7 +208,7 @@ def test_a_shared_histogram_keeps_its_first_buckets() -> None:
     assert 'cnt_bucket{l="v",le="7"} 0' not in shown(custom)
 
 
-def test_deleting_a_metric_and_its_family() -> None:
+def test_deletes_a_metric_and_its_family() -> None:
     custom = CustomMetrics()
     parent = family(custom, "gauge")
     first, second = metric(custom, parent, {"n": "1"}), metric(custom, parent, {"n": "2"})
@@ -206,24 +216,29 @@ def test_deleting_a_metric_and_its_family() -> None:
     assert [line for line in shown(custom) if not line.startswith("#")] == ['cnt{n="2"} 0']
     custom.apply("a", MetricOperation("delete_family", parent))
     assert shown(custom) == []
-    message = words(custom, MetricOperation("set", second, value=1))
+    message = error_message(custom, MetricOperation("set", second, value=1))
     assert message == (
         "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. "
-        "The 'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+        "The 'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have "
+        "been deleted."
     )
-    assert words(custom, MetricOperation("create_metric", parent)) == message
+    assert error_message(custom, MetricOperation("create_metric", parent)) == message
     custom.apply("a", MetricOperation("delete_metric", second))
     custom.apply("a", MetricOperation("delete_family", parent))
     family(custom, "counter")  # the name is free again, for another kind too
 
 
-def test_an_owner_cannot_touch_what_is_not_its_own() -> None:
+def test_an_owner_cannot_use_the_handles_of_another() -> None:
     custom = CustomMetrics()
     parent = family(custom, "gauge")
     handle = metric(custom, parent)
     for operation in ("set", "increment", "value"):
-        assert "has been deleted" in words(custom, MetricOperation(operation, handle, value=1), "b")
-    assert "has been deleted" in words(custom, MetricOperation("create_metric", parent), "b")
+        assert "has been deleted" in error_message(
+            custom, MetricOperation(operation, handle, value=1), "b"
+        )
+    assert "has been deleted" in error_message(
+        custom, MetricOperation("create_metric", parent), "b"
+    )
     custom.apply("b", MetricOperation("delete_metric", handle))
     custom.apply("b", MetricOperation("delete_family", parent))
     assert shown(custom)[-1] == "cnt 0"
@@ -237,7 +252,7 @@ OWNERS, NAMES, LABELS = (
 
 
 class Lifetimes(RuleBasedStateMachine):
-    """Against a plain model: a series is shown exactly while some handle to it lives."""
+    """Compares with a simple model: a metric is shown exactly while it has a handle."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ from naiad.metrics.exposition import Block, label_text, number, page
         (-math.inf, "-Inf"),
     ],
 )
-def test_numbers_look_like_tritons(value: float, text: str) -> None:
+def test_formats_numbers_as_triton_does(value: float, text: str) -> None:
     assert number(value) == text
 
 
@@ -41,7 +41,7 @@ def test_labels_are_sorted_and_escaped() -> None:
     )
 
 
-def test_a_histogram_as_triton_writes_it() -> None:
+def test_writes_a_histogram_as_triton_does() -> None:
     block = Block("his", "histogram", "a histogram")
     block.add_histogram('l="v"', ["0.1", "1", "10", "25000000"], [0, 2, 0, 0, 1], 1000000001.5)
     assert page([block]).decode() == (
@@ -52,12 +52,13 @@ def test_a_histogram_as_triton_writes_it() -> None:
     )
 
 
-def test_a_summary_as_triton_writes_it() -> None:
+def test_writes_a_summary_as_triton_does() -> None:
     block = Block("s", "summary", "h")
     block.add_summary('model="m"', [(0.5, 371.0), (0.999, math.nan)], 3, 34396)
     assert page([block]).decode() == (
         "# HELP s h\n# TYPE s summary\n"
-        's_count{model="m"} 3\ns_sum{model="m"} 34396\ns{model="m",quantile="0.5"} 371\ns{model="m",quantile="0.999"} Nan\n'
+        's_count{model="m"} 3\ns_sum{model="m"} 34396\n'
+        's{model="m",quantile="0.5"} 371\ns{model="m",quantile="0.999"} Nan\n'
     )
 
 
@@ -76,7 +77,7 @@ def test_series_without_labels() -> None:
     assert "\nc 3\n" in text
 
 
-def test_order_of_kinds_and_no_empty_families() -> None:
+def test_orders_kinds_and_omits_empty_families() -> None:
     blocks = [
         Block("a", "histogram", ""),
         Block("b", "gauge", ""),
@@ -104,7 +105,7 @@ FLOATS = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.i
     LABEL_VALUE,
     FLOATS,
 )
-def test_whatever_labels_and_help_hold_a_parser_gives_them_back(
+def test_a_parser_returns_any_labels_and_help_unchanged(
     labels: dict[str, str], help: str, value: float
 ) -> None:
     block = Block("name", "gauge", help)

@@ -11,7 +11,7 @@ GPUS = ["GPU-10", "GPU-11", "GPU-2"]
 
 
 @pytest.mark.parametrize(
-    ("visible", "found"),
+    ("visible", "expected"),
     [
         (None, GPUS),
         ("2,0", ["GPU-2", "GPU-10"]),
@@ -25,12 +25,12 @@ GPUS = ["GPU-10", "GPU-11", "GPU-2"]
         ("MIG-5", []),
     ],
 )
-def test_numbers_count_what_is_visible(visible: str | None, found: list[str]) -> None:
-    assert visible_gpus(GPUS, visible) == found
+def test_numbers_refer_to_visible_gpus(visible: str | None, expected: list[str]) -> None:
+    assert visible_gpus(GPUS, visible) == expected
 
 
 @pytest.mark.parametrize(
-    ("device", "visible", "found"),
+    ("device", "visible", "expected"),
     [
         (0, {}, GpuMemory(400, 1000)),
         (1, {}, GpuMemory(400, 1000)),
@@ -39,16 +39,19 @@ def test_numbers_count_what_is_visible(visible: str | None, found: list[str]) ->
         (1, {"CUDA_VISIBLE_DEVICES": "1"}, None),
     ],
 )
-def test_what_the_driver_says(
-    monkeypatch: pytest.MonkeyPatch, device: int, visible: dict[str, str], found: GpuMemory | None
+def test_reads_the_memory_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+    device: int,
+    visible: dict[str, str],
+    expected: GpuMemory | None,
 ) -> None:
     nvml = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert read_gpu_memory(device, visible) == found
+    assert read_gpu_memory(device, visible) == expected
     assert nvml.is_closed
 
 
-def test_without_a_driver_or_its_library_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returns_none_without_a_driver_or_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml()
     nvml.is_broken = True
     monkeypatch.setitem(sys.modules, "pynvml", nvml)

@@ -36,7 +36,7 @@ def lines(reading: HostReading) -> list[str]:
 
 
 def threads_of_samplers(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Others of earlier tests may be about to end."""
+    """Returns the sampler threads started since `before`; those of earlier tests may be ending."""
     return [
         thread
         for thread in threading.enumerate()
@@ -63,7 +63,7 @@ def test_gpu_readings(nvml: FakeNvml, sampler: HostSampler) -> None:
     assert nvml.is_closed
 
 
-def test_a_driver_that_does_not_answer_means_no_gpus(nvml: FakeNvml) -> None:
+def test_a_driver_that_fails_means_no_gpus(nvml: FakeNvml) -> None:
     nvml.is_broken = True
     gpus = Gpus()
     gpus.open()
@@ -105,7 +105,7 @@ def test_stop_ends_the_thread_and_nvml(nvml: FakeNvml, sampler: HostSampler) -> 
     assert nvml.is_closed
 
 
-def test_nothing_to_read_needs_no_thread() -> None:
+def test_starts_no_thread_if_there_is_nothing_to_read() -> None:
     before = set(threading.enumerate())
     sampler = HostSampler(has_cpu=False, has_gpu=False, interval_s=1)
     sampler.start()
@@ -114,7 +114,7 @@ def test_nothing_to_read_needs_no_thread() -> None:
     assert lines(sampler.latest) == []
 
 
-def test_it_reads_again_and_again_and_survives_failures(
+def test_keeps_reading_after_failures(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     recovered = threading.Event()

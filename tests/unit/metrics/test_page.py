@@ -155,12 +155,19 @@ def test_counters_and_gauges_of_a_model() -> None:
     text = render(ModelSeries(busy(), num_workers_ready=2))
     labels = '{model="m",version="1"}'
     expected = {
-        "nv_inference_request_success": 2, "nv_inference_count": 4, "nv_inference_exec_count": 1, "nv_inference_request_duration_us": 16000,
-        "nv_inference_queue_duration_us": 6000, "nv_inference_compute_input_duration_us": 2000,
-        "nv_inference_compute_infer_duration_us": 4000, "nv_inference_compute_output_duration_us": 2000,
-        "nv_inference_pending_request_count": 3, "nv_model_load_duration_secs": 1.5, "naiad_worker_restarts_total": 2,
+        "nv_inference_request_success": 2,
+        "nv_inference_count": 4,
+        "nv_inference_exec_count": 1,
+        "nv_inference_request_duration_us": 16000,
+        "nv_inference_queue_duration_us": 6000,
+        "nv_inference_compute_input_duration_us": 2000,
+        "nv_inference_compute_infer_duration_us": 4000,
+        "nv_inference_compute_output_duration_us": 2000,
+        "nv_inference_pending_request_count": 3,
+        "nv_model_load_duration_secs": 1.5,
+        "naiad_worker_restarts_total": 2,
         "naiad_workers_ready": 2,
-    }  # fmt: skip
+    }
     for name, value in expected.items():
         assert lines(text, name) == [f"{name}{labels} {value}"]
     assert "nv_cache" not in text
@@ -168,7 +175,7 @@ def test_counters_and_gauges_of_a_model() -> None:
     assert "first_response" not in text
 
 
-def test_all_failure_reasons_are_there_from_the_start() -> None:
+def test_shows_all_failure_reasons_from_the_start() -> None:
     text = render(ModelSeries(ModelStatistics("m", 1)))
     reasons = {
         f'nv_inference_request_failure{{model="m",reason="{reason}",version="1"}} 0'
@@ -180,16 +187,14 @@ def test_all_failure_reasons_are_there_from_the_start() -> None:
     assert 'nv_inference_request_failure{model="m",reason="OTHER",version="1"} 0' in text
 
 
-def test_tags_become_labels_as_under_triton() -> None:
+def test_tags_become_labels_as_in_triton() -> None:
     text = render(ModelSeries(busy("custom"), {"team": "a b", "quoted": 'x\\ y\n"z'}))
     # A line of Triton's page.
-    assert (
-        'nv_inference_request_success{_quoted="x\\\\ y\\n\\"z",_team="a b",model="custom",version="1"} 2'
-        in text
-    )
+    labels = r'{_quoted="x\\ y\n\"z",_team="a b",model="custom",version="1"}'
+    assert f"nv_inference_request_success{labels} 2" in text
 
 
-def test_a_tag_that_cannot_be_a_label_is_left_out() -> None:
+def test_omits_a_tag_that_cannot_be_a_label() -> None:
     text = render(ModelSeries(busy(), {'a"q': "1", "x y": "2", "": "3"}))
     assert lines(text, "nv_inference_count") == [
         'nv_inference_count{_="3",model="m",version="1"} 4'
@@ -204,7 +209,7 @@ def test_the_gpu_of_a_model_is_a_label() -> None:
     ]
 
 
-def test_our_histograms_are_in_seconds() -> None:
+def test_naiad_histograms_are_in_seconds() -> None:
     family = families(render(ModelSeries(busy())))["naiad_queue_duration_seconds"]
     samples = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
     assert samples["naiad_queue_duration_seconds_sum", None] == pytest.approx(0.006)
@@ -254,7 +259,7 @@ def test_summaries() -> None:
     ]
 
 
-def test_unloaded_models_are_gone() -> None:
+def test_omits_unloaded_models() -> None:
     models = [ModelSeries(busy("a")), ModelSeries(busy("b"))]
     page = MetricsPage(quiet(), lambda: models, CustomMetrics())
     assert b'model="a"' in page.render()
@@ -263,7 +268,7 @@ def test_unloaded_models_are_gone() -> None:
     assert b'model="b"' in page.render()
 
 
-def test_the_server_itself() -> None:
+def test_metrics_of_the_server() -> None:
     text = render()
     assert 'naiad_connections{protocol="http"} 3' in text
     assert 'naiad_connections{protocol="grpc"} 1' in text
@@ -272,14 +277,14 @@ def test_the_server_itself() -> None:
     assert "nv_inference" not in text
 
 
-def test_metrics_of_models_stand_with_their_kind() -> None:
+def test_metrics_of_models_are_listed_with_their_kind() -> None:
     custom = CustomMetrics()
     family = custom.create_family("a", "requests_seen", 'a "counter"\nof \\ mine', "counter")
     custom.increment("a", custom.create_metric("a", family, {"l": "v"}, None), 2)
     text = render(ModelSeries(busy()), custom=custom)
     assert (
-        '# HELP requests_seen a "counter"\\nof \\\\ mine\n# TYPE requests_seen counter\nrequests_seen{l="v"} 2\n'
-        in text
+        '# HELP requests_seen a "counter"\\nof \\\\ mine\n# TYPE requests_seen counter\n'
+        'requests_seen{l="v"} 2\n' in text
     )
     assert (
         text.index("nv_inference_count")
@@ -288,7 +293,7 @@ def test_metrics_of_models_stand_with_their_kind() -> None:
     )
 
 
-def test_a_metric_of_a_model_may_join_one_of_ours() -> None:
+def test_a_metric_of_a_model_may_join_a_family_of_the_server() -> None:
     custom = CustomMetrics()
     page = MetricsPage(quiet(), lambda: [ModelSeries(busy())], custom)
     family = int(
@@ -309,7 +314,7 @@ def test_a_metric_of_a_model_may_join_one_of_ours() -> None:
     shutil.which("promtool") is None,
     reason="promtool is not installed (Debian's package prometheus has it)",
 )
-def test_promtool_reads_the_page_and_has_nothing_against_our_names() -> None:
+def test_promtool_accepts_the_page() -> None:
     settings = quiet("histogram_latencies=true", "summary_latencies=true")
     text = render(
         ModelSeries(busy(kind=SummaryStatistics), {"t": 'x"\n'}, has_cache=True), settings=settings
@@ -328,7 +333,7 @@ def test_promtool_reads_the_page_and_has_nothing_against_our_names() -> None:
     assert [line for line in result.stderr.splitlines() if not line.startswith("nv_")] == []
 
 
-def test_every_family_stands_once_and_parses() -> None:
+def test_every_family_occurs_once_and_can_be_parsed() -> None:
     settings = quiet("histogram_latencies=true", "summary_latencies=true")
     models = [
         ModelSeries(busy(f"m{number}", SummaryStatistics), {"t": "x"}, has_cache=True)

@@ -25,11 +25,11 @@ def test_quantiles_are_within_one_percent() -> None:
     assert summary.total == pytest.approx(sum(values))
 
 
-def test_nothing_seen_is_nan() -> None:
+def test_quantiles_of_no_values_are_nan() -> None:
     assert all(math.isnan(value) for value in SlidingSummary().quantiles(QUANTILES, 0))
 
 
-def test_zero_has_its_place() -> None:
+def test_counts_values_of_zero() -> None:
     summary = SlidingSummary()
     summary.observe(0, 0)
     summary.observe(100, 0)
@@ -38,7 +38,7 @@ def test_zero_has_its_place() -> None:
     assert high == pytest.approx(100, rel=0.0101)
 
 
-def test_values_age_out_and_counts_stay() -> None:
+def test_forgets_old_values_but_not_their_count() -> None:
     summary = SlidingSummary()
     start_ns = 1000 * SLICE_NS
     summary.observe(10, start_ns)
@@ -52,7 +52,7 @@ def test_values_age_out_and_counts_stay() -> None:
     assert (summary.count, summary.total) == (2, 30)
 
 
-def test_a_clock_that_does_not_move_back_is_not_needed() -> None:
+def test_accepts_values_from_before_the_latest_one() -> None:
     summary = SlidingSummary()
     summary.observe(10, 100 * SLICE_NS)
     summary.observe(10, 99 * SLICE_NS)  # another execution, recorded a moment late
@@ -60,7 +60,7 @@ def test_a_clock_that_does_not_move_back_is_not_needed() -> None:
     assert summary.quantiles([0.5], 100 * SLICE_NS)[0] == pytest.approx(10, rel=0.0101)
 
 
-def test_statistics_keep_summaries_only_when_asked() -> None:
+def test_statistics_keep_summaries_only_if_they_are_enabled() -> None:
     assert type(build_statistics("m", 1, LatencyMetrics())) is ModelStatistics
     statistics = build_statistics("m", 1, LatencyMetrics(has_summaries=True))
     assert isinstance(statistics, SummaryStatistics)
@@ -81,7 +81,7 @@ def test_statistics_keep_summaries_only_when_asked() -> None:
 
 
 @pytest.mark.parametrize("way", ["one by one", "a batch", "an ensemble"])
-def test_summaries_see_each_request_however_it_is_counted(way: str) -> None:
+def test_summaries_include_each_request_for_every_way_of_counting(way: str) -> None:
     statistics = build_statistics("m", 1, LatencyMetrics(has_summaries=True))
     assert isinstance(statistics, SummaryStatistics)
     requests = [

@@ -75,7 +75,7 @@ def test_times_are_those_of_the_wall_clock() -> None:
     assert before - 1_000_000 <= span.start_time <= span.end_time <= time.time_ns() + 1_000_000
 
 
-def test_the_callers_span_is_the_parent() -> None:
+def test_the_span_of_the_client_is_the_parent() -> None:
     rig = Rig()
     group = rig.tracing.sample("m", RemoteParent(0xABC, 0xDEF, True, "vendor=1"))
     assert group is not None
@@ -89,7 +89,7 @@ def test_the_callers_span_is_the_parent() -> None:
     assert f"{0xABC:032x}" in context
 
 
-def test_the_model_was_told_the_span_that_is_exported() -> None:
+def test_the_model_sees_the_id_of_the_exported_span() -> None:
     rig = Rig()
     group = rig.tracing.sample("m")
     assert group is not None
@@ -101,7 +101,7 @@ def test_the_model_was_told_the_span_that_is_exported() -> None:
     assert f"00-{model.context.trace_id:032x}-{model.context.span_id:016x}-01" in told
 
 
-def test_parts_hang_below_the_model_that_called_them() -> None:
+def test_spans_of_calls_are_children_of_the_calling_model() -> None:
     rig = Rig()
     group = rig.tracing.sample("m")
     assert group is not None

@@ -63,7 +63,7 @@ def make(rigs: list[Rig], path: Path, **options: Any) -> Rig:
 
 
 class TestFiles:
-    def test_one_file_that_is_json_at_any_time(self, rigs: list[Rig], path: Path) -> None:
+    def test_the_file_is_valid_json_at_any_time(self, rigs: list[Rig], path: Path) -> None:
         rig = make(rigs, path)
         path.write_text("what an earlier server left")
         for count in (1, 2, 3):
@@ -79,7 +79,7 @@ class TestFiles:
         rig.tracing.close()
         assert rig.ids(".2") == [5]
 
-    def test_a_limited_number_goes_to_a_numbered_file_when_it_is_complete(
+    def test_writes_a_limited_number_of_traces_to_a_numbered_file(
         self, rigs: list[Rig], path: Path
     ) -> None:
         rig = make(rigs, path, count=3)
@@ -89,7 +89,7 @@ class TestFiles:
         assert rig.names() == ["t.json.0"]
         assert rig.ids(".0") == [1, 2, 3]
 
-    def test_what_is_left_of_a_limited_number_is_written_at_the_end(
+    def test_writes_an_incomplete_number_of_traces_at_shutdown(
         self, rigs: list[Rig], path: Path
     ) -> None:
         rig = make(rigs, path, count=3)
@@ -97,7 +97,7 @@ class TestFiles:
         rig.tracing.close()
         assert rig.ids() == [1, 2]
 
-    def test_what_waits_is_written_when_the_setting_is_replaced(
+    def test_writes_buffered_traces_when_the_setting_is_replaced(
         self, rigs: list[Rig], path: Path
     ) -> None:
         rig = make(rigs, path, log_frequency=10)
@@ -115,7 +115,7 @@ class TestFiles:
         rig.run(1, "other")
         assert rig.names() == ["t.json", "t.json.0"]
 
-    def test_a_file_that_cannot_be_written_costs_traces_only(
+    def test_a_file_that_cannot_be_written_only_loses_traces(
         self, rigs: list[Rig], tmp_path: Path
     ) -> None:
         path = tmp_path / "missing" / "t.json"
@@ -126,7 +126,7 @@ class TestFiles:
         rig.run()
         assert rig.ids() == [3]
 
-    def test_a_file_that_somebody_removed(self, rigs: list[Rig], path: Path) -> None:
+    def test_creates_a_removed_file_again(self, rigs: list[Rig], path: Path) -> None:
         rig = make(rigs, path)
         rig.run()
         path.unlink()
@@ -135,7 +135,7 @@ class TestFiles:
         assert rig.file.num_dropped == 1
         assert rig.ids() == [3]
 
-    def test_a_trace_that_cannot_be_written_is_counted(self, rigs: list[Rig], path: Path) -> None:
+    def test_counts_a_trace_that_cannot_be_encoded(self, rigs: list[Rig], path: Path) -> None:
         rig = make(rigs, path)
         group = rig.tracing.sample("m")
         assert group is not None
@@ -159,7 +159,7 @@ class TestEntries:
         assert group is not None
         return group
 
-    def test_in_order_of_time(self) -> None:
+    def test_entries_are_in_order_of_time(self) -> None:
         group = self.group(level=3)
         run(group, "add", "seven")
         entries = entries_of(group)
@@ -172,8 +172,9 @@ class TestEntries:
         stamps = [stamp for entry in entries for stamp in entry.get("timestamps", [])]
         assert [stamp["ns"] for stamp in stamps] == sorted(stamp["ns"] for stamp in stamps)
         assert {stamp["name"] for stamp in stamps} == {
-            "HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END",
-            "COMPUTE_OUTPUT_START", "COMPUTE_END", "INFER_RESPONSE_COMPLETE", "REQUEST_END", "HTTP_SEND_START", "HTTP_SEND_END",
+            "HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START", "COMPUTE_START",
+            "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END", "INFER_RESPONSE_COMPLETE",
+            "REQUEST_END", "HTTP_SEND_START", "HTTP_SEND_END",
         }  # fmt: skip
         tensors = [entry for entry in entries if "tensor" in entry]
         assert tensors == [
@@ -216,14 +217,16 @@ class TestEntries:
             ("BF16", np.array([0x3FC0], np.uint16), "1.5"),
         ],
     )
-    def test_values(self, datatype: str, array: np.ndarray[Any, Any], text: str) -> None:
+    def test_formats_values_as_triton_does(
+        self, datatype: str, array: np.ndarray[Any, Any], text: str
+    ) -> None:
         assert self.text_of(Tensor("T", datatype, [array.size], array.tobytes())) == text
 
-    def test_strings_cannot_break_the_file(self) -> None:
+    def test_escapes_strings(self) -> None:
         data = encode_byte_strings([b'a"b', b"\\", b"\xff\0"])
         assert self.text_of(Tensor("T", "BYTES", [3], data)) == '"a\\"b","\\\\","\ufffd\\u0000"'
 
-    def test_very_large_tensors_are_named_only(self) -> None:
+    def test_omits_the_data_of_very_large_tensors(self) -> None:
         assert self.text_of(Tensor("T", "UINT8", [MAX_ELEMENTS + 1], bytes(MAX_ELEMENTS + 1))) == ""
 
     def text_of(self, tensor: Tensor) -> str:
@@ -234,7 +237,7 @@ class TestEntries:
         text: str = entries_of(group)[1]["tensor"]["data"]
         return text
 
-    def test_names_that_need_escaping(self) -> None:
+    def test_escapes_names(self) -> None:
         group = self.group()
         run(group, 'mo"del', 'id"\n')
         assert entries_of(group)[0] == {

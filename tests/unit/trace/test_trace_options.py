@@ -1,4 +1,4 @@
-"""--trace-config: what it means, and what is refused at start."""
+"""--trace-config: valid options, and values that are rejected at start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def read(*texts: str) -> TraceOptions:
     return read_trace_options([trace_config(text) for text in texts])
 
 
-def test_the_file() -> None:
+def test_parses_options_of_the_trace_file() -> None:
     options = read(
         "triton,file=/t.json",
         "triton,log-frequency=50",
@@ -25,7 +25,7 @@ def test_the_file() -> None:
     assert options == TraceOptions("triton", 3, 100, 9, "/t.json", 50)
 
 
-def test_opentelemetry() -> None:
+def test_parses_options_of_opentelemetry() -> None:
     options = read(
         "mode=opentelemetry",
         "opentelemetry,url=http://c:4318/v1/traces",
@@ -42,7 +42,7 @@ def test_opentelemetry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "words"),
+    ("texts", "message"),
     [
         (["rate=-1"], "--trace-config rate expects a number from 0 to 4294967295, got: -1"),
         (["count=-2"], "--trace-config count expects a number from -1 to 2147483647, got: -2"),
@@ -58,11 +58,12 @@ def test_opentelemetry() -> None:
         ),
         (
             ["opentelemetry,bsp_max_queue_size=4"],
-            "--trace-config opentelemetry: bsp_max_export_batch_size must not be larger than bsp_max_queue_size",
+            "--trace-config opentelemetry: bsp_max_export_batch_size must not be larger than "
+            "bsp_max_queue_size",
         ),
     ],
 )
-def test_refused(texts: list[str], words: str) -> None:
+def test_rejects_invalid_values(texts: list[str], message: str) -> None:
     with pytest.raises(NaiadError) as caught:
         read(*texts)
-    assert caught.value.message == words
+    assert caught.value.message == message

@@ -18,23 +18,23 @@ def sampled(tracing: Tracing, count: int, model: str = "m") -> list[bool]:
     return [tracing.sample(model) is not None for _ in range(count)]
 
 
-def test_off_is_the_default() -> None:
+def test_tracing_is_off_by_default() -> None:
     assert not Tracing().is_on
 
 
-def test_every_nth_request() -> None:
+def test_samples_every_nth_request() -> None:
     tracing, _ = tracing_of(rate=3)
     assert tracing.is_on
     assert sampled(tracing, 7) == [False, False, True, False, False, True, False]
 
 
-def test_a_count_runs_out_and_shows_what_is_left() -> None:
+def test_shows_the_remaining_count() -> None:
     tracing, _ = tracing_of(count=2)
     assert sampled(tracing, 4) == [True, True, False, False]
     assert tracing.shown()["trace_count"] == ["0"]
 
 
-def test_changing_something_else_does_not_start_the_count_again() -> None:
+def test_another_change_does_not_restart_the_count() -> None:
     tracing, _ = tracing_of()
     tracing.update(ALL_MODELS, {"trace_count": ["3"]})
     assert sampled(tracing, 2) == [True, True]
@@ -43,7 +43,7 @@ def test_changing_something_else_does_not_start_the_count_again() -> None:
     assert sampled(tracing, 2) == [True, False]
 
 
-def test_without_a_file_nothing_is_traced_and_the_server_starts() -> None:
+def test_traces_nothing_without_a_file() -> None:
     tracing, _ = tracing_of(file="")
     assert not tracing.is_on
     with pytest.raises(NaiadError) as caught:
@@ -80,13 +80,13 @@ class TestModels:
         tracing.update(ALL_MODELS, {"trace_rate": None})
         assert tracing.shown()["trace_rate"] == ["11"]
 
-    def test_off_for_one_model_only(self) -> None:
+    def test_a_single_model_can_be_off(self) -> None:
         tracing, _ = tracing_of()
         tracing.update("m", {"trace_level": ["OFF"]})
         assert sampled(tracing, 2) == [False, False]
         assert sampled(tracing, 1, "other") == [True]
 
-    def test_what_a_change_replaces_is_retired(self) -> None:
+    def test_a_change_retires_the_settings_it_replaces(self) -> None:
         tracing, sink = tracing_of()
         tracing.update("m", {"trace_rate": ["2"]})
         tracing.update(ALL_MODELS, {"trace_rate": ["3"]})
@@ -148,20 +148,20 @@ UPDATES: list[tuple[dict[str, list[str] | None], Code, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "code", "words"), UPDATES)
+@pytest.mark.parametrize(("changes", "code", "message"), UPDATES)
 @pytest.mark.parametrize("model", [ALL_MODELS, "m"])
-def test_refused_updates_change_nothing(
-    model: str, changes: dict[str, list[str] | None], code: Code, words: str
+def test_rejected_updates_change_nothing(
+    model: str, changes: dict[str, list[str] | None], code: Code, message: str
 ) -> None:
     tracing, _ = tracing_of()
     before = tracing.shown(model)
     with pytest.raises(NaiadError) as caught:
         tracing.update(model, changes)
-    assert (caught.value.code, caught.value.message) == (code, words)
+    assert (caught.value.code, caught.value.message) == (code, message)
     assert tracing.shown(model) == before
 
 
-def test_a_change_that_breaks_a_models_settings_is_refused_as_a_whole() -> None:
+def test_rejects_a_change_that_makes_the_settings_of_a_model_invalid() -> None:
     """A model that has only its level set would be left with a rate of 0."""
     tracing, _ = tracing_of(level=0)
     tracing.update("m", {"trace_level": ["TIMESTAMPS"]})
@@ -170,7 +170,7 @@ def test_a_change_that_breaks_a_models_settings_is_refused_as_a_whole() -> None:
     assert tracing.shown()["trace_rate"] == ["1"]
 
 
-def test_what_is_accepted() -> None:
+def test_accepts_valid_updates() -> None:
     tracing, _ = tracing_of()
     tracing.update(
         ALL_MODELS,
@@ -213,7 +213,7 @@ class TestOpenTelemetry:
         ]
         assert tracing.shown()["resource"] == ["a=b"]
 
-    def test_a_sampled_caller_is_traced_whatever_rate_and_count_say(self) -> None:
+    def test_always_traces_the_request_of_a_sampled_client(self) -> None:
         tracing, _ = tracing_of(mode="opentelemetry", rate=0)
         assert tracing.is_on
         assert tracing.sample("m") is None
@@ -222,12 +222,12 @@ class TestOpenTelemetry:
         assert group.trace_id == 5
         assert tracing.sample("m", RemoteParent(5, 6, False)) is None
 
-    def test_off_is_off_for_sampled_callers_too(self) -> None:
+    def test_off_applies_to_sampled_clients_too(self) -> None:
         tracing, _ = tracing_of(mode="opentelemetry", level=0)
         tracing.is_on = True
         assert tracing.sample("m", SAMPLED) is None
 
-    def test_a_context_for_the_model(self) -> None:
+    def test_passes_a_context_to_the_model(self) -> None:
         tracing, _ = tracing_of(mode="opentelemetry")
         group = tracing.sample("m", RemoteParent(0xAB, 6, True, "vendor=1"))
         assert group is not None
@@ -237,7 +237,7 @@ class TestOpenTelemetry:
         )
         assert trace.context == expected
 
-    def test_the_file_knows_no_contexts(self) -> None:
+    def test_the_trace_file_has_no_contexts(self) -> None:
         tracing, _ = tracing_of()
         group = tracing.sample("m", SAMPLED)
         assert group is not None
@@ -245,7 +245,7 @@ class TestOpenTelemetry:
 
 
 class TestGroups:
-    def test_delivered_when_all_of_it_has_ended(self) -> None:
+    def test_delivers_a_group_when_all_its_traces_have_ended(self) -> None:
         tracing, sink = tracing_of()
         group = tracing.sample("m")
         assert group is not None
@@ -258,7 +258,7 @@ class TestGroups:
         assert sink.groups == [group]
         assert [trace.parent for trace in group.traces] == [None, outer]
 
-    def test_numbers_are_the_servers(self) -> None:
+    def test_trace_ids_are_unique_in_the_server(self) -> None:
         tracing, sink = tracing_of()
         for _ in range(2):
             group = tracing.sample("m")
@@ -266,7 +266,7 @@ class TestGroups:
             run(group)
         assert [group.traces[0].id for group in sink.groups] == [1, 2]
 
-    def test_refused_requests_leave_nothing_and_do_not_block_the_count(self) -> None:
+    def test_rejected_requests_are_not_traced_and_do_not_count(self) -> None:
         tracing, sink = tracing_of(count=2)
         first, second = tracing.sample("m"), tracing.sample("m")
         assert first is not None
@@ -276,7 +276,7 @@ class TestGroups:
         assert sink.groups == [first]
         assert len(sink.retired) == 1
 
-    def test_a_part_that_was_refused_is_left_out(self) -> None:
+    def test_omits_a_call_that_was_rejected(self) -> None:
         tracing, sink = tracing_of()
         group = tracing.sample("m")
         assert group is not None
@@ -286,7 +286,7 @@ class TestGroups:
         group.close()
         assert sink.groups[0].traces == [outer]
 
-    def test_tensors_only(self) -> None:
+    def test_records_only_tensors(self) -> None:
         tracing, sink = tracing_of(level=2)
         group = tracing.sample("m")
         assert group is not None
@@ -300,7 +300,7 @@ class TestGroups:
         ]
 
 
-def test_closing() -> None:
+def test_close_turns_tracing_off() -> None:
     tracing, sink = tracing_of()
     tracing.close()
     assert sink.is_closed

@@ -1,4 +1,4 @@
-"""The caller's trace context, as W3C writes it. What is not well formed is no context."""
+"""The W3C trace context of a client. Malformed headers are ignored."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def read(parent: str, state: str = "") -> RemoteParent | None:
     return read_parent(lambda name: headers.get(name, ""))
 
 
-def test_sampled() -> None:
+def test_reads_a_sampled_parent() -> None:
     assert read(f"00-{TRACE}-{SPAN}-01") == RemoteParent(int(TRACE, 16), int(SPAN, 16), True)
 
 
-def test_not_sampled() -> None:
+def test_reads_a_parent_that_is_not_sampled() -> None:
     found = read(f"00-{TRACE}-{SPAN}-02", "a=b")
     assert found == RemoteParent(int(TRACE, 16), int(SPAN, 16), False, "a=b")
 
 
-def test_later_versions_may_say_more() -> None:
+def test_accepts_later_versions_with_more_fields() -> None:
     assert read(f"01-{TRACE}-{SPAN}-01-more") is not None
 
 
-def test_a_state_that_is_too_long_is_dropped() -> None:
+def test_ignores_a_state_that_is_too_long() -> None:
     found = read(f"00-{TRACE}-{SPAN}-01", "a" * 513)
     assert found is not None
     assert found.state == ""
@@ -49,5 +49,5 @@ def test_a_state_that_is_too_long_is_dropped() -> None:
         f"00-{TRACE}-{SPAN}-01\nx",
     ],
 )
-def test_malformed(parent: str) -> None:
+def test_ignores_malformed_headers(parent: str) -> None:
     assert read(parent) is None

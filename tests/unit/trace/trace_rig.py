@@ -1,4 +1,4 @@
-"""Traces without a server: a sink that keeps what it gets, requests that end when told."""
+"""Traces without a server: a sink that keeps the traces, and functions that act as requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from naiad.trace.tracing import Tracing
 
 
 class KeptTraces:
-    """A sink."""
+    """A sink that keeps all traces."""
 
     def __init__(self) -> None:
         self.groups: list[TraceGroup] = []
@@ -52,7 +52,7 @@ def finish(trace: Trace) -> None:
 
 
 def run(group: TraceGroup, model: str = "m", request_id: str = "") -> None:
-    """A whole request."""
+    """Adds all events of one request."""
     group.stamp("HTTP_RECV_START", 900)
     group.stamp("HTTP_RECV_END", 950)
     finish(begin(group, model, request_id))
