@@ -1,10 +1,10 @@
-"""A list of requests -> one run of a model over arrays -> a response each. What all framework
-backends have in common.
+"""Runs a list of requests as one batch. All framework backends share this code.
 
-Inputs are laid end to end along the batch dimension (one copy; none when there is a single
-request), outputs are cut into views.
-Rule: a run that fails with several requests is repeated with each alone, so that a request can only
-      spoil itself.
+In:  requests from the worker. Out: one response each.
+Inputs are concatenated along the batch dimension, with one copy, or none for a single request.
+Outputs are split into views.
+Rule: if a run with several requests fails, each request is run alone, so that a bad request fails
+      only itself.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from naiad.core.work import WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError, internal
 
 Run: TypeAlias = Callable[[dict[str, Array], list[str]], list[Array]]
-"""(inputs by name, names of the outputs that are wanted) -> those outputs, in that order."""
+"""Runs the model: (inputs by name, output names) -> these outputs, in this order."""
 
-Words: TypeAlias = Callable[[Exception], str]
-"""What a client is told of an exception that the framework raised: no paths, no traceback."""
+ErrorText: TypeAlias = Callable[[Exception], str]
+"""Returns the message for the client about an exception of the framework, without paths."""
 
 
 class _Output:
-    """How one output of the model becomes tensors."""
+    """The configuration of one output."""
 
     __slots__ = ("datatype", "dims", "is_scalar", "model_dims", "name")
 
@@ -55,13 +55,15 @@ class BatchExecution:
         self,
         config: ServedConfig,
         run: Run,
-        words: Words,
+        error_text: ErrorText,
         scalar_inputs: frozenset[str] = frozenset(),
     ) -> None:
-        """`scalar_inputs`: the model takes a shape without dimensions where a config can only say [
-        1 ]."""
+        """`scalar_inputs` are the inputs that have no dimensions in the model.
+
+        A config can only give them the dims [ 1 ].
+        """
         self._config = config
-        self._words = words
+        self._error_text = error_text
         self._scalar_inputs = scalar_inputs
         self._run = run
         self._is_batched = config.is_batched
@@ -87,8 +89,7 @@ class BatchExecution:
             try:
                 return list(self._execute(requests))
             except Exception:
-                # Each alone: whose fault it was will show, and the others get their answers.
-                pass
+                pass  # run each request alone
         return [self._execute_alone(request) for request in requests]
 
     def _execute_alone(self, request: WorkRequest) -> WorkResponse:
@@ -97,17 +98,17 @@ class BatchExecution:
         except NaiadError as error:
             return WorkResponse(error=WorkError.of(error))
         except Exception as error:
-            return WorkResponse(error=WorkError(Code.INTERNAL.name, self._words(error)))
+            return WorkResponse(error=WorkError(Code.INTERNAL.name, self._error_text(error)))
 
     def _execute(self, requests: list[WorkRequest]) -> list[WorkResponse]:
-        wanted = self._wanted(requests)
-        arrays = self._run(self._merge(requests), wanted)
+        output_names = self._requested_outputs(requests)
+        arrays = self._run(self._merge(requests), output_names)
         if len(requests) == 1:
-            return [self._answer_one(requests[0], wanted, arrays)]
-        return self._split(requests, wanted, arrays)
+            return [self._respond_one(requests[0], output_names, arrays)]
+        return self._split(requests, output_names, arrays)
 
-    def _wanted(self, requests: list[WorkRequest]) -> list[str]:
-        """Every output that some request asks for; a request that names none asks for all."""
+    def _requested_outputs(self, requests: list[WorkRequest]) -> list[str]:
+        """Returns every output that some request asks for. A request without names wants all."""
         first = requests[0].requested_outputs
         if not first:
             return self._all_outputs
@@ -120,7 +121,7 @@ class BatchExecution:
             names.update(dict.fromkeys(request.requested_outputs))
         return list(names)
 
-    # In.
+    # Inputs.
 
     def _merge(self, requests: list[WorkRequest]) -> dict[str, Array]:
         inputs: dict[str, Array] = {}
@@ -131,14 +132,14 @@ class BatchExecution:
                     tensor.data, tensor.datatype, self._model_shape(tensor)
                 )
         else:
-            for at, tensor in enumerate(first):
-                inputs[tensor.name] = self._concatenated(_column(requests, at, tensor.name))
+            for index, tensor in enumerate(first):
+                inputs[tensor.name] = self._concatenated(_column(requests, index, tensor.name))
         for name in self._ragged:
             if name in inputs:
                 inputs[name] = inputs[name].reshape(-1)
         for batch in self._config.batch_input:
-            made = batch_input(batch, self._shapes(requests, batch.source_input[0]))
-            inputs.update(dict.fromkeys(batch.target_name, made))
+            array = batch_input(batch, self._shapes(requests, batch.source_input[0]))
+            inputs.update(dict.fromkeys(batch.target_name, array))
         return inputs
 
     def _concatenated(self, tensors: list[Tensor]) -> Array:
@@ -150,7 +151,7 @@ class BatchExecution:
             return np.concatenate(
                 [part.reshape(-1) for part in parts] if first.name in self._ragged else parts
             )
-        # Joining buffers costs a fraction of what as many small arrays would; the result is
+        # Joining buffers is much cheaper than making as many small arrays, and the result is
         # writable and aligned.
         array: Array = np.frombuffer(
             bytearray().join([tensor.data for tensor in tensors]), array_dtype(first.datatype)
@@ -173,13 +174,13 @@ class BatchExecution:
             for request in requests
         ]
 
-    # Out.
+    # Outputs.
 
-    def _answer_one(
-        self, request: WorkRequest, wanted: list[str], arrays: list[Array]
+    def _respond_one(
+        self, request: WorkRequest, output_names: list[str], arrays: list[Array]
     ) -> WorkResponse:
         tensors: list[Tensor] = []
-        for name, array in zip(wanted, arrays, strict=True):
+        for name, array in zip(output_names, arrays, strict=True):
             output = self._outputs[name]
             require_type(name, array, output.datatype)
             if name in self._scattered:
@@ -192,12 +193,12 @@ class BatchExecution:
         return WorkResponse(tensors)
 
     def _split(
-        self, requests: list[WorkRequest], wanted: list[str], arrays: list[Array]
+        self, requests: list[WorkRequest], output_names: list[str], arrays: list[Array]
     ) -> list[WorkResponse]:
         sizes = [_batch_size(request) for request in requests]
         total = sum(sizes)
         columns: dict[str, list[Tensor]] = {}
-        for name, array in zip(wanted, arrays, strict=True):
+        for name, array in zip(output_names, arrays, strict=True):
             output = self._outputs[name]
             require_type(name, array, output.datatype)
             if name in self._scattered:
@@ -211,8 +212,8 @@ class BatchExecution:
         if not any(request.requested_outputs for request in requests):
             return [WorkResponse(list(row)) for row in zip(*columns.values(), strict=True)]
         return [
-            WorkResponse([columns[name][at] for name in request.requested_outputs or columns])
-            for at, request in enumerate(requests)
+            WorkResponse([columns[name][index] for name in request.requested_outputs or columns])
+            for index, request in enumerate(requests)
         ]
 
     def _cut(self, output: _Output, array: Array, sizes: list[int], total: int) -> list[Tensor]:
@@ -237,8 +238,8 @@ class BatchExecution:
     def _require_batch(self, output: _Output, array: Array, total: int) -> None:
         if array.ndim == 0 or array.shape[0] != total:
             raise internal(
-                f"failed to split the output tensor '{output.name}' in responses: expected batch size of {total} in model output, "
-                f"got shape [{','.join(map(str, array.shape))}]"
+                f"failed to split the output tensor '{output.name}' in responses: expected batch "
+                f"size of {total} in model output, got shape [{','.join(map(str, array.shape))}]"
             )
 
     def _client_shape(self, output: _Output, array: Array) -> list[int]:
@@ -250,11 +251,11 @@ class BatchExecution:
         return shape
 
 
-def _column(requests: list[WorkRequest], at: int, name: str) -> list[Tensor]:
-    """That input of every request. Nearly always all of them list their inputs in the same
-    order."""
+def _column(requests: list[WorkRequest], index: int, name: str) -> list[Tensor]:
+    """Returns one input of every request. `index` is correct if all have their inputs in the same
+    order, as is nearly always the case."""
     try:
-        column = [request.inputs[at] for request in requests]
+        column = [request.inputs[index] for request in requests]
         if all(tensor.name == name for tensor in column):
             return column
     except IndexError:

@@ -1,9 +1,7 @@
-"""Device memory -> host memory, through the CUDA driver alone: model outputs that lie on a GPU,
-whoever put them there.
+"""Copies model outputs from GPU memory to host memory, through the CUDA driver alone.
 
-No CUDA library is installed for this or loaded before the first use; the driver is there because
-the model's own framework uses it. The copy waits for everything that was queued on the device,
-whichever stream it is on.
+The driver is loaded on first use. It is installed because the model's own framework uses it; no
+other CUDA library is needed. The copy waits for the work of all streams of the device.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def _check(driver: ctypes.CDLL, call: str, status: int) -> None:
 
 
 def copy_to_host(array: np.ndarray[Any, Any], device_id: int) -> np.ndarray[Any, Any]:
-    """`array` describes device memory; the result is an ordinary array. Raises CudaError."""
+    """Copies the device memory that `array` describes to an ordinary array. Raises CudaError."""
     driver = _driver()
     host = np.empty(array.shape, array.dtype)
     if host.nbytes == 0:
@@ -46,8 +44,7 @@ def copy_to_host(array: np.ndarray[Any, Any], device_id: int) -> np.ndarray[Any,
     device = ctypes.c_int()
     _check(driver, "cuDeviceGet", driver.cuDeviceGet(ctypes.byref(device), device_id))
     context = ctypes.c_void_p()
-    # The primary context is the one that frameworks share; retaining it here does not create a
-    # second one.
+    # Frameworks share the primary context. Retaining it does not create a second context.
     _check(
         driver,
         "cuDevicePrimaryCtxRetain",

@@ -1,8 +1,8 @@
-"""For writers of backends: a class that opens a model and runs arrays through it. Batching,
-strings, errors are done here.
+"""The class to derive a custom backend from: it opens a model and runs it with numpy arrays.
 
-A package offers it under a name, by the entry point group `naiad.backends` (docs/custom-backend.md
-shows one in 20 lines); a config.pbtxt then says `backend: "<that name>"`. Whoever wants more
+Batching, strings and errors are handled here. A package registers its class under a name in the
+entry point group `naiad.backends`, and a config.pbtxt selects it with `backend: "<name>"`
+(docs/custom-backend.md shows one in 20 lines). A backend that needs more control
 implements naiad.backends.backend.Backend instead.
 """
 
@@ -28,50 +28,55 @@ __all__ = ["Array", "ArrayBackend", "Context"]
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What a backend may know about the instance that it serves."""
+    """The instance that a backend serves."""
 
     model_name: str
     version: int
     directory: Path
-    """The version's: the model's files."""
+    """The version directory, with the model's files."""
     model_filename: str
-    """`default_model_filename` of the config; may be empty."""
+    """`default_model_filename` of the config. May be empty."""
     parameters: Mapping[str, str]
-    """Of the config."""
+    """`parameters` of the config."""
     options: Mapping[str, str]
-    """What --backend-config says for this backend."""
+    """The --backend-config settings of this backend."""
     config: dict[str, Any]
     """The whole config, as `GET /v2/models/M/config` shows it."""
     instance_name: str
     device: str
-    """cpu, or cuda:N."""
+    """Either cpu or cuda:N."""
 
 
 class ArrayBackend:
-    """Subclass it. An exception from `open` fails the load, one from `run` the request; neither
-    ends the server."""
+    """The class to derive from.
+
+    An exception in `open` fails the load, and one in `run` fails the request. Neither ends the
+    server.
+    """
 
     def open(self, context: Context) -> None:
-        """Loads the model; called once, before anything else."""
+        """Loads the model. It is called once, before `run`."""
 
     def run(self, inputs: dict[str, Array]) -> Mapping[str, Any]:
-        """Inputs by name, requests of a batch along the first dimension; strings are object arrays
-        of bytes. Outputs by name."""
+        """Runs the model with inputs by name, and returns outputs by name.
+
+        Requests of a batch are along the first dimension. Strings are object arrays of bytes.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
-        """The model is unloaded; the process ends afterwards."""
+        """Unloads the model. The process ends afterwards."""
 
-    # naiad.backends.backend.Backend, for the worker.
+    # The methods that the worker calls.
 
     def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         config = read_config(arguments)
         self.open(_context(arguments, config))
         datatypes = {tensor.name: tensor.datatype for tensor in config.output}
 
-        def run(inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
+        def run(inputs: dict[str, Array], output_names: list[str]) -> list[Array]:
             outputs = self.run(inputs)
-            return [_output(name, outputs, datatypes.get(name, "")) for name in wanted]
+            return [_output(name, outputs, datatypes.get(name, "")) for name in output_names]
 
         self._execution = BatchExecution(
             config, run, lambda error: f"{type(error).__name__}: {error}"
@@ -99,18 +104,18 @@ def _context(arguments: LoadArguments, config: ServedConfig) -> Context:
 
 
 def _output(name: str, outputs: Mapping[str, Any], datatype: str) -> Array:
-    """Numbers are converted to the type that the config promises, as far as that loses nothing."""
+    """Returns one output, converted to the datatype of the config if it is of the same kind."""
     if name not in outputs:
         raise internal(
             f"the backend returned no output '{name}', only {', '.join(outputs) or 'none'}"
         )
     array = np.asarray(outputs[name])
-    wanted = DATATYPES[datatype].numpy if datatype else None
+    dtype = DATATYPES[datatype].numpy if datatype else None
     if (
-        wanted is not None
-        and array.dtype != wanted
+        dtype is not None
+        and array.dtype != dtype
         and array.dtype.kind not in "OSU"
-        and np.can_cast(array.dtype, wanted, "same_kind")
+        and np.can_cast(array.dtype, dtype, "same_kind")
     ):
-        array = array.astype(wanted)
+        array = array.astype(dtype)
     return array

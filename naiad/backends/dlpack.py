@@ -1,10 +1,9 @@
-"""DLPack without the producing library: capsules -> numpy views of foreign memory, and arrays ->
-capsules.
+"""DLPack: capsules -> numpy views of another library's memory, and arrays -> capsules.
 
-numpy alone would do for plain CPU arrays, but it knows neither BF16 nor device memory and makes its
-views read-only. So the struct inside a capsule is read here; what is exported is a capsule made by
-numpy (whose deleter is safe at interpreter exit), with the fields that numpy cannot express
-corrected in place. Layout: dlpack.h, version 0.
+numpy's own DLPack functions support neither BF16 nor device memory, and their views are read-only.
+So this file reads the struct in a capsule itself. To export, it lets numpy make a capsule, whose
+deleter is safe at interpreter exit, and corrects the fields that numpy cannot express. The layout
+is that of dlpack.h, version 0.
 """
 
 from __future__ import annotations
@@ -67,12 +66,14 @@ _capsule_set_name.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 class UnsupportedTensorError(Exception):
-    """The text says what about the tensor cannot be taken."""
+    """The tensor cannot be imported. The message gives the reason."""
 
 
 class ForeignTensor:
-    """Memory that belongs to another library, and how to read it. Device memory is never touched
-    through `array`."""
+    """Memory that belongs to another library.
+
+    `array` describes the memory. If it is device memory, its elements are never accessed.
+    """
 
     __slots__ = ("array", "datatype", "device_id", "device_type")
 
@@ -86,8 +87,10 @@ class ForeignTensor:
 
 
 class _Owner:
-    """The producer's tensor as numpy's array interface shows it; calls the producer's deleter when
-    the last view is gone."""
+    """The producer's tensor, with numpy's array interface.
+
+    It calls the producer's deleter when the last view is gone.
+    """
 
     __slots__ = ("__array_interface__", "_pointer")
 
@@ -111,8 +114,10 @@ def is_capsule(value: object) -> bool:
 
 
 def import_capsule(capsule: object) -> ForeignTensor:
-    """Takes the tensor over, without a copy. Raises UnsupportedTensorError, leaving the capsule to
-    its owner."""
+    """Takes ownership of the tensor, without a copy.
+
+    Raises UnsupportedTensorError. The capsule then still belongs to its owner.
+    """
     if not _capsule_is_valid(capsule, _NAME):
         raise UnsupportedTensorError(
             "DLPack capsule is not a 'dltensor', or has been consumed already."
@@ -131,7 +136,8 @@ def import_capsule(capsule: object) -> ForeignTensor:
         shape, [tensor.strides[axis] for axis in range(tensor.ndim)]
     ):
         raise UnsupportedTensorError(
-            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in "
+            "C-Order are supported."
         )
     dtype = DATATYPES[datatype].numpy or np.dtype(np.uint16)
     owner = _Owner(pointer, (tensor.data or 0) + tensor.byte_offset, shape, dtype)
@@ -152,9 +158,8 @@ def _is_contiguous(shape: list[int], strides: list[int]) -> bool:
 
 
 def export_capsule(foreign: ForeignTensor) -> object:
-    """A new capsule over the same memory, which lives until the consumer is done with it."""
-    # Without the readonly flag of DLPack 1.0 a consumer may write: memory that must not change is
-    # copied.
+    """Returns a new capsule over the same memory. The consumer keeps the memory alive."""
+    # DLPack 0 has no read-only flag, so a consumer may write. Read-only memory is copied.
     array = foreign.array if foreign.array.flags.writeable else foreign.array.copy()
     capsule: object = array.__dlpack__()
     tensor = _DLManagedTensor.from_address(_capsule_pointer(capsule, _NAME)).tensor

@@ -1,10 +1,10 @@
-"""The identity backend: output i is input i. For tests and benches, with the parameters of Triton's
-backend of that name.
+"""The identity backend, for tests and benchmarks: output i is input i.
 
-`execute_delay_ms` makes each execution that long, times `instance_wise_delay_multiplier` for every
-instance after the first; `creation_delay_sec` makes loading that long. `input_byte_size_counter`
-counts the bytes of all inputs in a custom metric of that name: a message to the server per batch,
-so it is off unless set.
+It has the parameters of Triton's identity backend. `execute_delay_ms` is the duration of each
+execution, multiplied by `instance_wise_delay_multiplier` times the index of the instance.
+`creation_delay_sec` is the duration of loading. `input_byte_size_counter` counts the bytes of all
+inputs in a custom metric of that name. It is off by default, because it sends a message to the
+server for every batch.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class IdentityBackend:
         config = msgspec.json.decode(arguments.model_config, type=_Config)
         if len(config.input) != len(config.output):
             raise invalid_arg(
-                f"model '{arguments.model_name}' has {len(config.input)} inputs and {len(config.output)} outputs, "
-                "the identity backend expects as many of the one as of the other"
+                f"model '{arguments.model_name}' has {len(config.input)} inputs and "
+                f"{len(config.output)} outputs, the identity backend expects as many outputs as "
+                "inputs"
             )
         self._names = {
-            given.name: result.name
-            for given, result in zip(config.input, config.output, strict=True)
+            tensor.name: output.name
+            for tensor, output in zip(config.input, config.output, strict=True)
         }
         multiplier = _number(config, "instance_wise_delay_multiplier", 0.0)
         index = re.search(r"_(\d+)$", arguments.instance_name)
@@ -87,11 +88,11 @@ class IdentityBackend:
         if self._runtime is not None:
             size = sum(len(tensor.data) for request in requests for tensor in request.inputs)
             self._runtime.metric(MetricOperation("increment", self._counter, value=float(size)))
-        return [self._answer(request) for request in requests]
+        return [self._respond(request) for request in requests]
 
-    def _answer(self, request: WorkRequest) -> WorkResponse:
+    def _respond(self, request: WorkRequest) -> WorkResponse:
         outputs: list[WorkTensor] = []
-        wanted = request.requested_outputs
+        requested = request.requested_outputs
         for tensor in request.inputs:
             name = self._names.get(tensor.name)
             if name is None:
@@ -100,7 +101,7 @@ class IdentityBackend:
                         Code.INVALID_ARG.name, f"unexpected inference input '{tensor.name}'"
                     )
                 )
-            if not wanted or name in wanted:
+            if not requested or name in requested:
                 outputs.append(WorkTensor(name, tensor.datatype, tensor.shape, tensor.data))
         return WorkResponse(outputs)
 

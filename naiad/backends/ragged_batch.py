@@ -1,8 +1,7 @@
-"""Ragged batches: inputs of different sizes laid end to end, and what tells the model where each
-one begins.
+"""Ragged batches: inputs of different sizes are concatenated, and the model gets their sizes.
 
-In:  `batch_input` and `batch_output` of a config, and the shapes of one input in each request. Out:
-     the arrays that Triton makes of them.
+In:  `batch_input` and `batch_output` of a config, and the shapes of one input in each request.
+Out: the same arrays as in Triton.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from naiad.errors import internal
 
 
 def batch_input(batch: BatchTensor, shapes: list[list[int]]) -> Array:
-    """`shapes` are those of the source input, with the batch dimension, one per request."""
+    """Returns a batch input. `shapes` has the shape of the source input in each request."""
     dtype = array_dtype(BY_CONFIG_NAME[batch.data_type].name)
     counts = [prod(shape) for shape in shapes]
     match batch.kind:
@@ -29,7 +28,7 @@ def batch_input(batch: BatchTensor, shapes: list[list[int]]) -> Array:
         case "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO":
             return np.cumsum([0, *counts]).astype(dtype)
         case "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
-            # Only the shape means something.
+            # The model uses only the shape.
             return np.zeros(max(counts), dtype)
         case "BATCH_ITEM_SHAPE" | "BATCH_ITEM_SHAPE_FLATTEN":
             items = np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
@@ -38,12 +37,12 @@ def batch_input(batch: BatchTensor, shapes: list[list[int]]) -> Array:
 
 
 def scatter(name: str, array: Array, shapes: list[list[int]]) -> list[Array]:
-    """BATCH_SCATTER_WITH_INPUT_SHAPE: a flat output back to the shapes that the source input
-    had."""
+    """Splits a flat output into the shapes of the source input (BATCH_SCATTER_WITH_INPUT_SHAPE)."""
     counts = [prod(shape) for shape in shapes]
     if array.size != sum(counts):
         raise internal(
-            f"batch output '{name}' has {array.size} elements, expected {sum(counts)} from the shapes of its source input"
+            f"batch output '{name}' has {array.size} elements, expected {sum(counts)} from the "
+            "shapes of its source input"
         )
     flat = np.ascontiguousarray(array).reshape(-1)
     parts: list[Array] = []

@@ -1,7 +1,7 @@
-"""The part of a ModelConfig that framework backends read, and its `parameters` as numbers and
-switches.
+"""The part of a ModelConfig that framework backends read.
 
-In:  `LoadArguments.model_config`, JSON. Out: typed structs. Names are those of config.pbtxt.
+In:  `LoadArguments.model_config`, JSON. Out: typed structs, with the names of config.pbtxt.
+     Methods convert `parameters` to numbers and flags.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class TensorConfig(msgspec.Struct, frozen=True):
 
     @property
     def datatype(self) -> str:
-        """Wire name, e.g. FP32."""
+        """The wire name, such as FP32."""
         return BY_CONFIG_NAME[self.data_type].name
 
     @property
     def model_dims(self) -> list[int]:
-        """What the model itself sees, without the batch dimension."""
+        """The dims that the model itself sees, without the batch dimension."""
         return self.dims if self.reshape is None else self.reshape.shape
 
 
@@ -126,18 +126,15 @@ class ServedConfig(msgspec.Struct, frozen=True):
 
     @property
     def controls(self) -> list[str]:
-        return (
-            [control.name for control in self.sequence_batching.control_input]
-            if self.sequence_batching is not None
-            else []
-        )
+        """The names of the control inputs."""
+        if self.sequence_batching is None:
+            return []
+        return [control.name for control in self.sequence_batching.control_input]
 
     @property
     def num_cpu_instances(self) -> int:
-        return (
-            sum(max(group.count, 1) for group in self.instance_group if group.kind != "KIND_GPU")
-            or 1
-        )
+        counts = [max(group.count, 1) for group in self.instance_group if group.kind != "KIND_GPU"]
+        return sum(counts) or 1
 
     def has(self, name: str) -> bool:
         return name in self.parameters
@@ -150,22 +147,22 @@ class ServedConfig(msgspec.Struct, frozen=True):
         return read_integer(name, self.text(name), default)
 
     def flag(self, name: str, default: bool) -> bool:
-        """true/false, yes/no, on/off, 1/0, in any case."""
+        """Accepts true/false, yes/no, on/off and 1/0, in upper or lower case."""
         text = self.text(name).strip().lower()
         if not text:
             return default
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
         raise invalid_arg(
-            f"parameter '{name}' of model '{self.name}' is '{self.text(name)}', expected true or false"
+            f"parameter '{name}' of model '{self.name}' is '{self.text(name)}', "
+            "expected true or false"
         )
 
     def threads(self, *names: str) -> int:
-        """A thread count given by one of these parameters; by default the cores are shared out
-        among the model's instances.
+        """Returns the thread count that one of these parameters sets.
 
-        Each framework alone would take every core in each of its processes, and they would wait for
-        each other.
+        By default, the cores are divided among the model's instances. Frameworks would use every
+        core in each process, and the instances would slow each other down.
         """
         for name in names:
             count = self.integer(name, 0)

@@ -1,9 +1,8 @@
-"""What a model file says about its tensors, and what that means for the config: filled in where
-missing, checked where given.
+"""Compares a config with the inputs and outputs of a model file: completes it or checks it.
 
-In:  a Signature, read from the model by its framework. Out: the fields that Triton would have
-     completed, or NaiadError with its words.
-Rule: a first dimension of -1 in every tensor means that the model batches; nothing else does.
+In:  a Signature, which the framework reads from the model.
+Out: the fields that Triton would complete, or NaiadError with Triton's messages.
+Rule: a model batches if the first dimension of every tensor is -1, and only then.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ DEFAULT_MAX_BATCH_SIZE = 4
 class TensorSignature(msgspec.Struct, frozen=True):
     name: str
     datatype: str
-    """Wire name; empty when the type is one that Triton's protocol cannot carry."""
+    """The wire name, or "" if Triton has no such datatype."""
     shape: list[int] | None
-    """With the batch dimension, -1 where variable; None when the model does not tell."""
+    """The shape with the batch dimension. -1 is variable. None if the model does not tell it."""
     shown_type: str = ""
-    """The framework's own name of the type, for messages."""
+    """The framework's name of the type, for messages."""
 
 
 class Signature(msgspec.Struct, frozen=True):
     inputs: list[TensorSignature]
     outputs: list[TensorSignature]
     optional_inputs: list[TensorSignature] = []
-    """May be left out: ONNX initializers that are also inputs, arguments with a default."""
+    """Inputs that a request may omit: ONNX initializers, and arguments with a default."""
 
 
 def default_max_batch_size(backend_config: dict[str, str]) -> int:
@@ -44,14 +43,16 @@ def default_max_batch_size(backend_config: dict[str, str]) -> int:
 
 class Completion(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
-    """Of the config's JSON; empty when nothing is missing."""
+    """The fields to add to the config's JSON. Empty if none is missing."""
     note: str = ""
-    """For the log."""
+    """A message for the log, or ""."""
 
 
 def complete(config: ServedConfig, signature: Signature, default_batch_size: int) -> Completion:
-    """Triton completes a config only when its inputs or its outputs are missing. Raises
-    NaiadError."""
+    """As in Triton, completes a config only if its inputs or outputs are missing.
+
+    Raises NaiadError.
+    """
     if config.input and config.output:
         return Completion({})
     fields: dict[str, Any] = {}
@@ -61,9 +62,9 @@ def complete(config: ServedConfig, signature: Signature, default_batch_size: int
         if max_batch_size == 0:
             max_batch_size = fields["max_batch_size"] = default_batch_size
             note = (
-                f"autofilled max_batch_size to {max_batch_size} for model '{config.name}' since batching is supported but no "
-                "max_batch_size is specified in model configuration. Must specify max_batch_size to utilize autofill with a "
-                "larger max batch size"
+                f"autofilled max_batch_size to {max_batch_size} for model '{config.name}' since "
+                "batching is supported but no max_batch_size is specified in model configuration. "
+                "Must specify max_batch_size to utilize autofill with a larger max batch size"
             )
         if (
             max_batch_size > 1
@@ -73,18 +74,19 @@ def complete(config: ServedConfig, signature: Signature, default_batch_size: int
             fields["dynamic_batching"] = {}
     elif max_batch_size != 0:
         raise invalid_arg(
-            f"autofill failed for model '{config.name}': model does not support batching while non-zero max_batch_size is specified"
+            f"autofill failed for model '{config.name}': model does not support batching while "
+            "non-zero max_batch_size is specified"
         )
     hidden = (
         {state.input_name for state in config.states}
         | {state.output_name for state in config.states}
         | set(config.controls)
     )
-    for field, given, tensors in (
+    for field, configured, tensors in (
         ("input", config.input, signature.inputs),
         ("output", config.output, signature.outputs),
     ):
-        if not given:
+        if not configured:
             fields[field] = [
                 _described(config, field, tensor, max_batch_size)
                 for tensor in tensors
@@ -106,8 +108,8 @@ def _described(
     _require_datatype(config, kind, tensor)
     if tensor.shape is None:
         raise invalid_arg(
-            f"autofill failed for model '{config.name}': the model does not tell the shape of its {kind} '{tensor.name}'; "
-            f"describe its inputs and outputs in config.pbtxt"
+            f"autofill failed for model '{config.name}': the model does not tell the shape of its "
+            f"{kind} '{tensor.name}'; describe its inputs and outputs in config.pbtxt"
         )
     dims = tensor.shape[1:] if max_batch_size > 0 else tensor.shape
     described: dict[str, Any] = {
@@ -124,14 +126,18 @@ def _require_datatype(config: ServedConfig, kind: str, tensor: TensorSignature) 
     if not tensor.datatype:
         hint = ""
         if tensor.shown_type.startswith(("seq", "map")):
-            hint = "; convert the model so that it returns tensors (for scikit-learn models: options={'zipmap': False})"
+            hint = (
+                "; convert the model so that it returns tensors "
+                "(for scikit-learn models: options={'zipmap': False})"
+            )
         raise internal(
-            f"unsupported datatype {tensor.shown_type} for {kind} '{tensor.name}' for model '{config.name}'{hint}"
+            f"unsupported datatype {tensor.shown_type} for {kind} '{tensor.name}' for model "
+            f"'{config.name}'{hint}"
         )
 
 
 def check(config: ServedConfig, signature: Signature) -> None:
-    """That the config describes this model, as far as the model tells. Raises NaiadError."""
+    """Raises NaiadError if the config contradicts the model's signature."""
     expected = (
         len(config.input)
         + len(config.controls)
@@ -148,24 +154,25 @@ def check(config: ServedConfig, signature: Signature) -> None:
             raise _unexpected("input", tensor.name, known_inputs)
     if expected != len(signature.inputs):
         raise invalid_arg(
-            f"unable to load model '{config.name}', configuration expects {expected} inputs, model provides {len(signature.inputs)}"
+            f"unable to load model '{config.name}', configuration expects {expected} inputs, "
+            f"model provides {len(signature.inputs)}"
         )
     for tensor in config.input:
-        found = known_inputs[tensor.name]
-        _check_type(config, "input", tensor, found)
+        known = known_inputs[tensor.name]
+        _check_type(config, "input", tensor, known)
         if tensor.allow_ragged_batch:
-            _check_ragged(config, tensor, found)
+            _check_ragged(config, tensor, known)
         else:
-            _check_shape(config, tensor, found, is_input=True)
+            _check_shape(config, tensor, known, is_input=True)
     scattered = {name for batch in config.batch_output for name in batch.target_name}
     known_outputs = {tensor.name: tensor for tensor in signature.outputs}
     for tensor in config.output:
-        found_output = known_outputs.get(tensor.name)
-        if found_output is None:
+        known_output = known_outputs.get(tensor.name)
+        if known_output is None:
             raise _unexpected("output", tensor.name, known_outputs)
-        _check_type(config, "output", tensor, found_output)
+        _check_type(config, "output", tensor, known_output)
         if tensor.name not in scattered:
-            _check_shape(config, tensor, found_output, is_input=False)
+            _check_shape(config, tensor, known_output, is_input=False)
     for state in config.states:
         if state.input_name not in known_inputs:
             raise _unexpected("input", state.input_name, known_inputs)
@@ -180,68 +187,76 @@ def _unexpected(kind: str, name: str, allowed: dict[str, TensorSignature]) -> Na
 
 
 def _check_type(
-    config: ServedConfig, kind: str, tensor: TensorConfig, found: TensorSignature
+    config: ServedConfig, kind: str, tensor: TensorConfig, known: TensorSignature
 ) -> None:
-    _require_datatype(config, kind, found)
-    if tensor.datatype != found.datatype:
+    _require_datatype(config, kind, known)
+    if tensor.datatype != known.datatype:
         raise invalid_arg(
-            f"unable to load model '{config.name}', configuration expects datatype {tensor.data_type} for {kind} '{tensor.name}', "
-            f"model provides {DATATYPES[found.datatype].config_name}"
+            f"unable to load model '{config.name}', configuration expects datatype "
+            f"{tensor.data_type} for {kind} '{tensor.name}', "
+            f"model provides {DATATYPES[known.datatype].config_name}"
         )
 
 
-def _check_ragged(config: ServedConfig, tensor: TensorConfig, found: TensorSignature) -> None:
+def _check_ragged(config: ServedConfig, tensor: TensorConfig, known: TensorSignature) -> None:
     if tensor.optional:
         raise invalid_arg(
-            f"unable to load model '{config.name}', configuration expects model provides input with shape [-1] for ragged input "
-            f"'{tensor.name}', which is not supported for optional input"
+            f"unable to load model '{config.name}', configuration expects model provides input "
+            f"with shape [-1] for ragged input '{tensor.name}', which is not supported for "
+            "optional input"
         )
-    if found.shape is not None and found.shape != [-1]:
+    if known.shape is not None and known.shape != [-1]:
         raise invalid_arg(
-            f"unable to load model '{config.name}', configuration expects model provides input with shape [-1]  for ragged input "
-            f"'{tensor.name}', model provides {_shown(found.shape)}"
+            f"unable to load model '{config.name}', configuration expects model provides input "
+            f"with shape [-1]  for ragged input '{tensor.name}', model provides "
+            f"{_shown(known.shape)}"
         )
 
 
 def _check_shape(
-    config: ServedConfig, tensor: TensorConfig, found: TensorSignature, *, is_input: bool
+    config: ServedConfig, tensor: TensorConfig, known: TensorSignature, *, is_input: bool
 ) -> None:
-    shape, dims = found.shape, tensor.model_dims
+    shape, dims = known.shape, tensor.model_dims
     if shape is None:
         return
     subject = f"model '{config.name}', tensor '{tensor.name}': "
     if config.is_batched:
         if shape[:1] != [-1]:
             raise invalid_arg(
-                f"{subject}for the model to support batching the shape should have at least 1 dimension and the first dimension must "
-                f"be -1; but shape expected by the model is {_shown(shape)}"
+                f"{subject}for the model to support batching the shape should have at least 1 "
+                "dimension and the first dimension must be -1; but shape expected by the model is "
+                f"{_shown(shape)}"
             )
         full = [-1, *dims]
-        told = (
-            "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making complete shape "
-            f"{_shown(full)}"
+        specified = (
+            "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
+            f"shape, making complete shape {_shown(full)}"
         )
     elif not shape:
         if any(dim != 1 for dim in dims):
             raise invalid_arg(
-                f"unable to load model '{config.name}', scalar tensor '{tensor.name}', should only provide 1 in the model "
-                f"configuration when the model doesn't support batching. Model configuration provided: {_shown(dims)}."
+                f"unable to load model '{config.name}', scalar tensor '{tensor.name}', should only "
+                "provide 1 in the model configuration when the model doesn't support batching. "
+                f"Model configuration provided: {_shown(dims)}."
             )
         return
     else:
-        full, told = dims, f"shape {_shown(dims)}"
+        full, specified = dims, f"shape {_shown(dims)}"
     if len(shape) != len(full) or not all(
-        _fits(dim, wanted, is_input) for dim, wanted in zip(shape, full, strict=True)
+        _fits(dim, config_dim, is_input) for dim, config_dim in zip(shape, full, strict=True)
     ):
         raise invalid_arg(
-            f"{subject}the model expects {len(shape)} dimensions (shape {_shown(shape)}) but the model configuration specifies "
-            f"{len(full)} dimensions ({told})"
+            f"{subject}the model expects {len(shape)} dimensions (shape {_shown(shape)}) but the "
+            f"model configuration specifies {len(full)} dimensions ({specified})"
         )
 
 
 def _fits(model_dim: int, config_dim: int, is_input: bool) -> bool:
-    """A fixed dimension of an input cannot be opened by the config; where only one side of an
-    output is fixed, nothing is wrong."""
+    """Returns True if a dimension of the config may describe this dimension of the model.
+
+    The config cannot make a fixed dimension of an input variable. An output may be fixed in the
+    model or in the config alone.
+    """
     if model_dim in (-1, config_dim):
         return True
     return not is_input and config_dim == -1

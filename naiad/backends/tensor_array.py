@@ -1,8 +1,8 @@
-"""Tensors of a request <-> numpy arrays as frameworks take them.
+"""Converts tensors of requests to numpy arrays for frameworks, and back.
 
-BYTES are object arrays of bytes; BF16 travels as its uint16 bit patterns, and whoever hands it to a
-framework says so. Numbers are not copied, except where their address is no multiple of their size:
-frameworks may read them with aligned instructions.
+BYTES become object arrays of bytes. BF16 becomes uint16 bit patterns, and the backend gives the
+framework the right type. Numbers are not copied, unless they are misaligned: frameworks may read
+them with aligned instructions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def to_array(data: bytes | bytearray | memoryview, datatype: str, shape: list[in
 
 
 def to_tensor(name: str, array: Array, datatype: str, shape: list[int]) -> Tensor:
-    """`array` in C order; its memory is lent, not copied."""
+    """Returns the array as a tensor. An array in C order is not copied."""
     if datatype == "BYTES":
         return Tensor(name, datatype, shape, encode_byte_strings(array))
     return Tensor(name, datatype, shape, flat_bytes(array))
@@ -45,23 +45,23 @@ def flat_bytes(array: Array) -> memoryview:
 
 
 def require_type(name: str, array: Array, datatype: str) -> None:
-    """That a model returned what its config promises. Raises NaiadError."""
-    found = from_numpy(array.dtype)
-    if found is None or (
-        found.name != datatype and not (datatype == "BF16" and array.dtype == _UINT16)
+    """Raises NaiadError if the model's output does not have the datatype of the config."""
+    actual = from_numpy(array.dtype)
+    if actual is None or (
+        actual.name != datatype and not (datatype == "BF16" and array.dtype == _UINT16)
     ):
-        shown = f"TYPE_{array.dtype}" if found is None else found.config_name
+        shown = f"TYPE_{array.dtype}" if actual is None else actual.config_name
         raise internal(
-            f"unexpected datatype {shown} for inference output '{name}', expecting {DATATYPES[datatype].config_name}"
+            f"unexpected datatype {shown} for inference output '{name}', expecting "
+            f"{DATATYPES[datatype].config_name}"
         )
 
 
 def reshaped(shape: list[int], source: list[int], target: list[int], offset: int) -> list[int]:
-    """`shape` follows the pattern `source` (after `offset` leading dimensions): the same elements
-    by the pattern `target`.
+    """Changes `shape` from the pattern `source` to the pattern `target`, after `offset` dimensions.
 
-    Both have the same number of -1, and those keep their sizes, in order. A shape that does not
-    follow the pattern is left as it is.
+    Both patterns have the same number of -1, whose sizes are kept, in order. A shape that does not
+    follow `source` is returned unchanged.
     """
     tail = shape[offset:]
     if len(tail) != len(source) or any(

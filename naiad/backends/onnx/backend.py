@@ -1,8 +1,8 @@
 """The onnxruntime backend: runs a `model.onnx`.
 
-In:  batches of requests. Out: their responses, computed by one session per instance. Numbers go in
-     and come out uncopied. An output whose size is known beforehand and which is large is written
-     by onnxruntime into the memory that the server will read it from.
+In:  batches of requests. Out: their responses, computed by one session per instance.
+Numbers are not copied. If an output is large and its size is known in advance, onnxruntime writes
+it to memory shared with the server.
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ class OnnxBackend:
             runtime.log("WARNING", note, "onnx.py", 0)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         run = _Runner(session, config, signature, runtime)
-        self._execution = BatchExecution(config, run, _words, scalars)
+        self._execution = BatchExecution(config, run, _error_text, scalars)
 
     def _open(self, arguments: LoadArguments, config: ServedConfig) -> onnxruntime.InferenceSession:
-        """Once per process: what completing a config adds to it makes no difference to the
-        session."""
+        """Opens the session once per process: completing a config does not change the session."""
         device = (arguments.instance_kind, arguments.device_id)
         if self._session is None or device != self._device:
             self._session = open_session(arguments, config, self._notes)
@@ -106,12 +105,10 @@ def read_signature(session: onnxruntime.InferenceSession) -> Signature:
 
 def _signature(node: Any) -> TensorSignature:
     datatype = _DATATYPES.get(node.type, "")
-    # A symbolic dimension comes as its name, or as None.
-    shape = (
-        [dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape]
-        if datatype
-        else None
-    )
+    shape = None
+    if datatype:
+        # A symbolic dimension is a name or None.
+        shape = [dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape]
     return TensorSignature(node.name, datatype, shape, node.type)
 
 
@@ -142,22 +139,22 @@ class _Runner:
             tensor.name: _item_bytes(tensor, config.is_batched) for tensor in signature.outputs
         }
 
-    def __call__(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
+    def __call__(self, inputs: dict[str, Array], output_names: list[str]) -> list[Array]:
         for name in self._strings:
             if name in inputs:
                 inputs[name] = _decoded(name, inputs[name])
-        if self._has_bf16 or self._is_large(inputs, wanted):
-            return self._run_bound(inputs, wanted)
-        arrays: list[Array] = self._session.run(wanted, inputs, self._options)
+        if self._has_bf16 or self._is_large(inputs, output_names):
+            return self._run_bound(inputs, output_names)
+        arrays: list[Array] = self._session.run(output_names, inputs, self._options)
         return arrays
 
-    def _is_large(self, inputs: dict[str, Array], wanted: list[str]) -> bool:
-        """Whether an output is known to be too large to travel in a message."""
+    def _is_large(self, inputs: dict[str, Array], output_names: list[str]) -> bool:
+        """Returns True if an output is known to be too large for a message."""
         count = _batch_size(inputs) if self._is_batched else 1
         item_bytes = self._item_bytes
-        return any(item_bytes[name] * count > INLINE_MAX_BYTES for name in wanted)
+        return any(item_bytes[name] * count > INLINE_MAX_BYTES for name in output_names)
 
-    def _run_bound(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
+    def _run_bound(self, inputs: dict[str, Array], output_names: list[str]) -> list[Array]:
         binding = self._session.io_binding()
         kept: list[Array] = []
         for name, array in inputs.items():
@@ -171,7 +168,7 @@ class _Runner:
                 binding.bind_cpu_input(name, array)
         count = _batch_size(inputs)
         arrays: dict[str, Array] = {}
-        for name in wanted:
+        for name in output_names:
             placed = self._place(name, count)
             if placed is None:
                 binding.bind_output(name, "cpu")
@@ -185,11 +182,14 @@ class _Runner:
         values = binding.get_outputs()
         return [
             arrays[name] if name in arrays else self._read(name, value)
-            for name, value in zip(wanted, values, strict=True)
+            for name, value in zip(output_names, values, strict=True)
         ]
 
     def _place(self, name: str, count: int) -> Array | None:
-        """Memory for an output whose size is known: shared with the server when it is large."""
+        """Returns memory for an output whose size is known, shared with the server if it is large.
+
+        Returns None if onnxruntime has to allocate the memory.
+        """
         tensor, item_bytes = self._outputs[name], self._item_bytes[name]
         if item_bytes == 0 or tensor.shape is None:
             return None
@@ -207,13 +207,15 @@ class _Runner:
         return _bf16_bits(value)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"onnx runtime error: {str(error).strip() or type(error).__name__}"
 
 
 def _item_bytes(tensor: TensorSignature, is_batched: bool) -> int:
-    """Of one batch element (of the whole output where there is no batch); 0 when the model does not
-    tell, or for strings."""
+    """Returns the size of one batch element, or of the whole output if the model does not batch.
+
+    Returns 0 for strings, and if the model does not tell the size.
+    """
     if tensor.shape is None or tensor.datatype in ("", "BYTES"):
         return 0
     dims = tensor.shape[1:] if is_batched else tensor.shape
@@ -229,25 +231,25 @@ def _batch_size(inputs: dict[str, Array]) -> int:
 
 
 def _bf16_bits(value: Any) -> Array:
-    """numpy knows no bfloat16, and onnxruntime refuses to guess: its bytes are copied out as they
-    are."""
+    """Copies the bits of a BF16 output, which onnxruntime cannot convert to numpy."""
     shape = value.shape()
     size = prod(shape)
-    bits = (
-        (ctypes.c_uint16 * size).from_address(value.data_ptr()) if size else (ctypes.c_uint16 * 0)()
-    )
+    if not size:
+        return np.empty(shape, np.uint16)
+    bits = (ctypes.c_uint16 * size).from_address(value.data_ptr())
     return np.array(bits, np.uint16).reshape(shape)
 
 
 def _decoded(name: str, array: Array) -> Array:
-    """onnxruntime takes strings as str."""
+    """Decodes byte strings, because onnxruntime requires str. Raises NaiadError."""
     result = np.empty(array.shape, np.object_)
     flat = result.reshape(-1)
-    for at, element in enumerate(array.reshape(-1).tolist()):
+    for index, element in enumerate(array.reshape(-1).tolist()):
         try:
-            flat[at] = element.decode()
+            flat[index] = element.decode()
         except UnicodeDecodeError as error:
             raise invalid_arg(
-                f"input '{name}': element {at} is not valid UTF-8 ({error.reason} at byte {error.start})"
+                f"input '{name}': element {index} is not valid UTF-8 "
+                f"({error.reason} at byte {error.start})"
             ) from None
     return result

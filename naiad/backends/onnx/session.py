@@ -1,8 +1,7 @@
-"""A model.onnx and its config -> an onnxruntime session, with Triton's names for onnxruntime's
-options.
+"""Opens an onnxruntime session for a model.onnx, with the options of its config.
 
-In:  a file, a ServedConfig, the instance's device. Out: an InferenceSession; NaiadError when the
-     file or an option is no good.
+In:  a file, a ServedConfig with Triton's names for the options, and the instance's device.
+Out: an InferenceSession, or NaiadError if the file or an option is invalid.
 """
 
 from __future__ import annotations
@@ -35,8 +34,10 @@ Provider = str | tuple[str, dict[str, str]]
 
 
 def model_path(arguments: LoadArguments) -> str:
-    """The file itself, or the one inside a folder of that name, where external data lies beside
-    it."""
+    """Returns the path of the file, which may be in a folder with that name.
+
+    Models with external data are stored as folders.
+    """
     name = arguments.model_filename or "model.onnx"
     path = os.path.join(arguments.model_dir, str(arguments.model_version), name)
     inner = os.path.join(path, "model.onnx")
@@ -44,7 +45,8 @@ def model_path(arguments: LoadArguments) -> str:
         path = inner
     if not os.path.isfile(path):
         raise internal(
-            f"unable to find '{arguments.model_name}/{arguments.model_version}/{name}' for model '{arguments.model_name}': no such file"
+            f"unable to find '{arguments.model_name}/{arguments.model_version}/{name}' for model "
+            f"'{arguments.model_name}': no such file"
         )
     return path
 
@@ -78,7 +80,8 @@ def session_options(config: ServedConfig, arguments: LoadArguments) -> onnxrunti
     mode = config.integer("execution_mode", 0)
     if mode not in (0, 1):
         raise invalid_arg(
-            f"parameter 'execution_mode' of model '{config.name}' is '{mode}', expected 0 (sequential) or 1 (parallel)"
+            f"parameter 'execution_mode' of model '{config.name}' is '{mode}', expected 0 "
+            "(sequential) or 1 (parallel)"
         )
     options.execution_mode = (
         onnxruntime.ExecutionMode.ORT_SEQUENTIAL,
@@ -90,9 +93,8 @@ def session_options(config: ServedConfig, arguments: LoadArguments) -> onnxrunti
         if name.startswith(("session.", "optimization.", "ep.")):
             options.add_session_config_entry(name, parameter.string_value)
     if not config.has(_SPINNING):
-        # Threads that spin while they wait take the core from the other instances, and from the
-        # server that brings the next batch: measured, twice the CPU per inference, and no better
-        # latency.
+        # Threads that spin while they wait take CPU from other instances and from the server.
+        # Measured, spinning doubles the CPU per inference and does not lower the latency.
         options.add_session_config_entry(_SPINNING, "0")
     for library in config.model_operations.op_library_filename:
         _register_operators(options, library, arguments)
@@ -103,7 +105,8 @@ def _graph_level(config: ServedConfig) -> onnxruntime.GraphOptimizationLevel:
     level = config.optimization.graph.level
     if level not in _GRAPH_LEVELS:
         raise invalid_arg(
-            f"unexpected optimization.graph.level {level} for model '{config.name}', expected -1, 0, 1 or 2"
+            f"unexpected optimization.graph.level {level} for model '{config.name}', expected -1, "
+            "0, 1 or 2"
         )
     return _GRAPH_LEVELS[level]
 
@@ -111,9 +114,9 @@ def _graph_level(config: ServedConfig) -> onnxruntime.GraphOptimizationLevel:
 def _register_operators(
     options: onnxruntime.SessionOptions, library: str, arguments: LoadArguments
 ) -> None:
-    beside = os.path.join(arguments.model_dir, str(arguments.model_version), library)
+    path = os.path.join(arguments.model_dir, str(arguments.model_version), library)
     try:
-        options.register_custom_ops_library(beside if os.path.exists(beside) else library)
+        options.register_custom_ops_library(path if os.path.exists(path) else library)
     except Exception as error:
         raise internal(
             f"failed to load custom operators '{library}': {_without_paths(str(error), arguments)}"
@@ -131,7 +134,7 @@ def run_options(config: ServedConfig) -> onnxruntime.RunOptions | None:
 def execution_providers(
     config: ServedConfig, arguments: LoadArguments, warnings: list[str]
 ) -> list[Provider]:
-    """In the order in which onnxruntime asks them; the CPU is last and always there."""
+    """Returns the providers in order of preference. The CPU is always the last."""
     available = onnxruntime.get_available_providers()
     accelerators = config.optimization.execution_accelerators
     providers: list[Provider] = []
@@ -146,8 +149,9 @@ def execution_providers(
             providers.append((CUDA_PROVIDER, _cuda_options(config, arguments.device_id, cuda)))
         else:
             warnings.append(
-                f"model '{config.name}' is to run on a GPU, but this onnxruntime has none of {CUDA_PROVIDER}: it runs on the CPU. "
-                "Install onnxruntime-gpu instead of onnxruntime, or use KIND_CPU"
+                f"model '{config.name}' is to run on a GPU, but this onnxruntime has no "
+                f"{CUDA_PROVIDER}: it runs on the CPU. Install onnxruntime-gpu instead of "
+                "onnxruntime, or use KIND_CPU"
             )
     providers += [
         _cpu_accelerator(accelerator, available)
@@ -156,7 +160,9 @@ def execution_providers(
     return [*providers, CPU_PROVIDER]
 
 
-def _cuda_options(config: ServedConfig, device_id: int, given: dict[str, str]) -> dict[str, str]:
+def _cuda_options(
+    config: ServedConfig, device_id: int, parameters: dict[str, str]
+) -> dict[str, str]:
     options = {
         "cudnn_conv_algo_search": _choice(config, "cudnn_conv_algo_search", _CUDNN_SEARCH),
         "arena_extend_strategy": _choice(config, "arena_extend_strategy", _ARENA_STRATEGY),
@@ -164,7 +170,7 @@ def _cuda_options(config: ServedConfig, device_id: int, given: dict[str, str]) -
     }
     if config.has("gpu_mem_limit"):
         options["gpu_mem_limit"] = config.text("gpu_mem_limit")
-    return {**options, **given, "device_id": str(device_id)}
+    return {**options, **parameters, "device_id": str(device_id)}
 
 
 def _choice(config: ServedConfig, name: str, choices: dict[int, str]) -> str:
@@ -209,12 +215,12 @@ def _cpu_accelerator(accelerator: Accelerator, available: list[str]) -> Provider
 def _require(accelerator: Accelerator, provider: str, available: list[str]) -> None:
     if provider not in available:
         raise invalid_arg(
-            f"Execution Accelerator '{accelerator.name}' is requested, but this onnxruntime has no {provider}; "
-            f"it has {', '.join(available)}"
+            f"Execution Accelerator '{accelerator.name}' is requested, but this onnxruntime has no "
+            f"{provider}; it has {', '.join(available)}"
         )
 
 
 def _without_paths(text: str, arguments: LoadArguments) -> str:
-    """Clients see load errors: where the repository lies is none of their business."""
+    """Removes the path of the repository, because clients see load errors."""
     root = os.path.dirname(os.path.abspath(arguments.model_dir))
     return text.replace(root + os.sep, "")

@@ -1,9 +1,9 @@
-"""The OpenVINO backend: runs a `model.xml` (or another file that OpenVINO reads, named by
-`default_model_filename`) on the CPU.
+"""The OpenVINO backend: runs a `model.xml` on the CPU.
 
-In:  batches of requests. Out: their responses. Parameters have the names of Triton's backend. A
-     model with a fixed batch is opened to any batch size when the config asks for batching, unless
-     SKIP_OV_DYNAMIC_BATCHSIZE says no; then ENABLE_BATCH_PADDING fills batches up.
+`default_model_filename` may name another file that OpenVINO can read.
+In:  batches of requests. Out: their responses. Parameters have the names of Triton's backend.
+If the config has a max_batch_size, a model with a fixed batch size is changed to accept any. With
+SKIP_OV_DYNAMIC_BATCHSIZE it keeps its size, and ENABLE_BATCH_PADDING fills smaller batches.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ _DATATYPES = {
     "f64": "FP64",
     "bf16": "BF16",
 }
-"""Strings are not among them: the CPU plugin frees them wrongly (2026.4), which ends the
-process."""
+"""Strings are missing because the CPU plugin (2026.4) crashes the process when it frees them."""
 
 
 class OpenvinoBackend:
@@ -70,7 +69,8 @@ class OpenvinoBackend:
         config = read_config(arguments)
         if arguments.instance_kind == "GPU":
             self._notes.append(
-                f"the OpenVINO backend runs on the CPU: instance '{arguments.instance_name}' does not use GPU"
+                "the OpenVINO backend runs on the CPU: instance "
+                f"'{arguments.instance_name}' does not use GPU"
             )
         model = read_model(arguments, config)
         try:
@@ -82,14 +82,14 @@ class OpenvinoBackend:
             raise
         except Exception as error:
             raise internal(
-                f"failed to compile model '{config.name}': {_words(error, arguments)}"
+                f"failed to compile model '{config.name}': {_error_text(error, arguments)}"
             ) from error
         for note in self._notes:
             runtime.log("WARNING", note, "openvino.py", 0)
         run = _Runner(compiled, signature, config, fixed_batch, runtime)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         self._execution = BatchExecution(
-            config, run, lambda error: f"OpenVINO error: {_words(error, arguments)}", scalars
+            config, run, lambda error: f"OpenVINO error: {_error_text(error, arguments)}", scalars
         )
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
@@ -118,7 +118,7 @@ def read_model(arguments: LoadArguments, config: ServedConfig) -> Any:
     try:
         return _core(config).read_model(path)
     except Exception as error:
-        raise internal(f"failed to read '{shown}': {_words(error, arguments)}") from error
+        raise internal(f"failed to read '{shown}': {_error_text(error, arguments)}") from error
 
 
 def read_signature(model: Any) -> Signature:
@@ -130,22 +130,22 @@ def read_signature(model: Any) -> Signature:
 def _signature(port: Any) -> TensorSignature:
     kind = port.get_element_type().get_type_name()
     partial = port.get_partial_shape()
-    shape = (
-        None
-        if partial.rank.is_dynamic
-        else [-1 if dim.is_dynamic else dim.get_length() for dim in partial]
-    )
+    shape = None
+    if not partial.rank.is_dynamic:
+        shape = [-1 if dim.is_dynamic else dim.get_length() for dim in partial]
     return TensorSignature(_name(port), _DATATYPES.get(kind, ""), shape, kind)
 
 
 def _name(port: Any) -> str:
-    """A port may have several names, or none: then its node's."""
+    """Returns one of the port's names, or the name of its node if it has none."""
     return str(min(port.get_names()) if port.get_names() else port.get_node().get_friendly_name())
 
 
 def _fit_shapes(model: Any, config: ServedConfig) -> bool:
-    """Reshapes the model to what the config asks for. True when its batch stays fixed, at
-    max_batch_size."""
+    """Reshapes the model to the shapes of the config.
+
+    Returns True if the batch size stays fixed, at max_batch_size.
+    """
     if config.flag("RESHAPE_IO_LAYERS", False):
         batch = [-1] if config.is_batched else []
         dims = {
@@ -179,23 +179,22 @@ def _require_fixed_batch(ports: list[Any], config: ServedConfig) -> bool:
         size = port.get_partial_shape()[0].get_length()
         if size != config.max_batch_size:
             raise invalid_arg(
-                f"unable to load model '{config.name}', max_batch_size is {config.max_batch_size}, but input '{_name(port)}' has a fixed "
-                f"batch of {size} and SKIP_OV_DYNAMIC_BATCHSIZE is set"
+                f"unable to load model '{config.name}', max_batch_size is {config.max_batch_size}, "
+                f"but input '{_name(port)}' has a fixed batch of {size} and "
+                "SKIP_OV_DYNAMIC_BATCHSIZE is set"
             )
     return True
 
 
 def _opened(signature: Signature) -> Signature:
-    """As the config sees a model whose fixed batch is filled up by us."""
+    """Returns the signature with a variable batch, to compare a model with a fixed batch."""
+
+    def opened(tensor: TensorSignature) -> TensorSignature:
+        return msgspec.structs.replace(tensor, shape=[-1, *(tensor.shape or [])[1:]])
+
     return Signature(
-        [
-            msgspec.structs.replace(tensor, shape=[-1, *(tensor.shape or [])[1:]])
-            for tensor in signature.inputs
-        ],
-        [
-            msgspec.structs.replace(tensor, shape=[-1, *(tensor.shape or [])[1:]])
-            for tensor in signature.outputs
-        ],
+        [opened(tensor) for tensor in signature.inputs],
+        [opened(tensor) for tensor in signature.outputs],
     )
 
 
@@ -212,18 +211,19 @@ class _Runner:
         self._datatypes = {
             tensor.name: tensor.datatype for tensor in [*signature.inputs, *signature.outputs]
         }
-        self._inputs = {tensor.name: at for at, tensor in enumerate(signature.inputs)}
-        self._outputs = {tensor.name: at for at, tensor in enumerate(signature.outputs)}
+        self._inputs = {tensor.name: index for index, tensor in enumerate(signature.inputs)}
+        self._outputs = {tensor.name: index for index, tensor in enumerate(signature.outputs)}
         self._batch = config.max_batch_size if fixed_batch else 0
         self._runtime = runtime
         self._should_pad = config.flag("ENABLE_BATCH_PADDING", False)
 
-    def __call__(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
+    def __call__(self, inputs: dict[str, Array], output_names: list[str]) -> list[Array]:
         count = len(next(iter(inputs.values()))) if self._batch else 0
         if self._batch and count != self._batch:
             if not self._should_pad:
                 raise invalid_arg(
-                    f"the model takes batches of exactly {self._batch}, got {count}; set ENABLE_BATCH_PADDING to YES to have them filled up"
+                    f"the model takes batches of exactly {self._batch}, got {count}; set "
+                    "ENABLE_BATCH_PADDING to YES to have them filled up"
                 )
             inputs = {name: _padded(array, self._batch) for name, array in inputs.items()}
         for name, array in inputs.items():
@@ -231,12 +231,14 @@ class _Runner:
                 self._inputs[name], _to_tensor(array, self._datatypes[name])
             )
         self._request.infer()
-        arrays = [self._read(name) for name in wanted]
+        arrays = [self._read(name) for name in output_names]
         return [array[:count] for array in arrays] if count else arrays
 
     def _read(self, name: str) -> Array:
-        """Copied, to where the server reads it if it is large: the memory is the request's, and the
-        next run writes to it."""
+        """Returns a copy, because the next run overwrites the memory of the request.
+
+        A large copy goes to memory shared with the server.
+        """
         source: Array = self._request.get_output_tensor(self._outputs[name]).data
         if self._datatypes[name] == "BF16":
             source = source.view(np.uint16)
@@ -250,7 +252,7 @@ class _Runner:
 
 
 def _to_tensor(array: Array, datatype: str) -> Any:
-    """Shares memory; OpenVINO insists on being able to write to it."""
+    """Shares the array's memory, if it is writable, as OpenVINO requires."""
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = array.copy()
     if datatype == "BF16":
@@ -264,9 +266,11 @@ def _padded(array: Array, count: int) -> Array:
     return np.concatenate([array, np.zeros([count - len(array), *array.shape[1:]], array.dtype)])
 
 
-def _words(error: Exception, arguments: LoadArguments) -> str:
-    """OpenVINO's messages name source files of its own, and our paths; the reason is in the last
-    lines."""
+def _error_text(error: Exception, arguments: LoadArguments) -> str:
+    """Returns the last lines of the message, without paths.
+
+    OpenVINO's messages start with its source files; the reason is in the last lines.
+    """
     root = os.path.dirname(os.path.abspath(arguments.model_dir)) + os.sep
     lines = [line.strip() for line in str(error).replace(root, "").splitlines()]
     lines = [

@@ -1,9 +1,9 @@
 """The Python backend: runs a Triton `model.py` in this worker process.
 
-In:  batches of WorkRequests from the worker loop. Out: a WorkResponse per request, or None where a
-     response sender answers.
-Rule: whatever model code does (raises, returns nonsense, exits, drops a sender), every request gets
-      exactly one ending.
+In:  batches of WorkRequests from the worker. Out: a WorkResponse per request, or None if a response
+     sender responds.
+Rule: every request ends exactly once, even if the model raises, returns an unusable value, exits or
+      drops a response sender.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Execute = Callable[[list[InferenceRequest]], Any]
 
 
 class UnusableReturnError(Exception):
-    """`execute` returned something that is not an answer to its requests; the text says what."""
+    """`execute` returned a value that cannot be a response. The message gives the reason."""
 
 
 def _not_loaded(batch: list[InferenceRequest]) -> Any:
@@ -56,10 +56,10 @@ class PythonBackend:
         self._ready: ReadyCheck | None = None
         self._can_reschedule = False
         self.is_async = False
-        """`execute` is a coroutine function: the worker should run an event loop."""
+        """True if `execute` is a coroutine function, so that the worker must run an event loop."""
         self.has_ready_hook = False
 
-    # Life.
+    # Load and unload.
 
     def complete_config(self, arguments: LoadArguments) -> bytes:
         self._enter(arguments, Instance(arguments.instance_name, version_dir(arguments)))
@@ -72,7 +72,8 @@ class PythonBackend:
             raise self._load_error(error) from None
         if not isinstance(completed, ModelConfig):
             raise internal(
-                f"auto_complete_config function in model '{arguments.model_name}' must return a valid pb.ModelConfig object."
+                f"auto_complete_config function in model '{arguments.model_name}' must return a "
+                "valid pb.ModelConfig object."
             )
         return completed_config(arguments.model_config, completed)
 
@@ -110,13 +111,11 @@ class PythonBackend:
             self._instance.runtime.log("ERROR", message, *place(error))
 
     def is_ready(self) -> bool:
-        """What the model's own `is_ready` says; blocks for at most its time limit. True without
-        one."""
+        """Runs the model's own `is_ready` hook, with a time limit. Returns True if it has none."""
         return self._ready is None or self._ready.check()
 
     async def is_ready_async(self) -> bool:
-        """The same on the worker's event loop, which an `async def is_ready` shares with
-        `execute`."""
+        """Like `is_ready`, on the event loop that an `async def execute` uses."""
         return self._ready is None or await self._ready.check_async()
 
     # Execution.
@@ -152,13 +151,13 @@ class PythonBackend:
             return self._fail(batch, error)
 
     def _collect(self, batch: list[InferenceRequest], returned: Any) -> Responses:
-        """Raises UnusableReturnError, or TritonModelException for an output that cannot be
-        encoded."""
+        """Raises UnusableReturnError, or TritonModelException if an output cannot be encoded."""
         if returned is None:
             return [self._defer(request) for request in batch]
         if self._instance.is_decoupled:
             raise UnusableReturnError(
-                f"Python model '{self._instance.name}' is using the decoupled mode and the execute function must return None."
+                f"Python model '{self._instance.name}' is using the decoupled mode and the execute "
+                "function must return None."
             )
         if not isinstance(returned, list):
             raise UnusableReturnError(
@@ -166,39 +165,46 @@ class PythonBackend:
             )
         if len(returned) != len(batch):
             raise UnusableReturnError(
-                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size "
-                f"is:{len(batch)}, and InferenceResponse(s) size is:{len(returned)}\n"
+                "Number of InferenceResponse objects do not match the number of InferenceRequest "
+                f"objects. InferenceRequest(s) size is:{len(batch)}, and InferenceResponse(s) size "
+                f"is:{len(returned)}\n"
             )
         return [
-            self._answer(request, response)
+            self._respond(request, response)
             for request, response in zip(batch, returned, strict=True)
         ]
 
-    def _answer(self, request: InferenceRequest, response: Any) -> WorkResponse | None:
+    def _respond(self, request: InferenceRequest, response: Any) -> WorkResponse | None:
         if response is None:
             return self._defer(request)
         if request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
             raise UnusableReturnError(
-                f"Expected a None object in the execute function return list for reschduled request, found type '{type(response)}'."
+                "Expected a None object in the execute function return list for reschduled "
+                f"request, found type '{type(response)}'."
             )
         if not isinstance(response, InferenceResponse):
             raise UnusableReturnError(
-                f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."
+                "Expected an 'InferenceResponse' object in the execute function return list, found "
+                f"type '{type(response)}'."
             )
-        if request._sender is not None and not request._sender._take_over():
+        if request._sender is not None and not request._sender._close():
             self._instance.log(
                 "ERROR",
                 "Unable to send response. Non-decoupled model cannot send more than one response.",
             )
             return None
-        encoded = encode_response(response, request._work.requested_outputs or request._wanted())
+        encoded = encode_response(
+            response, request._work.requested_outputs or request._output_names()
+        )
         if self._instance.reshapes is not None:
             self._instance.reshapes.to_client(encoded)
         return encoded
 
     def _defer(self, request: InferenceRequest) -> WorkResponse | None:
-        """The answer is left to the request's sender: dropped together with the request, it ends
-        the request itself."""
+        """Leaves the response to the request's sender.
+
+        If the model drops the request, it drops the sender too, which ends the request.
+        """
         if request._work.is_null:
             return WorkResponse()
         if not request._release_flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
@@ -206,14 +212,15 @@ class PythonBackend:
             return None
         if not self._can_reschedule:
             raise UnusableReturnError(
-                "a request was rescheduled, but the model's config does not set sequence_batching.iterative_sequence"
+                "a request was rescheduled, but the model's config does not set "
+                "sequence_batching.iterative_sequence"
             )
         if request._sender is not None:
-            request._sender._take_over()
+            request._sender._close()
         return WorkResponse(is_rescheduled=True)
 
     def _fail(self, batch: list[InferenceRequest], error: BaseException) -> Responses:
-        """The same error for every request that has no answer yet."""
+        """Returns the error as the response to every request that has no response yet."""
         prefix = f"Failed to process the request(s) for model '{self._instance.name}', message: "
         if isinstance(error, UnusableReturnError):
             text = details = str(error)
@@ -222,10 +229,8 @@ class PythonBackend:
         self._instance.runtime.log("ERROR", prefix + details, *place(error))
         return [_error_response(request, prefix + text) for request in batch]
 
-    # Loading.
-
     def _enter(self, arguments: LoadArguments, instance: Instance) -> None:
-        """From here on the model's code can be imported, and acts on this instance."""
+        """Prepares the process for the model's code, which then acts on this instance."""
         pb_utils.register()
         install(instance)
         self._instance = instance
@@ -238,7 +243,7 @@ class PythonBackend:
         )
 
     def _import(self, arguments: LoadArguments) -> type[Any]:
-        """Once per process: what the module computed for `complete_config` is there for `load`."""
+        """Imports the module once, so that `load` finds the state that `complete_config` left."""
         if self._model_class is None:
             self._model_class = import_model_class(arguments)
         return self._model_class
@@ -252,7 +257,7 @@ class PythonBackend:
 
 
 def _missing_execute(arguments: LoadArguments) -> Execute:
-    """Such a model loads under Triton, and fails with every request."""
+    """As in Triton, a model without `execute` can be loaded, but fails every request."""
     file = (
         f"{arguments.model_name}/{arguments.model_version}/{arguments.model_filename or 'model.py'}"
     )
@@ -276,6 +281,6 @@ def _initialize_arguments(arguments: LoadArguments) -> dict[str, str]:
 
 
 def _error_response(request: InferenceRequest, message: str) -> WorkResponse | None:
-    if request._sender is not None and not request._sender._take_over():
+    if request._sender is not None and not request._sender._close():
         return None
     return WorkResponse(error=WorkError(Code.INTERNAL.name, message))

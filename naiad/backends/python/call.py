@@ -1,7 +1,7 @@
-"""Business logic scripting: a model runs another model, and waits, awaits or iterates over the
-answers.
+"""Business logic scripting (BLS): a model calls another model.
 
-Errors of the other model come back as responses that hold an error; nothing is raised for them.
+It waits for the response, awaits it, or iterates over several. An error of the other model is a
+response with an error; it is not raised.
 """
 
 from __future__ import annotations
@@ -18,56 +18,56 @@ from naiad.errors import NaiadError
 
 
 class ResponseIterator:
-    """The responses of a decoupled call, as they come; the last may be one without outputs, which
-    stands for the final flag.
+    """Iterates over the responses of a decoupled call as they arrive.
 
-    Iterating again starts over, as under Triton, so responses are kept as long as the iterator. One
-    that is dropped early cancels the call.
+    The last response may have no outputs; it stands for the final flag. As in Triton, a second
+    iteration starts from the beginning, so the iterator keeps all responses. An iterator that is
+    dropped early cancels the call.
     """
 
-    __slots__ = ("_at", "_call", "_is_over", "_responses")
+    __slots__ = ("_call", "_is_over", "_position", "_responses")
 
     def __init__(self, call: Call | None, responses: list[InferenceResponse] | None = None) -> None:
         self._call = call
         self._responses = responses or []
-        self._at = 0
+        self._position = 0
         self._is_over = call is None
 
     def __iter__(self) -> Iterator[InferenceResponse]:
-        self._at = 0
+        self._position = 0
         return self
 
     def __next__(self) -> InferenceResponse:
-        if self._at == len(self._responses):
+        if self._position == len(self._responses):
             if self._is_over or self._call is None:
                 raise StopIteration("Iteration is done for the responses.")
-            self._take(*self._call.next())
+            self._add(*self._call.next())
         return self._step()
 
     def __aiter__(self) -> AsyncIterator[InferenceResponse]:
-        self._at = 0
+        self._position = 0
         return self
 
     async def __anext__(self) -> InferenceResponse:
-        if self._at == len(self._responses):
+        if self._position == len(self._responses):
             if self._is_over or self._call is None:
                 raise StopAsyncIteration("Iteration is done for the responses.")
-            self._take(*await self._call.anext())
+            self._add(*await self._call.anext())
         return self._step()
 
     def cancel(self) -> None:
         if self._call is not None and not self._is_over:
             self._call.cancel()
 
-    def _take(self, response: WorkResponse | None, is_final: bool) -> None:
+    def _add(self, response: WorkResponse | None, is_final: bool) -> None:
         self._is_over = is_final
         self._responses.append(
             InferenceResponse() if response is None else decode_response(response)
         )
 
     def _step(self) -> InferenceResponse:
-        self._at += 1
-        return self._responses[self._at - 1]
+        self._position += 1
+        return self._responses[self._position - 1]
 
     def __del__(self) -> None:
         if not self._is_over and self._call is not None:
@@ -77,25 +77,27 @@ class ResponseIterator:
 def execute_call(
     model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool
 ) -> InferenceResponse | ResponseIterator:
-    """Blocks for the answer, or returns at once when it is to be iterated over."""
+    """Waits for the response, or returns an iterator at once if the call is decoupled."""
     try:
         call = _start(model_name, model_version, request, is_decoupled, not is_decoupled)
         if is_decoupled:
             return ResponseIterator(call)
-        answer, is_final = call.next()
+        response, is_final = call.next()
         while not is_final:
-            more, is_final = call.next()
-            answer = answer or more
+            later, is_final = call.next()
+            response = response or later
     except NaiadError as error:
         return _failed(error, is_decoupled)
-    return _single(answer)
+    return _single(response)
 
 
 def await_call(
     model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool
 ) -> Awaitable[InferenceResponse | ResponseIterator]:
-    """Starts the call now and gives a task of the running loop. Cancelling the task cancels the
-    call."""
+    """Starts the call now and returns a task of the running loop.
+
+    Cancelling the task cancels the call.
+    """
     loop = asyncio.get_running_loop()
     try:
         call = _start(model_name, model_version, request, is_decoupled, False)
@@ -110,16 +112,16 @@ async def _await(call: Call, is_decoupled: bool) -> InferenceResponse | Response
     if is_decoupled:
         return ResponseIterator(call)
     try:
-        answer, is_final = await call.anext()
+        response, is_final = await call.anext()
         while not is_final:
-            more, is_final = await call.anext()
-            answer = answer or more
+            later, is_final = await call.anext()
+            response = response or later
     except NaiadError as error:
         return _failed(error, is_decoupled)
     except asyncio.CancelledError:
         call.cancel()
         raise
-    return _single(answer)
+    return _single(response)
 
 
 def _start(
@@ -140,12 +142,12 @@ def _start(
     )
 
 
-def _single(answer: WorkResponse | None) -> InferenceResponse:
-    if answer is None:
+def _single(response: WorkResponse | None) -> InferenceResponse:
+    if response is None:
         return InferenceResponse(
             error=TritonError("the model ended the request without a response")
         )
-    return decode_response(answer)
+    return decode_response(response)
 
 
 def _failed(error: NaiadError, is_decoupled: bool) -> InferenceResponse | ResponseIterator:

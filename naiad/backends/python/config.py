@@ -1,8 +1,7 @@
-"""`pb_utils.ModelConfig`: what `auto_complete_config` of a model may add to its configuration, and
-                        how far.
+"""`pb_utils.ModelConfig`: the configuration that a model's `auto_complete_config` may complete.
 
-In:  the configuration as JSON. Out: the same with the five fields that a model may complete.
-Rule: what config.pbtxt says stands; a model that says otherwise is refused, in Triton's words.
+In:  the configuration as JSON. Out: the configuration with the five fields that a model may change.
+Rule: a model must not contradict config.pbtxt. The error messages are Triton's.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 from typing import Any
 
 COMPLETABLE = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
-"""Triton drops every other change."""
+"""As in Triton, changes to other fields are ignored."""
 
 
 class ModelConfig:
@@ -25,8 +24,8 @@ class ModelConfig:
         specified = self._model_config.get("max_batch_size", 0)
         if specified > max_batch_size:
             raise ValueError(
-                f"configuration specified max_batch_size {specified}, but in auto-complete-config function for model '{self._name}' "
-                f"specified max_batch_size {max_batch_size}"
+                f"configuration specified max_batch_size {specified}, but in auto-complete-config "
+                f"function for model '{self._name}' specified max_batch_size {max_batch_size}"
             )
         self._model_config["max_batch_size"] = max_batch_size
 
@@ -34,30 +33,33 @@ class ModelConfig:
         for scheduler in ("sequence_batching", "ensemble_scheduling"):
             if scheduler in self._model_config:
                 raise ValueError(
-                    f"Configuration specified scheduling_choice as '{scheduler}', but auto-complete-config function for model "
-                    f"'{self._name}' tries to set scheduling_choice as 'dynamic_batching'"
+                    f"Configuration specified scheduling_choice as '{scheduler}', but "
+                    f"auto-complete-config function for model '{self._name}' tries to set "
+                    "scheduling_choice as 'dynamic_batching'"
                 )
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:
         if not input.keys() <= {"name", "data_type", "dims", "optional"}:
             raise ValueError(
-                f"{self._where('input', input)} contains property other than 'name', 'data_type', 'dims' and 'optional'."
+                f"{self._where('input', input)} contains property other than 'name', 'data_type', "
+                "'dims' and 'optional'."
             )
         self._add("input", input)
 
     def add_output(self, output: dict[str, Any]) -> None:
         if not output.keys() <= {"name", "data_type", "dims"}:
             raise ValueError(
-                f"{self._where('output', output)} contains property other than 'name', 'data_type' and 'dims'."
+                f"{self._where('output', output)} contains property other than 'name', "
+                "'data_type' and 'dims'."
             )
         self._add("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
         if not transaction_policy_dict.keys() <= {"decoupled"}:
             raise ValueError(
-                f"model transaction property in auto-complete-config function for model '{self._name}' contains property other than "
-                "'decoupled'."
+                "model transaction property in auto-complete-config function for model "
+                f"'{self._name}' contains property other than 'decoupled'."
             )
         policy = self._model_config.setdefault("model_transaction_policy", {})
         if "decoupled" not in transaction_policy_dict:
@@ -65,8 +67,8 @@ class ModelConfig:
         decoupled = transaction_policy_dict["decoupled"]
         if policy.setdefault("decoupled", decoupled) != decoupled:
             raise ValueError(
-                f"trying to change decoupled property in auto-complete-config for model '{self._name}', which is already set to "
-                f"'{policy['decoupled']}'."
+                "trying to change decoupled property in auto-complete-config for model "
+                f"'{self._name}', which is already set to '{policy['decoupled']}'."
             )
 
     @property
@@ -93,19 +95,19 @@ class ModelConfig:
         name = tensor["name"]
         if known.get("data_type", "TYPE_INVALID") not in ("TYPE_INVALID", tensor["data_type"]):
             raise ValueError(
-                f"unable to load model '{self._name}', configuration expects datatype {known['data_type']} for {kind} '{name}', "
-                f"model provides {tensor['data_type']}"
+                f"unable to load model '{self._name}', configuration expects datatype "
+                f"{known['data_type']} for {kind} '{name}', model provides {tensor['data_type']}"
             )
         for key in ("dims", "optional"):
-            # Empty dims were not specified; an optional flag is compared only when both sides have
-            # one.
+            # Empty dims mean that none were specified. `optional` is compared only if both sides
+            # have it.
             is_specified = (
                 bool(known.get("dims")) if key == "dims" else key in known and key in tensor
             )
             if is_specified and known[key] != tensor[key]:
                 raise ValueError(
-                    f"model '{self._name}', tensor '{name}': the model expects {key} {tensor[key]} but the model configuration "
-                    f"specifies {key} {known[key]}"
+                    f"model '{self._name}', tensor '{name}': the model expects {key} {tensor[key]} "
+                    f"but the model configuration specifies {key} {known[key]}"
                 )
 
 

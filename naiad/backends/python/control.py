@@ -1,5 +1,7 @@
-"""Model control from inside a model: load, unload, is it ready. The server must allow it (explicit
-mode)."""
+"""Model control from inside a model: load_model, unload_model, is_model_ready.
+
+The server allows loading and unloading only in explicit mode.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,16 @@ from typing import Any
 
 from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.instance import current
-from naiad.backends.wire_text import wire_text
+from naiad.backends.python.wire_text import wire_text
 from naiad.core.work import ControlOperation
 from naiad.errors import NaiadError
 
 
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
-    """Blocks until the model is loaded. `files`: {"file:<path>": contents}, which needs `config`
-    too."""
+    """Loads a model and waits until it is loaded.
+
+    `files` is {"file:<path>": contents} and requires `config`.
+    """
     if not isinstance(model_name, str) or not isinstance(config, str):
         raise signature_error(
             "load_model(model_name: str, config: str = '', files: dict = None)",
@@ -32,7 +36,7 @@ def load_model(model_name: str, config: str = "", files: Any = None) -> None:
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Returns when the unloading has begun."""
+    """Returns when unloading has begun."""
     if not isinstance(model_name, str) or not isinstance(unload_dependents, bool):
         raise signature_error(
             "unload_model(model_name: str, unload_dependents: bool = False)",
@@ -60,7 +64,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
 
 def get_model_dir() -> str:
-    """The version directory of the model."""
+    """Returns the version directory of the model."""
     return current().version_dir
 
 
@@ -69,7 +73,8 @@ def _check_files(model_name: str, files: Any) -> dict[str, bytes]:
         return {}
     if not isinstance(files, dict) or not all(isinstance(path, str) for path in files):
         raise TritonModelException(
-            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and "
+            "file contents"
         )
     for contents in files.values():
         if not isinstance(contents, bytes):
@@ -84,5 +89,7 @@ def _control(operation: ControlOperation, failure: str) -> bool:
     try:
         return instance.runtime.control(operation)
     except NaiadError as error:
-        message = f"{failure}: Failed to process the request for model '{instance.name}', message: {error.message}"
-        raise TritonModelException(message) from None
+        raise TritonModelException(
+            f"{failure}: Failed to process the request for model '{instance.name}', "
+            f"message: {error.message}"
+        ) from None

@@ -1,5 +1,7 @@
-"""Datatypes as `triton_python_backend_utils` names them: TYPE_* strings and Triton's numbers <->
-numpy, and byte-string tensors."""
+"""The datatype functions of `triton_python_backend_utils`.
+
+They convert TYPE_* names and Triton's numbers to numpy types, and encode byte-string tensors.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from naiad.core.byte_strings import decode_byte_strings, encode_byte_strings
 from naiad.core.datatype import BY_CONFIG_NAME, BY_CONFIG_NUMBER, from_numpy
 
 TRITON_STRING_TO_NUMPY: dict[str, type[Any]] = {
-    # Triton gives the built-in bool, and models compare with it. BF16 is absent: numpy has no such
-    # type.
+    # Triton returns the built-in bool, and models compare with it. BF16 is missing because numpy
+    # has no such type.
     name: bool if name == "TYPE_BOOL" else datatype.numpy.type
     for name, datatype in BY_CONFIG_NAME.items()
     if datatype.numpy is not None
@@ -20,7 +22,7 @@ TRITON_STRING_TO_NUMPY: dict[str, type[Any]] = {
 
 
 def triton_string_to_numpy(triton_type_string: str) -> type[Any]:
-    """Raises KeyError for a name without a numpy type."""
+    """Raises KeyError if the name has no numpy type."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
@@ -39,8 +41,10 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | None:
-    """Each element with its length before it, in C order; None for arrays that hold no byte
-    strings."""
+    """Encodes each element after its length, in C order.
+
+    Returns None if the array does not contain byte strings.
+    """
     if input_tensor.size == 0:
         return b""
     if input_tensor.dtype.kind not in "OS":

@@ -1,18 +1,21 @@
-"""Errors of `triton_python_backend_utils`: the error a model returns, the exception its API raises,
-and misuse of a signature."""
+"""The errors of `triton_python_backend_utils`.
+
+TritonError is a value that a model returns. TritonModelException is raised by the API, and
+TypeError if a function is called with wrong types.
+"""
 
 from __future__ import annotations
 
 import enum
 from typing import ClassVar
 
-from naiad.backends.wire_text import wire_text
+from naiad.backends.python.wire_text import wire_text
 from naiad.core.work import WorkError
 from naiad.errors import Code
 
 
 class ErrorCode(enum.IntEnum):
-    """The names are those of `naiad.errors.Code`, the numbers Triton's."""
+    """Triton's error numbers, with the names of `naiad.errors.Code`."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -27,11 +30,11 @@ class ErrorCode(enum.IntEnum):
 
 
 class TritonModelException(Exception):  # noqa: N818 - Triton's name
-    """Raised by most functions of the API."""
+    """The exception of most functions of the API."""
 
 
 class TritonError:
-    """An error as a value: what a response carries. Not an exception, as under Triton."""
+    """The error of a response. As in Triton, it is not an exception."""
 
     __slots__ = ("_code", "_message")
 
@@ -67,14 +70,16 @@ def encode_error(error: TritonError) -> WorkError:
     return WorkError(Code[error.code().name].name, error.message())
 
 
-def signature_error(signature: str, *given: object) -> TypeError:
-    """Says what was expected and which types came; never the values, whose text may hold
-    addresses."""
+def signature_error(signature: str, *arguments: object) -> TypeError:
+    """Returns an error with the signature and the types of the arguments.
+
+    The values are not part of it, because their text may contain addresses.
+    """
     call = signature.partition("(")[0]
     function = "__init__" if call[0].isupper() and "." not in call else call.rpartition(".")[2]
     kind = "constructor" if function == "__init__" else "function"
-    types = ", ".join(type(value).__name__ for value in given)
+    types = ", ".join(type(value).__name__ for value in arguments)
     return TypeError(
-        f"{function}(): incompatible {kind} arguments. The following argument types are supported:\n"
-        f"    1. {signature}\n\nInvoked with: {types}"
+        f"{function}(): incompatible {kind} arguments. The following argument types are "
+        f"supported:\n    1. {signature}\n\nInvoked with: {types}"
     )

@@ -1,9 +1,8 @@
-"""The model instance that this worker process is: what the static parts of
-`triton_python_backend_utils` act on.
+"""The model instance of this worker process.
 
-Model code logs, builds metrics and calls other models without naming an instance, because under
-Triton a process is one instance. Here too: `install` is called once per process, by PythonBackend,
-and everything else asks `current`.
+As in Triton, a process is one instance, so model code logs, creates metrics and calls other models
+without naming an instance. PythonBackend calls `install` once per process, and the functions of
+`triton_python_backend_utils` use `current`.
 """
 
 from __future__ import annotations
@@ -28,19 +27,20 @@ from naiad.core.work import (
 from naiad.errors import NaiadError, unavailable
 
 AWAITED_HANDLES: ContextVar[list[int] | None] = ContextVar("awaited_handles", default=None)
-"""The requests that the coroutine of an `async def execute` works on, and the tasks that it
-starts."""
+"""The requests of the current `async def execute`. The tasks that it starts inherit the value."""
 
 
 class DetachedRuntime:
-    """Stands in until the instance is loaded: messages go to stderr, anything that needs the server
-    is refused."""
+    """The runtime before the instance is loaded.
+
+    Log messages go to stderr, and every call that needs the server raises NaiadError.
+    """
 
     def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
-        self._refuse()
+        self._reject()
 
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
-        self._refuse()
+        self._reject()
 
     def is_paused(self, handle: int) -> bool:
         return False
@@ -55,18 +55,18 @@ class DetachedRuntime:
         return memoryview(bytearray(num_bytes))
 
     def call(self, request: CallRequest) -> NoReturn:
-        self._refuse()
+        self._reject()
 
     def log(self, severity: str, message: str, file: str, line: int) -> None:
         print(f"{severity[:1]} {file}:{line}] {message}", file=sys.stderr, flush=True)
 
     def metric(self, operation: MetricOperation) -> float:
-        self._refuse()
+        self._reject()
 
     def control(self, operation: ControlOperation) -> bool:
-        self._refuse()
+        self._reject()
 
-    def _refuse(self) -> NoReturn:
+    def _reject(self) -> NoReturn:
         raise unavailable("the model instance is not loaded")
 
 
@@ -99,13 +99,13 @@ class Instance:
         self.output_names = output_names
         self.reshapes: Reshapes | None = None
         self.is_serving = False
-        """Between `initialize` and `finalize`: only then may the model call other models."""
+        """True between `initialize` and `finalize`, when the model may call other models."""
         self._batch: list[WorkRequest] | None = None
         self._handles: list[int] = []
         self._thread = 0
 
     def begin(self, batch: list[WorkRequest]) -> None:
-        """`batch` runs in this thread until `end`."""
+        """Is called when `execute` of this batch starts, in the same thread."""
         self._batch = batch
         self._handles = []
         self._thread = threading.get_ident()
@@ -114,7 +114,7 @@ class Instance:
         self._batch = None
 
     def log(self, severity: str, message: str) -> None:
-        """A message of the backend itself, about this instance."""
+        """Logs a message of the backend about this instance."""
         caller = sys._getframe(1)
         self.runtime.log(
             severity,
@@ -124,8 +124,10 @@ class Instance:
         )
 
     def callers(self) -> list[int]:
-        """The requests that the calling code works on; unknown, so empty, in threads of the model's
-        own."""
+        """Returns the handles of the requests that the calling code is executing.
+
+        In threads that the model started, they are unknown and the list is empty.
+        """
         awaited = AWAITED_HANDLES.get()
         if awaited is not None:
             return awaited
@@ -136,8 +138,10 @@ class Instance:
         return self._handles
 
     def is_executing(self) -> bool:
-        """The calling code is in a plain `execute`, and no other code of the model runs while it
-        waits there."""
+        """Returns True if the caller is in a plain `execute`, in the thread of the worker.
+
+        No other request of the model is executed while the caller waits.
+        """
         return self._batch is not None and self._thread == threading.get_ident()
 
 
@@ -153,22 +157,20 @@ def current() -> Instance:
 
 
 def from_finalizer(function: Callable[..., object], *arguments: Any) -> None:
-    """Calls `function` in a thread of its own.
+    """Calls `function` in a new thread.
 
-    A finalizer may run in the midst of a call into the runtime, on the thread that holds the
-    runtime's locks: calling it there could wait for itself. Dropping such an object unfinished is
-    rare, so the thread's price does not matter.
+    A finalizer may run in the middle of a call into the runtime, in the thread that holds the
+    runtime's locks, so a direct call could deadlock. Objects are rarely dropped unfinished, so the
+    cost of the thread does not matter.
     """
     try:
         _thread.start_new_thread(_call, (function, arguments))
-    except (
-        RuntimeError
-    ):  # the interpreter is shutting down: the process ends, and the server sees that
-        pass
+    except RuntimeError:
+        pass  # the interpreter is shutting down, and the server notices the end of the process
 
 
 def _call(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     try:
         function(*arguments)
-    except NaiadError:  # the server has no such thing any more: nothing is left to clean up
-        pass
+    except NaiadError:
+        pass  # the server has already forgotten the object

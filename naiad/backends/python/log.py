@@ -1,4 +1,4 @@
-"""`pb_utils.Logger`: a model's messages in the server's log, with the model's own file and line."""
+"""`pb_utils.Logger`: logs a model's messages in the server, with the file and line of the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from naiad.backends.python.error import signature_error
 from naiad.backends.python.instance import current
-from naiad.backends.wire_text import wire_text
+from naiad.backends.python.wire_text import wire_text
 
 
 class LogLevel(enum.IntEnum):
@@ -25,7 +25,7 @@ _Level: TypeAlias = LogLevel
 
 
 class Logger:
-    """All static: under Triton too it has no instances."""
+    """As in Triton, all methods are static."""
 
     LogLevel: ClassVar = LogLevel
     INFO: ClassVar = LogLevel.INFO

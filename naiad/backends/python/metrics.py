@@ -1,9 +1,8 @@
-"""`pb_utils.MetricFamily` and its metrics: counters, gauges and histograms of a model's own in the
-server's /metrics.
+"""`pb_utils.MetricFamily` and `Metric`: the counters, gauges and histograms that a model creates.
 
-The numbers live in the server; here are handles to them. Changes do not wait for the server, so
-what a kind of metric cannot do is refused here, in Triton's words. A family that is dropped takes
-its metrics with it.
+The server keeps the values, and this process has handles. Changes do not wait for the server, so
+operations that a metric does not support are rejected here, with Triton's messages. Deleting a
+family deletes its metrics.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 
 from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.instance import Instance, current, from_finalizer
-from naiad.backends.wire_text import wire_text
+from naiad.backends.python.wire_text import wire_text
 from naiad.core.work import MetricOperation
 from naiad.errors import NaiadError
 
@@ -27,7 +26,7 @@ class MetricKind(enum.IntEnum):
 
 
 class _Family:
-    """What a family shares with its metrics without being kept alive by them."""
+    """The state that a family shares with its metrics, which must not keep the family alive."""
 
     __slots__ = ("handle", "instance", "is_deleted", "kind")
 
@@ -68,7 +67,7 @@ class MetricFamily:
         self._family = _Family(instance, kind, int(handle))
 
     def Metric(self, labels: Any = None, buckets: Any = None) -> Metric:  # noqa: N802 - Triton's name
-        """The same labels give the same metric."""
+        """Returns the metric with these labels. Equal labels return the same metric."""
         family = self._family
         operation = MetricOperation(
             "create_metric",
@@ -103,8 +102,11 @@ class Metric:
         self._check("Increment", (MetricKind.COUNTER, MetricKind.GAUGE), failure)
         value = _number("Metric.increment(value: float)", value)
         if value < 0 and self._family.kind is MetricKind.COUNTER:
-            reason = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
-            raise _refused(self._family.instance, failure, reason)
+            reason = (
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by "
+                "non-negative values."
+            )
+            raise _failure(self._family.instance, failure, reason)
         self._change("increment", value, failure)
 
     def set(self, value: float) -> None:
@@ -122,7 +124,7 @@ class Metric:
         )
 
     def value(self) -> float:
-        """Asks the server."""
+        """Gets the value from the server."""
         failure = "Failed to get metric value"
         self._check("Value", (MetricKind.COUNTER, MetricKind.GAUGE), failure)
         return _operate(
@@ -132,12 +134,13 @@ class Metric:
     def _check(self, verb: str, kinds: tuple[MetricKind, ...], failure: str) -> None:
         if self._family.is_deleted:
             raise TritonModelException(
-                f"{failure}: Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
-                "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+                f"{failure}: Invalid metric operation as the corresponding 'MetricFamily' has been "
+                "deleted. The 'MetricFamily' object should be deleted AFTER its corresponding "
+                "'Metric' objects have been deleted."
             )
         if self._family.kind not in kinds:
             reason = f"TRITONSERVER_METRIC_KIND_{self._family.kind.name} does not support {verb}"
-            raise _refused(self._family.instance, failure, reason)
+            raise _failure(self._family.instance, failure, reason)
 
     def _change(self, kind: str, value: float, failure: str) -> None:
         _operate(
@@ -156,10 +159,10 @@ def _operate(instance: Instance, operation: MetricOperation, failure: str) -> fl
     try:
         return instance.runtime.metric(operation)
     except NaiadError as error:
-        raise _refused(instance, failure, error.message) from None
+        raise _failure(instance, failure, error.message) from None
 
 
-def _refused(instance: Instance, failure: str, reason: str) -> TritonModelException:
+def _failure(instance: Instance, failure: str, reason: str) -> TritonModelException:
     return TritonModelException(
         f"{failure}: Failed to process the request for model '{instance.name}', message: {reason}"
     )
@@ -171,7 +174,7 @@ def _check_labels(instance: Instance, labels: Any) -> dict[str, str]:
     if not isinstance(labels, dict):
         raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
     if not all(isinstance(value, str) for value in labels.values()):
-        raise _refused(
+        raise _failure(
             instance, "Error when creating Metric", "attempt to access JSON non-string as string"
         )
     return {wire_text(str(name)): wire_text(value) for name, value in labels.items()}

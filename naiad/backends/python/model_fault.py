@@ -1,8 +1,8 @@
-"""An exception of model code -> words for the client and lines for the log.
+"""Turns an exception of model code into a message for the client and lines for the log.
 
-The client learns the exception and the functions it passed through, with bare file names; paths of
-the server and addresses of its memory are taken out of the message (they have helped attackers
-before). The log gets the traceback as it is.
+The client gets the exception and the functions it passed through, with file names only. Paths of
+the server and memory addresses are removed from the message, because attackers could use them. The
+log gets the full traceback.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import traceback
 from types import TracebackType
 
-from naiad.backends.wire_text import wire_text
+from naiad.backends.python.wire_text import wire_text
 
 LOG_LINES = 20
 _OWN_DIRECTORY = (
@@ -23,8 +23,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+|0x[0-9a-fA-F]{8,}")
 
 
 def client_message(error: BaseException, server_dirs: tuple[str, ...] = ()) -> str:
-    """`ValueError: bad\\n\\nAt:\\n  model.py(3): execute\\n`, innermost first, as Triton words it.
-    `server_dirs`: never shown."""
+    """Returns a message such as `ValueError: bad\\n\\nAt:\\n  model.py(3): execute\\n`.
+
+    As in Triton, the innermost function is the first. `server_dirs` are removed from the message.
+    """
     message = f"{type(error).__name__}: {_scrub(_text(error), server_dirs)}"
     places = [
         f"  {os.path.basename(frame.filename)}({frame.lineno}): {frame.name}\n"
@@ -36,25 +38,23 @@ def client_message(error: BaseException, server_dirs: tuple[str, ...] = ()) -> s
 
 
 def log_lines(error: BaseException) -> str:
-    """The end of the traceback."""
+    """Returns the last lines of the traceback."""
     lines = traceback.format_exception(type(error), error, model_traceback(error))
     return wire_text("\n".join("".join(lines).rstrip().splitlines()[-LOG_LINES:]))
 
 
 def place(error: BaseException) -> tuple[str, int]:
-    """File name and line of the model code that was last entered."""
+    """Returns the file name and line of the innermost model code."""
     frames = _model_frames(error)
-    return (
-        (os.path.basename(frames[-1].filename), frames[-1].lineno or 0)
-        if frames
-        else ("python.py", 0)
-    )
+    if not frames:
+        return "python.py", 0
+    return os.path.basename(frames[-1].filename), frames[-1].lineno or 0
 
 
 def model_traceback(error: BaseException) -> TracebackType | None:
-    """The traceback from the first line of model code on."""
+    """Returns the traceback, starting at the first line of model code."""
     entry = error.__traceback__
-    while entry is not None and _is_machinery(entry.tb_frame.f_code.co_filename):
+    while entry is not None and _is_naiad_code(entry.tb_frame.f_code.co_filename):
         entry = entry.tb_next
     return entry or error.__traceback__
 
@@ -80,9 +80,9 @@ def _model_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not _is_machinery(frame.filename)
+        if not _is_naiad_code(frame.filename)
     ]
 
 
-def _is_machinery(filename: str) -> bool:
+def _is_naiad_code(filename: str) -> bool:
     return filename.startswith((_OWN_DIRECTORY, "<frozen importlib"))

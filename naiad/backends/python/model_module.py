@@ -1,9 +1,9 @@
-"""Finding and importing a model's Python file, so that its own imports work as under Triton.
+"""Finds and imports a model's Python file, so that its own imports work as in Triton.
 
-The version directory and the model directory are at the end of sys.path; model.py is the module
-`<version>.model`, in a package whose path is the version directory, so neither `import helper`,
-`from . import helper` nor a module called `model` gets in its way. A backend that is a model.py of
-its own (backends/<name>/model.py) stands in for models without one.
+The version directory and the model directory are at the end of sys.path. model.py is the module
+`<version>.model`, in a package whose path is the version directory, so that `import x` and
+`from . import x` both work, and a module named `model` does not conflict. A model without its own
+file uses the model.py of its backend (backends/<name>/model.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from naiad.errors import NaiadError, internal, invalid_arg
 
 MODEL_CLASS = "TritonPythonModel"
 MODULES_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "modules")
-"""For processes that the model starts: `multiprocessing` hands sys.path on, not sys.modules."""
+"""Has `triton_python_backend_utils` for processes that the model starts.
+
+`multiprocessing` passes on sys.path but not sys.modules.
+"""
 
 
 def version_dir(arguments: LoadArguments) -> str:
@@ -27,8 +30,7 @@ def version_dir(arguments: LoadArguments) -> str:
 
 
 def import_model_class(arguments: LoadArguments) -> type[Any]:
-    """Raises NaiadError where there is no such file or class, and whatever the model's code
-    raises."""
+    """Raises NaiadError if there is no such file or class, or any exception of the model's code."""
     directory, filename = _find(arguments)
     extend_path([version_dir(arguments), arguments.model_dir, directory, MODULES_DIR])
     package = str(arguments.model_version)

@@ -1,5 +1,4 @@
-"""Parameters of requests and responses: dicts from the model, JSON strings to the model, as under
-Triton."""
+"""Parameters of requests and responses. As in Triton, models set a dict and read a JSON string."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import json
 from typing import Any
 
 from naiad.backends.python.error import TritonModelException
-from naiad.backends.wire_text import wire_text
+from naiad.backends.python.wire_text import wire_text
 from naiad.core.request import ParameterValue
 
 _MIN_INTEGER = -(2**63)
@@ -17,7 +16,7 @@ Parameters = dict[str, ParameterValue]
 
 
 def check_parameters(parameters: Any) -> Parameters:
-    """A copy of what the model gave. Raises TritonModelException."""
+    """Returns a copy of the parameters. Raises TritonModelException if they are invalid."""
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):

@@ -1,8 +1,7 @@
-"""`triton_python_backend_utils`, the module that Triton's Python models import; also under the name
-`c_python_backend_utils`.
+"""The module that Triton's Python models import as `triton_python_backend_utils`.
 
-Everything is defined in the pb_* files beside this one; here are the names that model code sees,
-and the lookups by name.
+It is also registered as `c_python_backend_utils`. The other files of this folder define its
+classes; this file lists the names that model code sees and has the lookups by name.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ from naiad.backends.python.datatype import (
 )
 from naiad.backends.python.error import TritonError, TritonModelException
 from naiad.backends.python.log import Logger
-from naiad.backends.python.memory import (
-    TRITONSERVER_MEMORY_CPU,
-    TRITONSERVER_MEMORY_GPU,
-    PreferredMemory,
-)
 from naiad.backends.python.metrics import Metric, MetricFamily
 from naiad.backends.python.request import (
+    TRITONSERVER_MEMORY_CPU,
+    TRITONSERVER_MEMORY_GPU,
     TRITONSERVER_REQUEST_RELEASE_ALL,
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
     InferenceRequest,
+    InferenceTrace,
+    PreferredMemory,
 )
 from naiad.backends.python.response import InferenceResponse
 from naiad.backends.python.sender import (
@@ -40,7 +38,6 @@ from naiad.backends.python.sender import (
     InferenceResponseSender,
 )
 from naiad.backends.python.tensor import Tensor
-from naiad.backends.python.trace import InferenceTrace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = SEQUENCE_START
@@ -117,7 +114,7 @@ def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bo
 
 
 def register() -> None:
-    """Makes the module importable under Triton's names, from anywhere in this process."""
+    """Makes the module importable under Triton's names in this process."""
     module = sys.modules[__name__]
     sys.modules["triton_python_backend_utils"] = module
     sys.modules["c_python_backend_utils"] = module

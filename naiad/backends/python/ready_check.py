@@ -1,5 +1,7 @@
-"""A model's own `is_ready`, asked with a time limit: a check that hangs or raises means not ready,
-never a hung worker."""
+"""Runs a model's own `is_ready` hook, with a time limit.
+
+A hook that hangs or raises means that the model is not ready. It never blocks the worker.
+"""
 
 from __future__ import annotations
 
@@ -25,47 +27,52 @@ class ReadyCheck:
         self._thread: threading.Thread | None = None
 
     def check(self) -> bool:
-        """Blocks until there is an answer or the time is up. The hook runs in a thread of its own,
-        which may outlive the limit."""
+        """Waits for the result of the hook, or until the time limit.
+
+        The hook runs in a separate thread, which may run on after the limit. The model is not
+        ready until it has ended.
+        """
         if self._thread is not None and self._thread.is_alive():
             return False
-        answers: list[bool] = []
+        results: list[bool] = []
         self._thread = threading.Thread(
-            target=self._run, args=(answers,), name="is_ready", daemon=True
+            target=self._run, args=(results,), name="is_ready", daemon=True
         )
         self._thread.start()
         self._thread.join(self._limit_s)
-        return answers[0] if answers else self._give_up()
+        return results[0] if results else self._give_up()
 
     async def check_async(self) -> bool:
-        """For the event loop that runs `async def execute`: a coroutine hook is awaited on it,
-        another gets its thread."""
+        """Awaits a coroutine hook on the event loop of `async def execute`.
+
+        Any other hook runs in a thread, as in `check`.
+        """
         if not inspect.iscoroutinefunction(self._hook):
             return await asyncio.get_running_loop().run_in_executor(None, self.check)
         try:
-            return self._judge(await asyncio.wait_for(self._hook(), self._limit_s))
+            return self._checked(await asyncio.wait_for(self._hook(), self._limit_s))
         except TimeoutError:
             return self._give_up()
         except Exception as error:
             return self._report(error)
 
-    def _run(self, answers: list[bool]) -> None:
+    def _run(self, results: list[bool]) -> None:
         try:
-            answer = self._hook()
-            if hasattr(answer, "__await__"):
-                answer = asyncio.run(_as_coroutine(answer))
-            answers.append(self._judge(answer))
+            result = self._hook()
+            if hasattr(result, "__await__"):
+                result = asyncio.run(_as_coroutine(result))
+            results.append(self._checked(result))
         except BaseException as error:
-            answers.append(self._report(error))
+            results.append(self._report(error))
 
-    def _judge(self, answer: object) -> bool:
-        if isinstance(answer, bool):
-            return answer
+    def _checked(self, result: object) -> bool:
+        if isinstance(result, bool):
+            return result
         self._instance.log("ERROR", "is_ready() must return a boolean value")
         return False
 
     def _give_up(self) -> bool:
-        self._instance.log("ERROR", f"is_ready() did not answer within {self._limit_s:g} s")
+        self._instance.log("ERROR", f"is_ready() did not return within {self._limit_s:g} s")
         return False
 
     def _report(self, error: BaseException) -> bool:

@@ -1,12 +1,13 @@
-"""`pb_utils.InferenceRequest`: a request that the model received, or one that it builds to call
-                             another model.
+"""`pb_utils.InferenceRequest`: a request that the model received, or built to call another model.
 
-Both are a WorkRequest inside. A received one answers through its response sender; a built one runs
-by `exec` or `async_exec`. Inputs become `Tensor` objects when they are first asked for.
+Both wrap a WorkRequest. The response to a received request may go through its response sender. A
+built request is run by `exec` or `async_exec`. Inputs become `Tensor` objects when they are first
+used. PreferredMemory and InferenceTrace, which a model may pass to a built request, are here too.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Collection, Sequence
 from operator import index
 from typing import Any, SupportsIndex, TypeGuard
@@ -14,13 +15,11 @@ from typing import Any, SupportsIndex, TypeGuard
 from naiad.backends.python.call import ResponseIterator, await_call, execute_call
 from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.instance import Instance
-from naiad.backends.python.memory import TRITONSERVER_MEMORY_CPU, PreferredMemory
 from naiad.backends.python.parameters import check_parameters, encode_parameters
 from naiad.backends.python.response import InferenceResponse
 from naiad.backends.python.sender import InferenceResponseSender
 from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
-from naiad.backends.python.trace import InferenceTrace
-from naiad.backends.wire_text import wire_text
+from naiad.backends.python.wire_text import wire_text
 from naiad.core.work import WorkRequest
 
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
@@ -29,15 +28,68 @@ TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 _MAX_CORRELATION_ID = 2**64 - 1
 
 
+class MemoryType(enum.IntEnum):
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+    __str__ = enum.Enum.__str__
+
+
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+
+
+class PreferredMemory:
+    """The memory in which a model wants the outputs of a BLS call.
+
+    It is stored but has no effect: outputs are always in CPU memory.
+    """
+
+    __slots__ = ("device_id", "memory_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        if not isinstance(preferred_memory_type, MemoryType) or not isinstance(
+            preferred_device_id, int
+        ):
+            signature = (
+                "PreferredMemory(preferred_memory_type: MemoryType, preferred_device_id: int = 0)"
+            )
+            raise signature_error(signature, preferred_memory_type, preferred_device_id)
+        self.memory_type = preferred_memory_type
+        self.device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace of a request, which a model may pass on to BLS calls."""
+
+    __slots__ = ("_context", "_id")
+
+    def __init__(self, context: str = "", id: int = 0) -> None:
+        """Models get a trace from `request.trace()`.
+
+        `id` is the server's trace id, or 0 if the request is not traced.
+        """
+        self._context = context
+        self._id = id
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    def get_context(self) -> str | None:
+        """Returns the W3C trace context as JSON, or None if the request is not traced."""
+        return self._context or None
+
+
 class InferenceRequest:
     __slots__ = ("_inputs", "_instance", "_release_flags", "_sender", "_target", "_work")
 
     _work: WorkRequest
     _inputs: list[Tensor] | None
     _instance: Instance | None
-    """The instance that received it; None for a request built by the model."""
+    """The instance that received the request, or None if the model built it."""
     _target: tuple[str, int, PreferredMemory] | None
-    """Of a built request: model name, version, where the outputs should be."""
+    """Model name, version and preferred memory of a built request; None if it was received."""
     _sender: InferenceResponseSender | None
     _release_flags: int
 
@@ -63,14 +115,14 @@ class InferenceRequest:
             model_name,
             model_version,
         )
-        given = (*names, flags, timeout, preferred_memory, trace)
+        arguments = (*names, flags, timeout, preferred_memory, trace)
         if (
             inputs is None
             or requested_output_names is None
             or model_name is None
-            or not _are_well_typed(*given)
+            or not _are_well_typed(*arguments)
         ):
-            raise signature_error(_SIGNATURE, *given, parameters)
+            raise signature_error(_SIGNATURE, *arguments, parameters)
         where = f"request with id '{request_id}' and model name '{model_name}' should not be empty."
         if any(tensor is None for tensor in inputs):
             raise TritonModelException(f"Input tensor for {where}")
@@ -117,7 +169,7 @@ class InferenceRequest:
         self._work.flags = index(flags)
 
     def timeout(self) -> int:
-        """Microseconds; 0 when there is none."""
+        """Returns the timeout in microseconds, or 0 if there is none."""
         return self._work.timeout_us
 
     def parameters(self) -> str:
@@ -127,7 +179,7 @@ class InferenceRequest:
         return InferenceTrace(self._work.trace_context, self._work.trace_id)
 
     def requested_output_names(self) -> set[str]:
-        return set(self._wanted())
+        return set(self._output_names())
 
     def preferred_memory(self) -> PreferredMemory:
         return PreferredMemory(TRITONSERVER_MEMORY_CPU) if self._target is None else self._target[2]
@@ -141,19 +193,19 @@ class InferenceRequest:
         return self._instance is not None and self._instance.runtime.is_cancelled(self._work.handle)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Always the same one."""
+        """Returns the same sender on every call."""
         if self._sender is None:
             if self._instance is None:
                 raise TritonModelException(
                     "Only a request that the model received has a response sender."
                 )
             self._sender = InferenceResponseSender(
-                self._instance, self._work.handle, self._wanted()
+                self._instance, self._work.handle, self._output_names()
             )
         return self._sender
 
     def exec(self, decoupled: bool = False) -> Any:
-        """An InferenceResponse, or a ResponseIterator when `decoupled`."""
+        """Returns an InferenceResponse, or a ResponseIterator if `decoupled`."""
         name, version, request = self._call()
         return execute_call(name, version, request, bool(decoupled))
 
@@ -169,11 +221,11 @@ class InferenceRequest:
             tensors = self._inputs = [received_tensor(tensor) for tensor in self._work.inputs]
         return tensors
 
-    def _wanted(self) -> Collection[str]:
-        wanted: Collection[str] = self._work.requested_outputs
-        if not wanted and self._instance is not None and not self._work.is_null:
-            wanted = self._instance.output_names
-        return wanted
+    def _output_names(self) -> Collection[str]:
+        output_names: Collection[str] = self._work.requested_outputs
+        if not output_names and self._instance is not None and not self._work.is_null:
+            output_names = self._instance.output_names
+        return output_names
 
     def _call(self) -> tuple[str, int, WorkRequest]:
         if self._target is None:
@@ -209,9 +261,11 @@ def received_request(work: WorkRequest, instance: Instance) -> InferenceRequest:
 
 
 _SIGNATURE = (
-    "InferenceRequest(request_id: str = '', correlation_id: int | str = 0, inputs: List[Tensor], requested_output_names: List[str], "
-    "model_name: str, model_version: int = -1, flags: int = 0, timeout: int = 0, preferred_memory: PreferredMemory = "
-    "PreferredMemory(TRITONSERVER_MEMORY_CPU, 0), trace: InferenceTrace = None, parameters: dict = None)"
+    "InferenceRequest(request_id: str = '', correlation_id: int | str = 0, inputs: List[Tensor], "
+    "requested_output_names: List[str], model_name: str, model_version: int = -1, flags: int = 0, "
+    "timeout: int = 0, preferred_memory: PreferredMemory = "
+    "PreferredMemory(TRITONSERVER_MEMORY_CPU, 0), trace: InferenceTrace = None, "
+    "parameters: dict = None)"
 )
 
 
@@ -244,8 +298,7 @@ def _are_well_typed(
 
 
 def _is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    """isinstance with SupportsIndex takes 20 us, and a call of another model would pay it three
-    times."""
+    """Replaces isinstance with SupportsIndex, which takes 20 us three times for every BLS call."""
     return type(value) is int or hasattr(type(value), "__index__")
 
 

@@ -1,7 +1,7 @@
-"""`reshape` of a model's config: clients see `dims`, the model sees the shape that `reshape` says.
+"""Applies `reshape` of a model's config: clients see `dims`, the model sees the shape of `reshape`.
 
-In:  requests before the model gets them, responses before they leave. Only shapes change: the bytes
-     are the same.
+In:  requests before the model gets them, and responses before they are sent. Only the shapes
+     change, not the data.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from naiad.core.work import WorkRequest, WorkResponse, WorkTensor
 
 class Reshapes(msgspec.Struct, frozen=True):
     inputs: dict[str, tuple[list[int], list[int]]]
-    """Name -> (the client's dims, the model's)."""
+    """Name -> (the client's dims, the model's dims)."""
     outputs: dict[str, tuple[list[int], list[int]]]
-    """Name -> (the model's dims, the client's)."""
+    """Name -> (the model's dims, the client's dims)."""
     num_batch_dims: int
 
     def to_model(self, requests: Sequence[WorkRequest]) -> None:
@@ -32,10 +32,10 @@ class Reshapes(msgspec.Struct, frozen=True):
     def _apply(
         self, tensors: list[WorkTensor], shapes: dict[str, tuple[list[int], list[int]]]
     ) -> None:
-        for at, tensor in enumerate(tensors):
+        for index, tensor in enumerate(tensors):
             shape = shapes.get(tensor.name)
             if shape is not None:
-                tensors[at] = WorkTensor(
+                tensors[index] = WorkTensor(
                     tensor.name,
                     tensor.datatype,
                     reshaped(tensor.shape, *shape, self.num_batch_dims),
@@ -44,7 +44,7 @@ class Reshapes(msgspec.Struct, frozen=True):
 
 
 def read_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
-    """`config`: the ModelConfig as JSON. None when nothing in it is reshaped."""
+    """Reads a ModelConfig from JSON. Returns None if it reshapes no tensor."""
     inputs = {
         io["name"]: (_dims(io["dims"]), _dims(io["reshape"].get("shape", [])))
         for io in config.get("input", ())

@@ -1,8 +1,8 @@
-"""`pb_utils.InferenceResponse`: outputs, or an error, and parameters.
+"""`pb_utils.InferenceResponse`: outputs or an error, and parameters.
 
-In:  what a model returns or sends; WorkResponses of BLS calls.
-Out: WorkResponses holding only the outputs that were asked for, as Triton drops the others without
-     a word.
+In:  responses that a model returns or sends; WorkResponses of BLS calls.
+Out: WorkResponses with the requested outputs only. As in Triton, other outputs are dropped
+     silently.
 """
 
 from __future__ import annotations
@@ -61,9 +61,12 @@ class InferenceResponse:
         return encode_parameters(self._parameters or {})
 
 
-def _signature_error(*given: object) -> TypeError:
-    signature = "InferenceResponse(output_tensors: List[Tensor] = [], error: TritonError = None, parameters: dict = None)"
-    return signature_error(signature, *given)
+def _signature_error(*arguments: object) -> TypeError:
+    signature = (
+        "InferenceResponse(output_tensors: List[Tensor] = [], error: TritonError = None, "
+        "parameters: dict = None)"
+    )
+    return signature_error(signature, *arguments)
 
 
 def decode_response(response: WorkResponse) -> InferenceResponse:
@@ -73,13 +76,13 @@ def decode_response(response: WorkResponse) -> InferenceResponse:
     return decoded
 
 
-def encode_response(response: InferenceResponse, wanted: Collection[str]) -> WorkResponse:
-    """Raises TritonModelException for an output that cannot be read."""
+def encode_response(response: InferenceResponse, output_names: Collection[str]) -> WorkResponse:
+    """Raises TritonModelException if an output cannot be read."""
     if response._error is not None:
         return WorkResponse([], encode_error(response._error), response._parameters or {})
-    outputs = [encode_tensor(tensor) for tensor in response._outputs if tensor._name in wanted]
-    return (
-        WorkResponse(outputs)
-        if response._parameters is None
-        else WorkResponse(outputs, None, response._parameters)
-    )
+    outputs = [
+        encode_tensor(tensor) for tensor in response._outputs if tensor._name in output_names
+    ]
+    if response._parameters is None:
+        return WorkResponse(outputs)
+    return WorkResponse(outputs, None, response._parameters)

@@ -1,11 +1,10 @@
-"""`pb_utils.InferenceResponseSender`: answers one received request, from any thread, also long
-                                    after `execute` returned.
+"""`pb_utils.InferenceResponseSender`: responds to one request, from any thread and at any time.
 
-A decoupled model may send any number of responses and ends with the final flag. A model that is not
-decoupled sends exactly one, which ends the request here at once: Triton waits for the flag, but
-nothing else can follow. A sender that is dropped without the final flag would leave the client
-waiting for ever, as it does under Triton. Here the request ends: silently (a warning in the log)
-after at least one response, with an error when there was none.
+A decoupled model may send any number of responses and ends with the final flag. Any other model
+sends exactly one response, which ends the request at once. Triton waits for the flag, although
+nothing else can follow. In Triton, a client waits forever if the model drops a sender without the
+final flag. Naiad ends the request: with a warning in the log if it had a response, or with an error
+if it had none.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
 
 class InferenceResponseSender:
-    __slots__ = ("_handle", "_has_sent", "_instance", "_is_closed", "_wanted")
+    __slots__ = ("_handle", "_has_sent", "_instance", "_is_closed", "_output_names")
 
-    def __init__(self, instance: Instance, handle: int, wanted: Collection[str]) -> None:
+    def __init__(self, instance: Instance, handle: int, output_names: Collection[str]) -> None:
         self._instance = instance
         self._handle = handle
-        self._wanted = wanted
+        self._output_names = output_names
         self._has_sent = False
         self._is_closed = False
 
@@ -40,15 +39,15 @@ class InferenceResponseSender:
             )
             raise signature_error(signature, response, flags)
         self._check(response, flags)
-        encoded = None if response is None else encode_response(response, self._wanted)
+        encoded = None if response is None else encode_response(response, self._output_names)
         if encoded is not None and self._instance.reshapes is not None:
             self._instance.reshapes.to_client(encoded)
         is_final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
         is_last = is_final or not self._instance.is_decoupled
-        must_tell = encoded is not None or self._instance.is_decoupled
+        has_effect = encoded is not None or self._instance.is_decoupled
         self._has_sent = self._has_sent or response is not None
         self._is_closed = is_final
-        if must_tell:
+        if has_effect:
             self._instance.runtime.respond(self._handle, encoded, is_last)
 
     def _check(self, response: InferenceResponse | None, flags: int) -> None:
@@ -61,11 +60,13 @@ class InferenceResponseSender:
         if not self._instance.is_decoupled:
             if response is not None and self._has_sent:
                 raise TritonModelException(
-                    "Unable to send response. Non-decoupled model cannot send more than one response."
+                    "Unable to send response. Non-decoupled model cannot send more than one "
+                    "response."
                 )
             if response is None and not self._has_sent:
                 raise TritonModelException(
-                    "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+                    "Unable to send response. Non-decoupled model cannot send complete final "
+                    "before sending a response."
                 )
         if self._is_closed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
@@ -74,18 +75,20 @@ class InferenceResponseSender:
         return self._instance.runtime.is_cancelled(self._handle)
 
     @property
-    def _is_answered(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._is_closed or (self._has_sent and not self._instance.is_decoupled)
 
-    def _take_over(self) -> bool:
-        """For the backend, which has an answer of its own: closes the sender. False when the
-        request has been answered already."""
-        is_open = not self._is_answered
+    def _close(self) -> bool:
+        """Closes the sender because the backend responds to the request itself.
+
+        Returns False if the request has ended already.
+        """
+        is_open = not self._has_ended
         self._is_closed = True
         return is_open
 
     def __del__(self) -> None:
-        if not self._is_answered:
+        if not self._has_ended:
             from_finalizer(_end_dropped, self._instance, self._handle, self._has_sent)
 
 
@@ -101,5 +104,8 @@ def _end_dropped(instance: Instance, handle: int, has_sent: bool) -> None:
         instance.runtime.respond(handle, None, True)
         return
     instance.log("ERROR", f"{problem} and without a response")
-    message = f"Failed to process the request(s) for model '{instance.name}', message: the request ended without a response"
+    message = (
+        f"Failed to process the request(s) for model '{instance.name}', "
+        "message: the request ended without a response"
+    )
     instance.runtime.respond(handle, WorkResponse(error=WorkError("INTERNAL", message)), True)

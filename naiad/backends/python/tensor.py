@@ -1,11 +1,10 @@
-"""`pb_utils.Tensor`: an input as the model sees it, an output as the model made it.
+"""`pb_utils.Tensor`: an input or an output of a model.
 
-In:  Tensor structs of received requests, as they came; numpy arrays and DLPack objects from the
-     model.
+In:  Tensor structs of received requests; numpy arrays and DLPack objects from the model.
 Out: Tensor structs for responses and BLS calls.
-Rule: nothing is converted before somebody asks for it, and nothing is copied that can be shown:
-      `as_numpy` of an input is a writable view of the received memory, and a large output travels
-      as a view of the model's array.
+Rule: data is converted only when it is used, and copied only if necessary. `as_numpy` of an input
+      is a writable view of the received memory, and a large output is sent as a view of the model's
+      array.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from naiad.backends import dlpack
 from naiad.backends.cuda_copy import CudaError, copy_to_host
 from naiad.backends.dlpack import ForeignTensor
 from naiad.backends.python.error import TritonModelException, signature_error
-from naiad.backends.wire_text import wire_text
+from naiad.backends.python.wire_text import wire_text
 from naiad.core.byte_strings import decode_byte_strings, encode_byte_strings
 from naiad.core.datatype import BY_NUMPY, DATATYPES
 from naiad.core.work import WorkTensor
@@ -26,7 +25,7 @@ from naiad.core.work import WorkTensor
 Array = np.ndarray[Any, Any]
 
 COPY_MAX_BYTES = 4096
-"""Up to here copying an array's bytes is cheaper than making a view of it."""
+"""Up to this size, copying an array is cheaper than making a view of it."""
 
 _NUMPY = {
     name: datatype.numpy
@@ -44,12 +43,14 @@ class Tensor:
     _name: str
     _datatype: str
     _array: Array | None
-    """What `as_numpy` gives; None until asked for, and always for BF16 and for device memory, which
-    numpy cannot show."""
+    """The result of `as_numpy`; None before its first call.
+
+    It is always None for BF16 and device memory, which numpy cannot represent.
+    """
     _source: WorkTensor | None
-    """What was received; None for what the model made."""
+    """The received tensor, or None if the model made the tensor."""
     _foreign: ForeignTensor | None
-    """What numpy cannot show: memory of another library that is BF16 or on a device."""
+    """Memory that numpy cannot represent, because it is BF16 or on a device."""
 
     def __init__(self, name: str, array: Array) -> None:
         if not isinstance(array, _ndarray) or not isinstance(name, str):
@@ -60,7 +61,7 @@ class Tensor:
         if not array.flags.c_contiguous:
             array = np.ascontiguousarray(array)
         self._name = name if name.__class__ is str and name.isascii() else wire_text(name)
-        self._datatype = datatype or _unusual_datatype(array.dtype)
+        self._datatype = datatype or _special_datatype(array.dtype)
         self._array = array
         self._source = None
         self._foreign = None
@@ -70,7 +71,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """Takes over a capsule, or whatever has `__dlpack__`, without a copy."""
+        """Takes ownership of a capsule, or of an object with `__dlpack__`, without a copy."""
         if not isinstance(name, str):
             raise signature_error("Tensor.from_dlpack(name: str, tensor: object)", name, tensor)
         if not name:
@@ -79,13 +80,13 @@ class Tensor:
             foreign = dlpack.import_capsule(_capsule(tensor))
         except dlpack.UnsupportedTensorError as error:
             raise TritonModelException(str(error)) from None
-        made = Tensor.__new__(Tensor)
-        made._name = wire_text(name)
-        made._datatype = foreign.datatype
+        result = Tensor.__new__(Tensor)
+        result._name = wire_text(name)
+        result._datatype = foreign.datatype
         is_plain = foreign.datatype != "BF16" and foreign.device_type in dlpack.ON_HOST
-        made._source = None
-        made._array, made._foreign = (foreign.array, None) if is_plain else (None, foreign)
-        return made
+        result._source = None
+        result._array, result._foreign = (foreign.array, None) if is_plain else (None, foreign)
+        return result
 
     def name(self) -> str:
         return self._name
@@ -98,7 +99,7 @@ class Tensor:
         return list(array.shape)
 
     def triton_dtype(self) -> type[Any] | None:
-        """The numpy type; None for BF16, which has none."""
+        """Returns the numpy type, or None for BF16, which has none."""
         dtype = DATATYPES[self._datatype].numpy
         return None if dtype is None else dtype.type
 
@@ -110,21 +111,21 @@ class Tensor:
         if array is None:
             source = self._source
             dtype = _NUMPY.get(self._datatype)
-            array = (
-                self._decode_unusual()
-                if source is None or dtype is None
-                else _ndarray(source.shape, dtype, source.data)
-            )
+            if source is None or dtype is None:
+                array = self._decode_special()
+            else:
+                array = _ndarray(source.shape, dtype, source.data)
             self._array = array
         return array
 
-    def _decode_unusual(self) -> Array:
-        """Byte strings; device memory and BF16 are refused."""
+    def _decode_special(self) -> Array:
+        """Decodes byte strings. Raises TritonModelException for device memory and BF16."""
         if not self.is_cpu():
             raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
         if self._datatype == "BF16":
             raise TritonModelException(
-                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and "
+                "from_dlpack() instead."
             )
         source = self._source
         assert source is not None
@@ -136,8 +137,10 @@ class Tensor:
         return dlpack.export_capsule(self._exportable())
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> object:
-        """`stream` and what later DLPack versions ask are hints: what is exported is always
-        complete and of version 0."""
+        """Ignores `stream` and the options of later DLPack versions, which are hints.
+
+        The capsule is always of version 0, and its data is complete.
+        """
         return self.to_dlpack()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -167,12 +170,12 @@ _new = Tensor.__new__
 
 
 def encode_tensor(tensor: Tensor) -> WorkTensor:
-    """Raises TritonModelException for device memory that cannot be read."""
+    """Raises TritonModelException if device memory cannot be read."""
     array = tensor._array
     datatype = tensor._datatype
     if tensor._source is not None and (array is None or datatype != "BYTES"):
-        # Received and passed on. Changes through as_numpy() are in the memory itself, except for
-        # byte strings.
+        # The model passes on a tensor it received. Changes made through as_numpy() are in the
+        # received memory, except for byte strings.
         return tensor._source
     if array is None:
         assert tensor._foreign is not None
@@ -199,16 +202,20 @@ def _capsule(tensor: Any) -> object:
         return tensor
     if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
         raise TritonModelException(
-            "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and `__dlpack_device__` attributes"
+            "Provided tensor is not supported. Tensor must be a DLPack capsule or have "
+            "`__dlpack__` and `__dlpack_device__` attributes"
         )
     device_type = tensor.__dlpack_device__()[0]
-    # 1 is CUDA's legacy default stream: the producer orders its work before it. The copy to the
-    # host waits for all streams anyway.
+    # Stream 1 is CUDA's legacy default stream, and the producer's work is ordered before it. The
+    # copy to the host waits for all streams anyway.
     return tensor.__dlpack__(stream=1) if device_type in dlpack.ON_CUDA else tensor.__dlpack__()
 
 
-def _unusual_datatype(dtype: np.dtype[Any]) -> str:
-    """Byte strings of fixed width, and the bfloat16 that other packages add to numpy."""
+def _special_datatype(dtype: np.dtype[Any]) -> str:
+    """Returns BYTES for byte strings of fixed width, and BF16 for the bfloat16 of other packages.
+
+    Raises TritonModelException for other types.
+    """
     if dtype.kind == "S":
         return "BYTES"
     if dtype.name == "bfloat16":

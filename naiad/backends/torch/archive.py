@@ -1,9 +1,8 @@
-"""What kind of PyTorch file this is, read from its table of contents: nothing of it is loaded, let
-alone run.
+"""Determines the kind of a PyTorch file from its table of contents, without loading it.
 
-TorchScript, a torch.export program, an AOTInductor package (native code), a state_dict or whole
-pickled module of torch.save.
-Rule: a file that can only be read by unpickling it is refused, unless the config says
+Kinds are TorchScript, a torch.export program, an AOTInductor package (native code), and a
+state_dict or whole module written by torch.save.
+Rule: a file that can only be read by unpickling it is rejected, unless the config sets
       UNSAFE_ALLOW_PICKLE.
 """
 
@@ -30,7 +29,7 @@ class FileKind(enum.Enum):
 
 
 def file_kind(path: str, shown: str) -> FileKind:
-    """`shown` is the path as messages name it. Raises NaiadError for what is no PyTorch file."""
+    """Raises NaiadError if it is not a PyTorch file. `shown` is the path for messages."""
     if not os.path.isfile(path):
         raise internal(f"unable to find '{shown}': no such file")
     names = _names(path)
@@ -55,7 +54,7 @@ def file_kind(path: str, shown: str) -> FileKind:
         return FileKind.TORCHSCRIPT
     if any(name.endswith("/data.pkl") for name in names):
         return FileKind.PICKLE
-    raise internal(f"'{shown}' is a zip file, but none that PyTorch has written")
+    raise internal(f"'{shown}' is a zip file, but PyTorch has not written it")
 
 
 def _names(path: str) -> list[str] | None:
@@ -67,8 +66,10 @@ def _names(path: str) -> list[str] | None:
 
 
 def require_no_pickle(path: str, shown: str) -> None:
-    """For a torch.export program, whose loader would unpickle such parts without asking. Raises
-    NaiadError."""
+    """Raises NaiadError if a torch.export program has pickled parts.
+
+    PyTorch's loader would unpickle them without a check.
+    """
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         pickled = [name for name in names if os.path.basename(name).startswith(_OPAQUE_OBJECT)]
@@ -76,7 +77,7 @@ def require_no_pickle(path: str, shown: str) -> None:
             if name.endswith(_PAYLOAD_CONFIGS):
                 pickled += _pickled_payloads(archive, name)
     if pickled:
-        raise refused(f"'{shown}' holds pickled parts ({', '.join(sorted(set(pickled))[:3])})")
+        raise pickle_error(f"'{shown}' holds pickled parts ({', '.join(sorted(set(pickled))[:3])})")
 
 
 def _pickled_payloads(archive: zipfile.ZipFile, name: str) -> list[str]:
@@ -84,8 +85,8 @@ def _pickled_payloads(archive: zipfile.ZipFile, name: str) -> list[str]:
         return [name]
     try:
         entries = json.loads(archive.read(name))["config"]
-        # Tensors that are pickled go through torch.load, which is held to weights only; any other
-        # object is the danger.
+        # Pickled tensors are loaded by torch.load with weights only, which is safe. Other pickled
+        # objects are not.
         return [
             entry["path_name"]
             for entry in entries.values()
@@ -95,8 +96,9 @@ def _pickled_payloads(archive: zipfile.ZipFile, name: str) -> list[str]:
         return [name]
 
 
-def refused(what: str) -> Exception:
+def pickle_error(subject: str) -> Exception:
     return invalid_arg(
-        f"{what}: unpickling runs whatever code the file contains. If you trust its author, set parameter {UNSAFE_ALLOW_PICKLE} to "
-        '"true" in config.pbtxt; better, save the model with torch.export.save'
+        f"{subject}: unpickling runs whatever code the file contains. If you trust its author, set "
+        f'parameter {UNSAFE_ALLOW_PICKLE} to "true" in config.pbtxt; better, save the model with '
+        "torch.export.save"
     )

@@ -1,8 +1,9 @@
-"""The PyTorch backend: TorchScript `model.pt`, exported and AOT-compiled `model.pt2`, and Python
-classes (`runtime: "model.py"`).
+"""The PyTorch backend.
 
-In:  batches of requests. Out: their responses. On the CPU tensors share memory with the request and
-     with the response.
+It runs TorchScript (`model.pt`), exported and AOT-compiled programs (`model.pt2`) and Python
+classes (`runtime: "model.py"`).
+In:  batches of requests. Out: their responses. On the CPU, tensors share memory with requests and
+     responses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from naiad.backends.signature import complete, default_max_batch_size
 from naiad.backends.tensor_array import Array
 from naiad.backends.torch.example import signature_by_example
 from naiad.backends.torch.load import load_program
-from naiad.backends.torch.missing_shapes import untold
+from naiad.backends.torch.missing_shapes import missing_shapes_error
 from naiad.backends.torch.options import apply_options, choose_device, inference_context
 from naiad.backends.torch.program import STRINGS, Calling, Program, match
 from naiad.backends.torch.tensor import Allocate, from_strings, from_torch, to_strings, to_torch
@@ -46,7 +47,7 @@ class PytorchBackend:
             return arguments.model_config
         program = self._load(arguments, config)
         if program.signature is None:
-            raise untold(
+            raise missing_shapes_error(
                 config,
                 program,
                 f"{arguments.model_version}/{arguments.model_filename or 'model.pt'}",
@@ -58,8 +59,7 @@ class PytorchBackend:
         return msgspec.json.encode(completion.fields)
 
     def complete_by_example(self, arguments: LoadArguments, examples: list[Example]) -> bytes:
-        """As `complete_config`, for a file that does not tell its shapes: it is run with inputs of
-        these."""
+        """Like `complete_config`, for a file without shapes: runs the model with example inputs."""
         config = read_config(arguments)
         program = self._load(arguments, config)
         signature = program.signature or signature_by_example(config, program, examples)
@@ -74,14 +74,13 @@ class PytorchBackend:
         for note in self._notes:
             runtime.log("WARNING", note, "pytorch.py", 0)
         run = _Runner(program, calling, config, self._device, runtime.allocate)
-        self._execution = BatchExecution(config, run, _words)
+        self._execution = BatchExecution(config, run, _error_text)
         self._should_clean = (
             config.flag("ENABLE_CACHE_CLEANING", False) and arguments.instance_kind == "GPU"
         )
 
     def _load(self, arguments: LoadArguments, config: ServedConfig) -> Program:
-        """Once per process: what completing a config adds to it makes no difference to the
-        model."""
+        """Loads the model once per process: completing a config does not change the model."""
         placed = (arguments.instance_kind, arguments.device_id)
         if self._program is None or placed != self._placed:
             self._notes += apply_options(config)
@@ -120,12 +119,12 @@ class _Runner:
         self._outputs = {tensor.name: tensor for tensor in config.output}
         self._is_batched = config.is_batched
 
-    def __call__(self, inputs: dict[str, Array], wanted: list[str]) -> list[Array]:
+    def __call__(self, inputs: dict[str, Array], output_names: list[str]) -> list[Array]:
         with self._context():
             returned = self._forward(inputs)
             return [
                 self._read(name, _pick(returned, name, self._calling.outputs[name]))
-                for name in wanted
+                for name in output_names
             ]
 
     def _forward(self, inputs: dict[str, Array]) -> Any:
@@ -133,9 +132,9 @@ class _Runner:
             return self._call({name: self._tensor(name, array) for name, array in inputs.items()})
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
-        given = {self._calling.positions[name]: name for name in inputs}
-        for at, argument in enumerate(self._arguments):
-            name = given.get(at)
+        names = {self._calling.positions[name]: name for name in inputs}
+        for index, argument in enumerate(self._arguments):
+            name = names.get(index)
             if name is None:
                 if not argument.is_optional:
                     raise invalid_arg(
@@ -147,7 +146,7 @@ class _Runner:
                 if argument.kind == STRINGS
                 else self._tensor(name, inputs[name])
             )
-            if argument.is_keyword or len(positional) < at:
+            if argument.is_keyword or len(positional) < index:
                 keywords[argument.name] = value
             else:
                 positional.append(value)
@@ -157,7 +156,8 @@ class _Runner:
         datatype = self._datatypes.get(name, "")
         if datatype == "BYTES":
             raise invalid_arg(
-                f"input '{name}' is TYPE_STRING, but the model takes a tensor: PyTorch has no tensors of strings"
+                f"input '{name}' is TYPE_STRING, but the model takes a tensor: PyTorch has no "
+                "tensors of strings"
             )
         return to_torch(array, datatype, self._device)
 
@@ -171,11 +171,17 @@ class _Runner:
         )
 
 
-def _words(error: Exception) -> str:
-    """TorchScript's messages are tracebacks with the paths of whoever wrote the model; what
-    happened is in the last line."""
+def _error_text(error: Exception) -> str:
+    """Returns the message for the client.
+
+    TorchScript's messages are tracebacks with the paths of the model's author. Only their last
+    line is used.
+    """
     if isinstance(error, UnicodeDecodeError):
-        return f"PyTorch execute failure: a string is not valid UTF-8 ({error.reason} at byte {error.start})"
+        return (
+            "PyTorch execute failure: a string is not valid UTF-8 "
+            f"({error.reason} at byte {error.start})"
+        )
     lines = [line for line in str(error).splitlines() if line.strip()]
     if lines and "TorchScript interpreter" in lines[0]:
         lines = lines[-1:]
@@ -189,35 +195,36 @@ def _input_datatypes(config: ServedConfig) -> dict[str, str]:
 
 
 def _pick(returned: Any, name: str, key: int | str) -> Any:
-    """One output of what `forward` returned: a tensor, a list of strings, a tuple or list of those,
-    or a dictionary of tensors."""
+    """Returns one output of the value that `forward` returned.
+
+    The value is a tensor, a list of strings, a tuple or list of these, or a dictionary of tensors.
+    """
     if isinstance(returned, dict):
         if isinstance(key, int):
             values = list(returned.values())
             key = list(returned)[key] if key < len(values) else ""
         if key not in returned:
-            raise internal(
-                f"output '{name}': the model returned a dictionary with {', '.join(map(str, returned))}"
-            )
+            keys = ", ".join(map(str, returned))
+            raise internal(f"output '{name}': the model returned a dictionary with {keys}")
         return returned[key]
     is_single = isinstance(returned, torch.Tensor) or (
         isinstance(returned, list) and all(isinstance(text, str) for text in returned)
     )
     values = [returned] if is_single or not isinstance(returned, (tuple, list)) else list(returned)
-    at = key if isinstance(key, int) else _index_of(key)
-    if at >= len(values):
+    index = key if isinstance(key, int) else _index_of(key)
+    if index >= len(values):
         raise internal(f"output '{name}': the model returned {len(values)} outputs")
-    return values[at]
+    return values[index]
 
 
 def _index_of(key: str) -> int:
-    """`OUTPUT__1` and `RESULT[1]`, as a program without names calls its outputs."""
+    """Returns the index in names such as `OUTPUT__1` and `RESULT[1]`."""
     digits = "".join(character for character in key if character.isdigit())
     return int(digits) if digits else 0
 
 
 def _shaped(array: Array, output: TensorConfig | None, is_batched: bool) -> Array:
-    """A list of strings is flat: the config says what shape it has."""
+    """Gives a flat list of strings the shape of the config."""
     if output is None or not is_batched:
         return array
     dims = output.model_dims

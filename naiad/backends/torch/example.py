@@ -1,8 +1,8 @@
-"""What a PyTorch model that does not tell its shapes does with an example: it is run with zeros,
-once as given and once with one row more.
+"""Finds the signature of a PyTorch model whose file has no shapes, by running it with an example.
 
-In:  a Program and the shapes of its inputs. Out: a Signature; every tensor whose first dimension
-     follows the rows has a batch dimension.
+In:  a Program and the shapes of its inputs. Out: a Signature.
+The model is run with zeros, once with the given shapes and once with one more row. It batches if
+the first dimension of every output follows the number of rows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def signature_by_example(
 ) -> Signature:
     """Raises NaiadError."""
     arguments = _required(config, program)
-    given = _match(config, arguments, examples)
+    matched = _match(config, arguments, examples)
     inputs = [
         _input(argument, example, program)
-        for argument, example in zip(arguments, given, strict=True)
+        for argument, example in zip(arguments, matched, strict=True)
     ]
     first = _run(config, program, inputs, 0)
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else 0
@@ -37,7 +37,7 @@ def signature_by_example(
         try:
             second = _run(config, program, inputs, 1)
         except NaiadError:
-            pass  # It takes this number of rows and no other.
+            pass  # the model accepts only this number of rows
     is_batched = second is not None and all(
         one.shape[:1] == (batch,) and more.shape[:1] == (batch + 1,)
         for (_, one), (_, more) in zip(first, second, strict=True)
@@ -59,7 +59,8 @@ def _required(config: ServedConfig, program: Program) -> list[Argument]:
     other = next((argument for argument in arguments if argument.kind != TENSOR), None)
     if other is not None:
         raise invalid_arg(
-            f"model '{config.name}' takes {other.kind} as '{other.name}': its config cannot be made from an example"
+            f"model '{config.name}' takes {other.kind} as '{other.name}': its config cannot be "
+            "made from an example"
         )
     return arguments
 
@@ -71,9 +72,9 @@ def _match(
     by_name = {example.name: example for example in examples}
     if len(arguments) == 1 and set(by_name) == {""}:
         return examples
-    wanted = ", ".join(f"--example {name}=SHAPE" for name in names)
+    flags = ", ".join(f"--example {name}=SHAPE" for name in names)
     if set(by_name) != set(names):
-        raise invalid_arg(f"model '{config.name}' takes {', '.join(names)}: give {wanted}")
+        raise invalid_arg(f"model '{config.name}' takes {', '.join(names)}: give {flags}")
     return [by_name[name] for name in names]
 
 
@@ -81,7 +82,8 @@ def _input(argument: Argument, example: Example, program: Program) -> TensorSign
     datatype = example.datatype or guess_datatype(program.layers)
     if datatype not in DTYPES:
         raise invalid_arg(
-            f"'{datatype}' is no type that a tensor of PyTorch can have, expected one of {', '.join(DTYPES)}"
+            f"'{datatype}' is not a datatype of PyTorch's tensors, expected one of "
+            f"{', '.join(DTYPES)}"
         )
     return TensorSignature(argument.name, datatype, example.shape)
 
@@ -113,7 +115,7 @@ def _run(
             type(error).__name__,
         )
         raise invalid_arg(
-            f"model '{config.name}' does not take the example {shown}: {last}"
+            f"model '{config.name}' does not accept the example {shown}: {last}"
         ) from error
     return _named(config, returned)
 
@@ -127,11 +129,12 @@ def _named(config: ServedConfig, returned: Any) -> list[tuple[str, Any]]:
         named = [(str(key), value) for key, value in returned.items()]
     else:
         values = returned if isinstance(returned, (tuple, list)) else [returned]
-        named = [(f"OUTPUT__{at}", value) for at, value in enumerate(values)]
+        named = [(f"OUTPUT__{index}", value) for index, value in enumerate(values)]
     for name, value in named:
         if not isinstance(value, torch.Tensor):
             raise internal(
-                f"output '{name}' of model '{config.name}' is {type(value).__name__}, expected a tensor"
+                f"output '{name}' of model '{config.name}' is {type(value).__name__}, "
+                "expected a tensor"
             )
     return named
 

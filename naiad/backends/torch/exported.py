@@ -1,7 +1,7 @@
-"""The PyTorch backend for `model.pt2`, with what such files need imported beforehand: in the
-template process, once, not in every worker.
+"""The PyTorch backend for `model.pt2`, which also imports PyTorch's package for such files.
 
-It costs as long again as importing torch itself, which models that are TorchScript are spared.
+The template process imports it once, not every worker. It takes as long as importing torch itself,
+so TorchScript models do not use this module.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A PyTorch file -> a Program: TorchScript, torch.export, AOTInductor, and a Python class with its
-weights.
+"""Loads a PyTorch file: TorchScript, torch.export, AOTInductor, or a Python class with weights.
 
 In:  the version directory and the config. Out: a Program on the instance's device, or NaiadError.
 """
@@ -21,7 +20,7 @@ from naiad.backends.torch.archive import (
     UNSAFE_ALLOW_PICKLE,
     FileKind,
     file_kind,
-    refused,
+    pickle_error,
     require_no_pickle,
 )
 from naiad.backends.torch.program import DICTIONARY, STRINGS, TENSOR, Argument, Program
@@ -42,14 +41,15 @@ def load_program(
     is_unsafe = config.flag(UNSAFE_ALLOW_PICKLE, False)
     if is_unsafe:
         notes.append(
-            f"{UNSAFE_ALLOW_PICKLE} is set for model '{config.name}': its files may run any code while they are loaded"
+            f"{UNSAFE_ALLOW_PICKLE} is set for model '{config.name}': its files may run any code "
+            "while they are loaded"
         )
     else:
         os.environ[FORCE_WEIGHTS_ONLY] = "1"
     path, shown = _find(arguments, config)
     try:
         with warnings.catch_warnings():
-            # TorchScript is deprecated by PyTorch; those who serve such a file know.
+            # PyTorch warns that TorchScript is deprecated, which is not news to its users.
             warnings.simplefilter("ignore")
             program = _load(path, shown, config, device, is_unsafe=is_unsafe)
     except NaiadError:
@@ -65,7 +65,7 @@ def _find(arguments: LoadArguments, config: ServedConfig) -> tuple[str, str]:
     directory = version_dir(arguments)
     names = [arguments.model_filename or "model.pt"]
     if config.runtime == PYTHON_RUNTIME:
-        # A name that auto-complete filled in says nothing against a class beside it.
+        # Auto-complete may have set the name of a weights file, although there is a class.
         names = [PYTHON_RUNTIME, *names] if names[0] in ("model.pt", "model.pt2") else names
     elif names == ["model.pt"]:
         names.append("model.pt2")
@@ -97,7 +97,7 @@ def _load_torchscript(path: str, device: Any) -> Program:
     module = jit.load(path, map_location=device)
     module.eval()
     schema = module.forward.schema
-    # The first is the module itself.
+    # The first argument is the module itself.
     arguments = [_script_argument(argument) for argument in schema.arguments[1:]]
     shapes = [list(parameter.shape) for parameter in module.parameters()]
     return Program(module, arguments, "TorchScript", _script_outputs(schema), None, shapes)
@@ -111,12 +111,12 @@ def _script_argument(argument: Any) -> Argument:
 
 
 def _script_outputs(schema: Any) -> list[str]:
-    """`OUTPUT__i` for the elements of a tuple; nothing for types whose length is not known."""
+    """Returns `OUTPUT__i` for each element of a tuple, or [] if the number is unknown."""
     returned = schema.returns[0].type
     if str(returned).startswith("Dict"):
         return []
     count = len(returned.elements()) if returned.kind() == "TupleType" else 1
-    return [f"OUTPUT__{at}" for at in range(count)]
+    return [f"OUTPUT__{index}" for index in range(count)]
 
 
 # torch.export.
@@ -130,14 +130,12 @@ def _load_exported(path: str, device: Any) -> Program:
         exported = move_to_device_pass(exported, device)
     signature = _exported_signature(exported)
     arguments = [Argument(tensor.name) for tensor in signature.inputs]
-    num_positional = (
-        exported.call_spec.in_spec.children()[0].num_leaves
-        if exported.call_spec.in_spec is not None
-        else len(arguments)
-    )
+    num_positional = len(arguments)
+    if exported.call_spec.in_spec is not None:
+        num_positional = exported.call_spec.in_spec.children()[0].num_leaves
     arguments = [
-        Argument(argument.name, is_keyword=at >= num_positional)
-        for at, argument in enumerate(arguments)
+        Argument(argument.name, is_keyword=index >= num_positional)
+        for index, argument in enumerate(arguments)
     ]
     names = [tensor.name for tensor in signature.outputs]
     return Program(exported.module(), arguments, "a torch.export program", names, signature)
@@ -153,11 +151,11 @@ def _exported_signature(exported: Any) -> Signature:
     ]
     returned = next(node for node in graph.nodes if node.op == "output").args[0]
     nodes = {node.name: node for node in returned if hasattr(node, "name")}
-    wanted = [name for name in names.user_outputs if name in nodes]
-    shown = _tree_names(exported.call_spec.out_spec, len(wanted))
+    outputs = [name for name in names.user_outputs if name in nodes]
+    shown = _tree_names(exported.call_spec.out_spec, len(outputs))
     return Signature(
         inputs,
-        [_node_signature(label, nodes[name]) for label, name in zip(shown, wanted, strict=True)],
+        [_node_signature(label, nodes[name]) for label, name in zip(shown, outputs, strict=True)],
     )
 
 
@@ -165,17 +163,18 @@ def _node_signature(name: str, node: Any) -> TensorSignature:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         raise invalid_arg(
-            f"'{name}' is of type {type(value).__name__}: only tensors can be inputs and outputs of a served model"
+            f"'{name}' is of type {type(value).__name__}: only tensors can be inputs and outputs "
+            "of a served model"
         )
     shape = [dim if type(dim) is int else -1 for dim in value.shape]
     return TensorSignature(name, DATATYPES.get(value.dtype, ""), shape, str(value.dtype))
 
 
 def _tree_names(spec: Any, count: int) -> list[str]:
-    """Keys of a dictionary of tensors, else OUTPUT__i."""
+    """Returns the keys if the model returns a dictionary of tensors, otherwise OUTPUT__i."""
     if spec is not None and spec.type is dict and spec.num_leaves == len(spec.context):
         return [str(key) for key in spec.context]
-    return [f"OUTPUT__{at}" for at in range(count)]
+    return [f"OUTPUT__{index}" for index in range(count)]
 
 
 # AOTInductor.
@@ -184,15 +183,14 @@ def _tree_names(spec: Any, count: int) -> list[str]:
 def _load_aot(path: str, device: Any) -> Program:
     from torch.export.pt2_archive._package import AOTICompiledModel
 
-    index = device.index if device is not None and device.type == "cuda" else -1
-    # What aoti_load_package does, without compiling a program to see whether this CPU is the one it
-    # was compiled for.
+    device_index = device.index if device is not None and device.type == "cuda" else -1
+    # This is aoti_load_package without its check of the CPU, for which it compiles a program.
     package = AOTICompiledModel(
-        torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, index)
+        torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, device_index)
     )
     in_spec, out_spec = (json.loads(text)[1] for text in package.loader.get_call_spec())
     positional, keywords = in_spec["children_spec"]
-    arguments = [Argument(f"ARGS[{at}]") for at in range(len(positional["children_spec"]))]
+    arguments = [Argument(f"ARGS[{index}]") for index in range(len(positional["children_spec"]))]
     arguments += [
         Argument(str(name), is_keyword=True) for name in json.loads(keywords["context"] or "[]")
     ]
@@ -203,10 +201,10 @@ def _aot_outputs(spec: dict[str, Any]) -> list[str]:
     children = spec["children_spec"]
     if spec["type"] == "builtins.dict":
         return [str(key) for key in json.loads(spec["context"])]
-    return [f"RESULT[{at}]" for at in range(max(len(children), 1))]
+    return [f"RESULT[{index}]" for index in range(max(len(children), 1))]
 
 
-# A Python class, and what torch.save writes.
+# A Python class, and files written by torch.save.
 
 
 def _load_class(path: str, shown: str, device: Any) -> Program:
@@ -220,8 +218,8 @@ def _load_class(path: str, shown: str, device: Any) -> Program:
         and issubclass(value, torch.nn.Module)
         and value.__module__ == module.__name__
     ]
-    # A file may define its layers too: the model is the class that says so, else the last one,
-    # which can use those before it.
+    # A file may define layers too. The model is the class named Model, or else the last class,
+    # which can use the classes before it.
     model_class = next(
         (value for value in classes if value.__name__ == "Model"), classes[-1] if classes else None
     )
@@ -243,15 +241,16 @@ def _load_weights(model: Any, stem: str, device: Any) -> None:
 
 def _load_pickle(path: str, shown: str, device: Any, *, is_unsafe: bool) -> Program:
     if not is_unsafe:
-        raise refused(
-            f"'{shown}' was written by torch.save and is not TorchScript. If it is a state_dict, put the class into model.py beside it "
-            f'and set runtime: "{PYTHON_RUNTIME}". If it is a whole module'
+        raise pickle_error(
+            f"'{shown}' was written by torch.save and is not TorchScript. If it is a state_dict, "
+            f'put the class into model.py next to it and set runtime: "{PYTHON_RUNTIME}". If it '
+            "is a whole module"
         )
     model = torch.load(path, map_location=device, weights_only=False)
     if not isinstance(model, torch.nn.Module):
         raise invalid_arg(
-            f"'{shown}' holds a {type(model).__name__}, expected a module; for a state_dict put the class into model.py beside it and set "
-            f'runtime: "{PYTHON_RUNTIME}"'
+            f"'{shown}' contains a {type(model).__name__}, expected a module; for a state_dict put "
+            f'the class into model.py next to it and set runtime: "{PYTHON_RUNTIME}"'
         )
     return _module_program(model, device, "a pickled module")
 

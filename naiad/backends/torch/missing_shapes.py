@@ -1,7 +1,6 @@
-"""A PyTorch file that does not tell its tensors' shapes, and no config: the config.pbtxt to paste,
-with as much filled in as is known.
+"""The error for a PyTorch file without shapes and without a config: it suggests a config.pbtxt.
 
-Names come from the model's own arguments; data types and dims are guessed from its first and last
+Names are those of the model's arguments. Data types and dims are guessed from its first and last
 layers.
 """
 
@@ -12,16 +11,17 @@ from naiad.backends.torch.program import DICTIONARY, STRINGS, Program
 from naiad.errors import NaiadError, invalid_arg
 
 
-def untold(config: ServedConfig, program: Program, file: str) -> NaiadError:
-    """The error of such a model."""
+def missing_shapes_error(config: ServedConfig, program: Program, file: str) -> NaiadError:
     name = next((argument.name for argument in program.arguments), "x")
     shape = ",".join(str(dim if dim > 0 else 32) for dim in [1, *_guess_input(program.layers)[1]])
     kind = program.description
     return invalid_arg(
-        f"model '{config.name}' has no input and output in its config, and {file}, {kind}, does not tell their shapes. "
-        f"Put this into {config.name}/config.pbtxt and correct the dims (they are without the batch dimension):\n\n"
+        f"model '{config.name}' has no input and output in its config, and {file}, {kind}, does "
+        f"not tell their shapes. Put this into {config.name}/config.pbtxt and correct the dims "
+        "(they are without the batch dimension):\n\n"
         f"{template(config, program)}\n"
-        f"or let it be written for an example: naiad check --write --example {name}={shape} REPOSITORY"
+        f"or let it be written for an example: naiad check --write --example {name}={shape} "
+        "REPOSITORY"
     )
 
 
@@ -69,16 +69,16 @@ def _tensor(name: str, data_type: str, dims: list[int]) -> str:
 def _guess_input(layers: list[list[int]]) -> tuple[str, list[int]]:
     first = next((shape for shape in layers if len(shape) > 1), [])
     if len(first) > 2:
-        # A convolution: channels first, then as many variable dimensions as the kernel has.
+        # A convolution: channels first, then one variable dimension for each of the kernel.
         return "TYPE_FP32", [first[1], *[-1] * (len(first) - 2)]
     if len(first) == 2 and first[0] > 4 * first[1] and first[0] > 1000:
-        # Many more rows than columns: an embedding table, indexed by whole numbers.
+        # Many more rows than columns: an embedding table, indexed by integers.
         return "TYPE_INT64", [-1]
     return "TYPE_FP32", [first[1]] if first else [-1]
 
 
 def guess_datatype(layers: list[list[int]]) -> str:
-    """Wire name."""
+    """Returns the wire name of the guessed datatype of the input."""
     return _guess_input(layers)[0].removeprefix("TYPE_")
 
 

@@ -1,5 +1,7 @@
-"""Triton's parameters of a PyTorch model -> PyTorch's switches. They are the process's, which
-serves this one instance."""
+"""Applies Triton's parameters of a PyTorch model to PyTorch.
+
+The settings hold for the whole process, which serves a single instance.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from naiad.errors import invalid_arg
 
 
 def choose_device(arguments: LoadArguments) -> Any:
-    """None for KIND_MODEL: the model places itself."""
+    """Returns None for KIND_MODEL: the model chooses its own devices."""
     if arguments.instance_kind == "MODEL":
         return None
     if arguments.instance_kind != "GPU":
@@ -25,11 +27,13 @@ def choose_device(arguments: LoadArguments) -> Any:
             else "CUDA is not available to it"
         )
         raise invalid_arg(
-            f"instance '{arguments.instance_name}' is to run on GPU {arguments.device_id}, but {reason}"
+            f"instance '{arguments.instance_name}' is to run on GPU {arguments.device_id}, but "
+            f"{reason}"
         )
     if arguments.device_id >= torch.cuda.device_count():
         raise invalid_arg(
-            f"instance '{arguments.instance_name}' is to run on GPU {arguments.device_id}, which PyTorch does not see"
+            f"instance '{arguments.instance_name}' is to run on GPU {arguments.device_id}, which "
+            "PyTorch does not see"
         )
     device = torch.device("cuda", arguments.device_id)
     torch.cuda.set_device(device)
@@ -37,7 +41,7 @@ def choose_device(arguments: LoadArguments) -> Any:
 
 
 def apply_options(config: ServedConfig) -> list[str]:
-    """Notes for the log. Raises NaiadError."""
+    """Applies the settings and returns warnings for the log. Raises NaiadError."""
     torch.set_num_threads(config.threads("INTRA_OP_THREAD_COUNT", "NUM_THREADS"))
     inter = config.integer("INTER_OP_THREAD_COUNT", config.integer("NUM_INTEROP_THREADS", 0))
     if inter > 0:
@@ -55,11 +59,12 @@ def apply_options(config: ServedConfig) -> list[str]:
     notes: list[str] = []
     if config.flag("ENABLE_WEIGHT_SHARING", False):
         notes.append(
-            f"ENABLE_WEIGHT_SHARING has no effect for model '{config.name}': every instance is a process of its own"
+            f"ENABLE_WEIGHT_SHARING has no effect for model '{config.name}': every instance is a "
+            "separate process"
         )
     return notes
 
 
 def inference_context(config: ServedConfig) -> Any:
-    """What `forward` runs under; usable again and again."""
+    """Returns the function that makes the context manager for each call of `forward`."""
     return torch.inference_mode if config.flag("INFERENCE_MODE", True) else torch.no_grad

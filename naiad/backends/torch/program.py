@@ -1,9 +1,9 @@
-"""A loaded PyTorch model, whatever file it came from: something to call, its arguments, and what it
-tells about its tensors.
+"""A loaded PyTorch model: a callable, its arguments, and the known facts about its tensors.
 
-Tensors of a config are matched to it as Triton does: inputs by argument name, by `<name>__<index>`
-or `ARGS[i]`/`KWARGS[k]`, else in order; outputs by `<name>__<index>` or `RESULT[...]`, by key where
-the model returns a dictionary, else in order.
+The tensors of a config are matched to arguments and results as in Triton. Inputs are matched by
+argument name, by `<name>__<index>` or by `ARGS[i]`/`KWARGS[k]`, otherwise in order. Outputs are
+matched by `<name>__<index>` or `RESULT[...]`, by key if the model returns a dictionary, otherwise
+in order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ TENSOR, STRINGS, DICTIONARY = "tensor", "strings", "dictionary"
 class Argument(msgspec.Struct, frozen=True):
     name: str
     kind: str = TENSOR
-    """TENSOR, STRINGS (TorchScript's List[str]), or DICTIONARY: all inputs in one Dict[str,
-    Tensor]."""
+    """TENSOR, STRINGS (TorchScript's List[str]) or DICTIONARY (all inputs as Dict[str, Tensor])."""
     is_optional: bool = False
     is_keyword: bool = False
 
@@ -38,28 +37,28 @@ class Program(msgspec.Struct, frozen=True):
     call: Callable[..., Any]
     arguments: list[Argument]
     description: str
-    """What kind of file it is, for messages."""
+    """The kind of the file, for messages."""
     output_names: list[str] = []
-    """Keys of the dictionary that it returns, or names made up for a tuple; empty when not
-    known."""
+    """The keys of the returned dictionary, or invented names for a tuple. Empty if unknown."""
     signature: Signature | None = None
-    """None when the file does not tell the shapes of its tensors."""
+    """None if the file does not contain the shapes of its tensors."""
     layers: list[list[int]] = []
-    """Shapes of its parameters, in order: enough for a guess at its inputs and outputs."""
+    """The shapes of the model's parameters, in order, to guess its inputs and outputs."""
 
 
 class Calling(msgspec.Struct, frozen=True):
-    """How the inputs of a config become a call."""
+    """Maps the inputs and outputs of a config to arguments and results of the call."""
 
     positions: dict[str, int]
     """Input name -> index in `Program.arguments`."""
     dictionary: bool
+    """True if the model takes all inputs as one dictionary."""
     outputs: dict[str, int | str]
     """Output name -> index in a tuple, or key of a dictionary."""
 
 
 def match(program: Program, config: ServedConfig) -> Calling:
-    """Raises NaiadError when the names fit neither way."""
+    """Raises NaiadError if the names cannot be matched."""
     names = (
         [tensor.name for tensor in config.input]
         + config.controls
@@ -80,42 +79,43 @@ def match(program: Program, config: ServedConfig) -> Calling:
 
 
 def _match_inputs(program: Program, config: ServedConfig, names: list[str]) -> dict[str, int]:
-    arguments = {argument.name: at for at, argument in enumerate(program.arguments)}
+    arguments = {argument.name: index for index, argument in enumerate(program.arguments)}
     by_index = [_index(name, arguments) for name in names]
     if all(name in arguments for name in names):
-        found = {name: arguments[name] for name in names}
+        positions = {name: arguments[name] for name in names}
     elif all(index is not None for index in by_index):
-        found = {
+        positions = {
             name: index for name, index in zip(names, by_index, strict=True) if index is not None
         }
     else:
-        found = {name: at for at, name in enumerate(names)}
+        positions = {name: index for index, name in enumerate(names)}
     allowed = ", ".join([argument.name for argument in program.arguments])
-    for name, at in found.items():
-        if at >= len(program.arguments):
+    for name, position in positions.items():
+        if position >= len(program.arguments):
             raise invalid_arg(f"unexpected inference input '{name}', allowed inputs are: {allowed}")
-    if len(set(found.values())) < len(found):
+    if len(set(positions.values())) < len(positions):
         raise invalid_arg(
-            f"two inputs of model '{config.name}' stand for the same argument of the model, whose arguments are: {allowed}"
+            f"two inputs of model '{config.name}' stand for the same argument of the model, whose "
+            f"arguments are: {allowed}"
         )
     missing = [
         argument.name
-        for at, argument in enumerate(program.arguments)
-        if at not in found.values() and not argument.is_optional
+        for index, argument in enumerate(program.arguments)
+        if index not in positions.values() and not argument.is_optional
     ]
     if missing:
         raise invalid_arg(
-            f"unable to load model '{config.name}', configuration expects {len(names)} inputs, model provides {len(program.arguments)}: "
-            f"no input for {', '.join(missing)}"
+            f"unable to load model '{config.name}', configuration expects {len(names)} inputs, "
+            f"model provides {len(program.arguments)}: no input for {', '.join(missing)}"
         )
-    return found
+    return positions
 
 
 def _index(name: str, arguments: dict[str, int]) -> int | None:
-    if found := _NAMED_INDEX.fullmatch(name) or _POSITION.fullmatch(name):
-        return int(found[1])
-    if found := _KEY.fullmatch(name):
-        return arguments.get(found[1])
+    if index := _NAMED_INDEX.fullmatch(name) or _POSITION.fullmatch(name):
+        return int(index[1])
+    if key := _KEY.fullmatch(name):
+        return arguments.get(key[1])
     return None
 
 
@@ -125,22 +125,22 @@ def _match_outputs(
     known = program.output_names
     keys = [_output_key(name, known) for name in names]
     if all(key is not None for key in keys):
-        found = {name: key for name, key in zip(names, keys, strict=True) if key is not None}
+        outputs = {name: key for name, key in zip(names, keys, strict=True) if key is not None}
     else:
-        found = dict(zip(names, range(len(names)), strict=True))
-    for name, key in found.items():
+        outputs = dict(zip(names, range(len(names)), strict=True))
+    for name, key in outputs.items():
         if known and (key not in known if isinstance(key, str) else key >= len(known)):
             raise invalid_arg(
                 f"unexpected inference output '{name}', allowed outputs are: {', '.join(known)}"
             )
-    return found
+    return outputs
 
 
 def _output_key(name: str, known: list[str]) -> int | str | None:
     if name in known:
         return name
-    if found := _NAMED_INDEX.fullmatch(name) or _POSITION.fullmatch(name):
-        return int(found[1])
-    if found := _KEY.fullmatch(name):
-        return found[1]
+    if index := _NAMED_INDEX.fullmatch(name) or _POSITION.fullmatch(name):
+        return int(index[1])
+    if key := _KEY.fullmatch(name):
+        return key[1]
     return None

@@ -1,5 +1,7 @@
-"""numpy arrays <-> torch tensors, without a copy where the device is the CPU. BF16, which numpy
-lacks, as its bit patterns."""
+"""Converts numpy arrays to torch tensors and back, without a copy on the CPU.
+
+BF16, which numpy lacks, is uint16 bit patterns on the side of numpy.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ DTYPES: dict[str, Any] = {name: dtype for dtype, name in DATATYPES.items()}
 
 def to_torch(array: Array, datatype: str, device: Any) -> Any:
     if not array.flags.writeable:
-        # torch would warn, and a model that writes to its input would write where it must not.
+        # torch would warn, and a model that writes to its input would change read-only memory.
         array = array.copy()
     tensor = torch.from_numpy(array)
     if datatype == "BF16":
@@ -44,8 +46,10 @@ def to_torch(array: Array, datatype: str, device: Any) -> Any:
 
 
 def from_torch(name: str, tensor: Any, allocate: Allocate) -> Array:
-    """On the CPU its own memory; from a GPU copied, to where the server reads it if it is large.
-    Raises NaiadError."""
+    """Returns the tensor's own memory on the CPU, or a copy of GPU memory.
+
+    A large copy goes to memory shared with the server. Raises NaiadError.
+    """
     if tensor.dtype not in DATATYPES:
         raise internal(f"output '{name}' is of type {tensor.dtype}, which has no Triton datatype")
     if tensor.layout != torch.strided:
@@ -67,7 +71,7 @@ def from_torch(name: str, tensor: Any, allocate: Allocate) -> Array:
 
 
 def to_strings(array: Array) -> list[str]:
-    """For TorchScript's List[str]. Raises UnicodeDecodeError."""
+    """Returns the elements for TorchScript's List[str]. Raises UnicodeDecodeError."""
     return [element.decode() for element in array.reshape(-1).tolist()]
 
 

@@ -98,7 +98,7 @@ def test_torchscript_by_an_example(torchscript: Path) -> None:
 def test_an_example_that_the_model_does_not_take(torchscript: Path) -> None:
     _, output = check("--write", "--example", "x=1,5", str(torchscript))
     assert (
-        "model 'linear' does not take the example x=[1, 5]:FP32: RuntimeError: mat1 and mat2 shapes cannot be multiplied"
+        "model 'linear' does not accept the example x=[1, 5]:FP32: RuntimeError: mat1 and mat2 shapes cannot be multiplied"
         in output
     )
 

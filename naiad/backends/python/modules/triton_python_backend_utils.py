@@ -1,7 +1,7 @@
-"""What `import triton_python_backend_utils` finds in processes that a model starts itself: this
-folder is on their sys.path.
+"""The module `triton_python_backend_utils` in processes that a model starts.
 
-In the worker the name is registered without a file (naiad.backends.python.pb_utils.register).
+This folder is on their sys.path. The worker registers the name without a file
+(naiad.backends.python.pb_utils.register).
 """
 
 from naiad.backends.python.pb_utils import *  # noqa: F403

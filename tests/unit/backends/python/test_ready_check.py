@@ -73,7 +73,7 @@ def test_a_hook_that_hangs(instance: Instance, runtime: FakeRuntime) -> None:
 
     check = ReadyCheck(hook, instance, limit_s=0.01)
     assert check.check() is False
-    assert "did not answer within 0.01 s" in runtime.logged[0][1]
+    assert "did not return within 0.01 s" in runtime.logged[0][1]
     assert has_entered.wait(WAIT_S)
     assert check.check() is False
     assert len(entered) == 1, "no second thread while the first hangs"
@@ -90,4 +90,4 @@ async def test_a_coroutine_that_hangs(instance: Instance, runtime: FakeRuntime) 
         return True
 
     assert await ReadyCheck(hook, instance, limit_s=0.01).check_async() is False
-    assert "did not answer within 0.01 s" in runtime.logged[0][1]
+    assert "did not return within 0.01 s" in runtime.logged[0][1]

@@ -11,9 +11,8 @@ import pytest
 from naiad.backends.python import pb_utils
 from naiad.backends.python.error import TritonModelException
 from naiad.backends.python.instance import Instance
-from naiad.backends.python.request import InferenceRequest, received_request
+from naiad.backends.python.request import InferenceRequest, InferenceTrace, received_request
 from naiad.backends.python.tensor import Tensor
-from naiad.backends.python.trace import InferenceTrace
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START
 from tests.unit.backends.fake_runtime import FakeRuntime
 from tests.unit.backends.models import request as work_request
@@ -93,7 +92,7 @@ def test_cancelled(instance: Instance, runtime: FakeRuntime) -> None:
     assert request.is_cancelled()
     assert request.get_response_sender().is_cancelled()
     assert not built().is_cancelled()
-    request.get_response_sender()._take_over()
+    request.get_response_sender()._close()
 
 
 def test_built() -> None:

@@ -32,7 +32,7 @@ def answer(value: float = 1) -> InferenceResponse:
 def single(instance: Instance) -> Iterator[InferenceResponseSender]:
     sender = InferenceResponseSender(instance, 1, {"Y"})
     yield sender
-    sender._take_over()
+    sender._close()
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def decoupled(instance: Instance) -> Iterator[InferenceResponseSender]:
     instance.is_decoupled = True
     sender = InferenceResponseSender(instance, 1, {"Y"})
     yield sender
-    sender._take_over()
+    sender._close()
 
 
 def sent(runtime: FakeRuntime) -> list[tuple[list[str] | None, bool]]:
