@@ -1,5 +1,4 @@
-"""Backends that are not ours, behind a real server: from an installed package, and from a folder of
-backends."""
+"""Custom backends behind a real server: from an installed package, and from a backend directory."""
 
 from __future__ import annotations
 
@@ -28,10 +27,12 @@ class TritonPythonModel:
         self.mark = json.loads(args["model_config"])["parameters"]["mark"]["string_value"]
 
     def execute(self, requests):
-        return [self.answer(pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()) for request in requests]
+        return [self.respond(request) for request in requests]
 
-    def answer(self, text):
-        loud = np.array([word.decode().upper() + self.mark for word in text.reshape(-1)], object).reshape(text.shape)
+    def respond(self, request):
+        text = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
+        words = [word.decode().upper() + self.mark for word in text.reshape(-1)]
+        loud = np.array(words, object).reshape(text.shape)
         return pb_utils.InferenceResponse([pb_utils.Tensor("LOUD", loud)])
 """
 CONFIG = """
@@ -45,7 +46,7 @@ parameters { key: "mark" value { string_value: "%s" } }
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("custom")
-    # What pip would have made of examples/custom_backend.
+    # The files that pip would install for examples/custom_backend.
     info = folder / "site" / "linear_backend-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: linear-backend\nVersion: 1.0\n")
@@ -56,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "backends/shouting/model.py").write_text("import json\n" + SHOUTING)
     for name, mark in (("loud", "!"), ("louder", "!!!")):
         (folder / "repository" / name / "1").mkdir(parents=True)
-        # The backend itself knows the tensors of the second one.
+        # The backend completes the tensors of the second model.
         config = (
             CONFIG
             if name == "loud"
@@ -91,7 +92,7 @@ def test_a_backend_from_a_folder_serves_several_models(server: Server) -> None:
         ] == [expected]
 
 
-def test_a_backend_that_nobody_has(server: Server) -> None:
+def test_rejects_an_unknown_backend(server: Server) -> None:
     index = {row["name"]: row for row in json.loads(server.post("/v2/repository/index", {})[1])}
     assert (
         "unable to find backend library for backend 'whispering'" in index["unheard-of"]["reason"]

@@ -1,5 +1,4 @@
-"""The sentence-embedding example, where it has been built (examples/embeddings/build.py fetches
-it)."""
+"""The sentence-embedding example, if examples/embeddings/build.py has built it."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ CAT, FELINE, REVENUE = (
     "A feline rests on a rug.",
     "Quarterly revenue grew by 12 percent.",
 )
-# What transformers and PyTorch give for the same weights.
+# The values of transformers and PyTorch for the same weights.
 SIMILARITY = {(CAT, FELINE): 0.5584, (CAT, REVENUE): -0.0236, (FELINE, REVENUE): -0.0064}
 
 
@@ -44,14 +43,14 @@ def embed(server: Server, *texts: str) -> np.ndarray[Any, Any]:
         return embeddings
 
 
-def test_sentences_are_as_near_as_they_should_be(server: Server) -> None:
+def test_similarities_equal_those_of_the_original_model(server: Server) -> None:
     texts = [CAT, FELINE, REVENUE]
     vectors = dict(zip(texts, embed(server, *texts), strict=True))
     for (one, other), expected in SIMILARITY.items():
         assert float(vectors[one] @ vectors[other]) == pytest.approx(expected, abs=1e-3)
 
 
-def test_a_sentence_alone_is_what_it_is_in_a_batch(server: Server) -> None:
+def test_a_sentence_has_the_same_embedding_alone_and_in_a_batch(server: Server) -> None:
     """Padding must not count."""
     np.testing.assert_allclose(
         embed(server, CAT)[0], embed(server, REVENUE + " " + FELINE, CAT)[1], atol=1e-5

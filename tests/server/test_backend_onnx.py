@@ -1,5 +1,5 @@
-"""ONNX models behind a real server: no config, every type on the wire, batches, sequences with
-state, bad files beside good ones."""
+"""ONNX models behind a real server: without a config, every type on the wire, batches, sequences
+with state, and bad files."""
 
 from __future__ import annotations
 
@@ -42,9 +42,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     models.add(repository, "echo_fp16", "model.onnx", onnx_file.identity("FP16", ["N", "k"]))
     models.add(repository, "echo_large", "model.onnx", onnx_file.identity("FP32", ["N", 100_000]))
     models.add(repository, "scalar", "model.onnx", onnx_file.identity("INT64", []))
-    wrong = 'max_batch_size: 4 input { name: "a" data_type: TYPE_FP32 dims: 64 } output { name: "y" data_type: TYPE_FP32 dims: 16 }'
+    wrong = (
+        'max_batch_size: 4 input { name: "a" data_type: TYPE_FP32 dims: 64 } output { name: "y" '
+        "data_type: TYPE_FP32 dims: 16 }"
+    )
     models.add(repository, "wrong_name", "model.onnx", models.linear(), wrong)
-    warm = 'max_batch_size: 4 model_warmup { name: "%s" batch_size: 2 inputs { key: "x" value { data_type: TYPE_INT64 dims: 1 %s } } }'
+    warm = (
+        'max_batch_size: 4 model_warmup { name: "%s" batch_size: 2 inputs { key: "x" value { '
+        "data_type: TYPE_INT64 dims: 1 %s } } }"
+    )
     models.add(
         repository, "warmed", "model.onnx", models.lookup(), warm % ("zeros", "zero_data: true")
     )
@@ -128,8 +134,8 @@ def test_a_scalar(client: Any) -> None:
     assert infer(client, "scalar", np.array([7], np.int64), "INT64").tolist() == [7]
 
 
-def test_many_at_once_each_gets_its_own(server: Server) -> None:
-    """In batches of up to 16; every seventh request is one that fails, and spoils nobody else's."""
+def test_concurrent_requests_get_their_own_responses(server: Server) -> None:
+    """Batches have up to 16 requests. Every seventh request fails, and does not affect others."""
     answers: dict[int, Any] = {}
 
     def ask(number: int) -> None:
@@ -175,15 +181,15 @@ def test_a_sequence_keeps_its_state(client: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [*BROKEN, "wrong_name"])
-def test_bad_models_fail_with_a_message_and_the_others_serve(server: Server, name: str) -> None:
+def test_bad_models_fail_with_a_message_and_other_models_serve(server: Server, name: str) -> None:
     index = {row["name"]: row for row in json.loads(server.post("/v2/repository/index", {})[1])}
     assert index[name]["state"] == "UNAVAILABLE"
-    words = (
+    message = (
         "unexpected inference input 'a', allowed inputs are: x"
         if name == "wrong_name"
         else "onnx runtime error: "
     )
-    assert words in index[name]["reason"]
+    assert message in index[name]["reason"]
     assert index["linear"]["state"] == "READY"
     assert server.get(f"/v2/models/{name}/ready")[0] == 400
 
@@ -199,7 +205,7 @@ def test_warm_up_happens_before_a_model_is_ready_and_may_fail_it(server: Server)
 
 
 def test_the_server_does_not_grow_with_its_models(tmp_path: Path) -> None:
-    """60 MB of weights are the worker's; with the model they are gone."""
+    """The worker holds the 60 MB of weights, and frees them with the model."""
     models.add(
         tmp_path,
         "heavy",
@@ -239,7 +245,7 @@ def examples_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The test digits, enlarged as for training."""
+    """Returns the test digits, enlarged as for training."""
     sys.path.append(str(EXAMPLES / "repository/digit_image/1"))
     try:
         resize = importlib.import_module("resize").resize
@@ -250,7 +256,7 @@ def digits() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         return images.astype(np.float32), file["labels"]
 
 
-def test_digits_are_as_right_as_offline(
+def test_accuracy_on_digits_equals_the_offline_accuracy(
     examples_server: Server, digits: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 ) -> None:
     import onnxruntime

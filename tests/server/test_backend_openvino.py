@@ -1,5 +1,4 @@
-"""OpenVINO models behind a real server: a model.xml without a config, batches, and a bad file
-beside it."""
+"""OpenVINO models behind a real server: a model.xml without a config, batches, and a bad file."""
 
 from __future__ import annotations
 
@@ -52,5 +51,5 @@ def test_a_bad_file_fails_alone(server: Server) -> None:
     assert index["linear"]["state"] == "READY"
 
 
-def test_nothing_of_the_path_is_told(server: Server) -> None:
+def test_messages_contain_no_paths(server: Server) -> None:
     assert str(Path("/tmp")) not in server.post("/v2/repository/index", {})[1].decode()

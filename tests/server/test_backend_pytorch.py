@@ -30,7 +30,10 @@ backend: "pytorch"
 runtime: "model.py"
 max_batch_size: 8
 input [ { name: "x" data_type: TYPE_FP32 dims: [ 3 ] } ]
-output [ { name: "double" data_type: TYPE_FP32 dims: [ 3 ] }, { name: "total" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [
+  { name: "double" data_type: TYPE_FP32 dims: [ 3 ] },
+  { name: "total" data_type: TYPE_FP32 dims: [ 1 ] }
+]
 dynamic_batching { }
 """
 
@@ -44,7 +47,7 @@ def linear() -> Any:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, linear: Any) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("pytorch")
-    for name in ("exported", "class", "untold", "pickled", "garbage"):
+    for name in ("exported", "class", "no_shapes", "pickled", "garbage"):
         (repository / name / "1").mkdir(parents=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -55,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, linear: Any) -> Iterator[Se
         )
     (repository / "class/1/model.py").write_text(CLASS)
     (repository / "class/config.pbtxt").write_text(CLASS_CONFIG)
-    (repository / "untold/1/model.pt").write_bytes(
+    (repository / "no_shapes/1/model.pt").write_bytes(
         (EXAMPLES / "pytorch/mnist-cnn/1/model.pt").read_bytes()
     )
     torch.save(linear, repository / "pickled/1/model.pt")
@@ -118,15 +121,15 @@ def test_a_python_class(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
-        ("untold", 'input [\n  { name: "image" data_type: TYPE_FP32 dims: [ 1, -1, -1 ] }\n]'),
+        ("no_shapes", 'input [\n  { name: "image" data_type: TYPE_FP32 dims: [ 1, -1, -1 ] }\n]'),
         ("pickled", "set parameter UNSAFE_ALLOW_PICKLE"),
         ("garbage", "'garbage/1/model.pt' is not a PyTorch file, or it is truncated (8 bytes)"),
     ],
 )
-def test_models_that_fail_with_a_message(server: Server, name: str, words: str) -> None:
+def test_models_that_fail_with_a_message(server: Server, name: str, message: str) -> None:
     index = {row["name"]: row for row in json.loads(server.post("/v2/repository/index", {})[1])}
     assert index[name]["state"] == "UNAVAILABLE"
-    assert words in index[name]["reason"]
+    assert message in index[name]["reason"]
     assert index["mnist-cnn"]["state"] == "READY"

@@ -1,5 +1,4 @@
-"""Business logic scripting on a real server: every way to call, and every way to call in a
-circle."""
+"""Business logic scripting on a real server: every kind of call, and every kind of cycle."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ def server(scheduler_server: tuple[Server, str]) -> Server:
 
 
 def nest(*models: str) -> Any:
-    """A script that calls these models, each from within the one before."""
+    """Returns a script in which each of these models calls the next."""
     script: Any = "done"
     for model in reversed(models):
         script = {"call": model, "script": script}
     return script
 
 
-# Calls that are fine.
+# Valid calls.
 
 
 @pytest.mark.parametrize("caller", ["bls_a", "bls_async"])
@@ -49,7 +48,7 @@ def test_a_call_from_a_thread_of_the_model(server: Server) -> None:
 
 @pytest.mark.parametrize("caller", ["bls_a", "bls_async"])
 def test_all_responses_of_a_decoupled_model(server: Server, caller: str) -> None:
-    """The final flag is a response without outputs, as under Triton."""
+    """As in Triton, the final flag is a response without outputs."""
     assert run(server, caller, {"call": "step_many", "x": 3, "how": "iterate"}) == [
         [0],
         [1],
@@ -59,7 +58,7 @@ def test_all_responses_of_a_decoupled_model(server: Server, caller: str) -> None
 
 
 def test_the_first_response_of_an_endless_model(scene: Scene) -> None:
-    """Then the call is cancelled, and the called model sees it."""
+    """The call is then cancelled, and the called model sees it."""
     assert run(scene.server, "bls_c", {"call": "decoupled_endless", "x": 0, "how": "first"}) == [0]
     ((request,),) = scene.wait_batches("decoupled_endless", 1)
     assert request["id"] == "inner"
@@ -70,7 +69,7 @@ def test_many_calls_at_once(server: Server) -> None:
     assert run(server, "bls_async", scripts) == [[x + 1] for x in range(20)]
 
 
-def test_a_decoupled_caller_answers_once_per_call(server: Server) -> None:
+def test_a_decoupled_caller_sends_one_response_per_call(server: Server) -> None:
     inputs = {
         "SCRIPT": json.dumps(
             [{"call": "step_a", "x": 1}, {"call": "bls_a", "script": {"call": "step_b", "x": 2}}]
@@ -94,19 +93,19 @@ def test_an_ensemble_and_a_sequence_can_be_called(server: Server) -> None:
     assert "must specify the START flag" in run(server, "bls_a", sequence)["error"]
 
 
-def test_errors_come_back_as_answers(server: Server) -> None:
+def test_errors_of_the_called_model_are_responses(server: Server) -> None:
     error = run(server, "bls_a", {"call": "nowhere", "x": 1})["error"]
     assert error.endswith("Failed for execute the inference request. Model 'nowhere' is not ready.")
     assert "'decoupled=True'" in run(server, "bls_a", {"call": "step_many", "x": 1})["error"]
 
 
-def test_calls_down_a_chain_and_side_by_side(server: Server) -> None:
+def test_chained_and_concurrent_calls(server: Server) -> None:
     script = nest("bls_b", "bls_c", "bls_two", "bls_async")
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: run(server, "bls_a", script), range(16))) == ["done"] * 16
 
 
-# Circles.
+# Cycles.
 
 CIRCLES = {
     "itself": ("bls_a", ["bls_a"], "'bls_a' -> 'bls_a'"),
@@ -120,18 +119,18 @@ CIRCLES = {
 
 
 @pytest.mark.parametrize("case", list(CIRCLES))
-def test_a_circle_is_answered_with_its_names(server: Server, case: str) -> None:
+def test_a_cycle_is_rejected_with_its_names(server: Server, case: str) -> None:
     caller, models, names = CIRCLES[case]
     error = run(server, caller, nest(*models))["error"]
     assert f"model {names} is a circle of calls that would wait for ever" in error
     assert run(server, caller, {"call": "step_a", "x": 1}) == [2]
 
 
-def test_a_circle_from_a_thread(server: Server) -> None:
+def test_rejects_a_cycle_from_a_thread(server: Server) -> None:
     assert "'bls_a' -> 'bls_a'" in run(server, "bls_a", {"call": "bls_a", "how": "thread"})["error"]
 
 
-def test_a_circle_through_an_ensemble(server: Server) -> None:
+def test_rejects_a_cycle_through_an_ensemble(server: Server) -> None:
     """bls_a calls an ensemble, whose second step is bls_a."""
     assert (
         "'bls_a' -> 'bls_a'"
@@ -139,7 +138,7 @@ def test_a_circle_through_an_ensemble(server: Server) -> None:
     )
 
 
-def test_a_free_instance_lets_a_model_call_itself(server: Server) -> None:
+def test_a_model_may_call_itself_if_an_instance_is_free(server: Server) -> None:
     assert run(server, "bls_two", nest("bls_two")) == "done"
     assert "'bls_two' -> 'bls_two'" in run(server, "bls_two", nest("bls_two", "bls_two"))["error"]
 
@@ -150,8 +149,8 @@ def test_an_async_execute_may_call_itself_deeply(server: Server) -> None:
     assert run(server, "bls_async", nest("bls_async")) == "done"
 
 
-def test_two_requests_that_would_wait_for_each_other(server: Server) -> None:
-    """a -> b and b -> a at once: whichever comes last is told; nobody waits for ever."""
+def test_rejects_one_of_two_requests_that_would_wait_for_each_other(server: Server) -> None:
+    """a -> b and b -> a at the same time: the later call gets an error, and none waits forever."""
     with ThreadPoolExecutor(2) as pool:
         for _ in range(30):
             first = pool.submit(run, server, "bls_a", nest("bls_b"))

@@ -1,4 +1,4 @@
-"""Blocking calls that go from worker to worker: nothing but their speed may tell them from calls
+"""Blocking calls directly between workers. Except for their speed, they must behave like calls
 through the server."""
 
 from __future__ import annotations
@@ -44,20 +44,25 @@ VERSION = 1
 
 def call_back():
     plan = pb_utils.Tensor("PLAN", np.array([1], np.int32))
-    response = pb_utils.InferenceRequest(model_name="caller", inputs=[plan], requested_output_names=["RESULT"]).exec()
-    raise pb_utils.TritonModelException(response.error().message() if response.has_error() else "it answered")
+    request = pb_utils.InferenceRequest(
+        model_name="caller", inputs=[plan], requested_output_names=["RESULT"]
+    )
+    response = request.exec()
+    message = response.error().message() if response.has_error() else "the caller responded"
+    raise pb_utils.TritonModelException(message)
 
 
 class TritonPythonModel:
     def execute(self, requests):
-        return [self.answer(request) for request in requests]
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request):
+    def respond(self, request):
         x = int(pb_utils.get_input_tensor_by_name(request, "X").as_numpy()[0])
         is_direct = request._work.handle >= 1 << 40
         y = np.array([x + 1], np.int32)
         if x == -1:
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError("as asked", pb_utils.TritonError.INVALID_ARG))
+            error = pb_utils.TritonError("as asked", pb_utils.TritonError.INVALID_ARG)
+            return pb_utils.InferenceResponse(error=error)
         if x == -2:
             os.kill(os.getpid(), signal.SIGKILL)
         if x == -3:
@@ -65,20 +70,22 @@ class TritonPythonModel:
         if x == -5:
             y = np.arange(100_000, dtype=np.int32)
         if x == -6:
-            said = []
-            thread = threading.Thread(target=lambda: said.append(self.words()))
+            messages = []
+            thread = threading.Thread(target=lambda: messages.append(self.error_message()))
             thread.start()
             thread.join()
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(said[0]))
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(messages[0]))
         who = np.array([is_direct, os.getpid(), VERSION], np.int32)
-        response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", y), pb_utils.Tensor("WHO", who)])
+        outputs = [pb_utils.Tensor("Y", y), pb_utils.Tensor("WHO", who)]
+        response = pb_utils.InferenceResponse(outputs)
         if x == -4:
             sender = request.get_response_sender()
-            threading.Thread(target=sender.send, args=(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)).start()
+            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            threading.Thread(target=sender.send, args=(response, final)).start()
             return None
         return response
 
-    def words(self):
+    def error_message(self):
         try:
             call_back()
         except pb_utils.TritonModelException as error:
@@ -94,21 +101,32 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        return [self.answer(request) for request in requests]
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request):
+    def respond(self, request):
         plan = pb_utils.get_input_tensor_by_name(request, "PLAN").as_numpy()
         result = {"pid": os.getpid(), "calls": [self.call(x) for x in plan]}
-        return pb_utils.InferenceResponse([pb_utils.Tensor("RESULT", np.array([json.dumps(result)], dtype=np.object_))])
+        text = np.array([json.dumps(result)], dtype=np.object_)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("RESULT", text)])
 
     def call(self, x):
         inputs = [pb_utils.Tensor("X", np.array([x], np.int32))]
-        response = pb_utils.InferenceRequest(model_name="called", inputs=inputs, requested_output_names=["Y", "WHO"]).exec()
+        request = pb_utils.InferenceRequest(
+            model_name="called", inputs=inputs, requested_output_names=["Y", "WHO"]
+        )
+        response = request.exec()
         if response.has_error():
             return {"error": response.error().message(), "code": response.error().code()}
         y = pb_utils.get_output_tensor_by_name(response, "Y").as_numpy()
-        is_direct, pid, version = (int(n) for n in pb_utils.get_output_tensor_by_name(response, "WHO").as_numpy())
-        return {"y": int(y[-1]), "size": len(y), "is_direct": bool(is_direct), "pid": pid, "version": version}
+        who = pb_utils.get_output_tensor_by_name(response, "WHO").as_numpy()
+        is_direct, pid, version = (int(n) for n in who)
+        return {
+            "y": int(y[-1]),
+            "size": len(y),
+            "is_direct": bool(is_direct),
+            "pid": pid,
+            "version": version,
+        }
 """
 
 
@@ -146,7 +164,7 @@ def calls(server: Server, *plan: int) -> list[Any]:
 
 
 def borrow(server: Server) -> Any:
-    """Until the caller has the called model for itself."""
+    """Calls until the calls are direct."""
     last = calls(server, *range(40))[-1]
     assert last["is_direct"]
     return last
@@ -173,7 +191,7 @@ def counted(server: Server) -> dict[str, Any]:
     }
 
 
-def test_calls_are_direct_after_a_while_and_counted_like_the_others(server: Server) -> None:
+def test_calls_become_direct_and_are_counted_like_other_calls(server: Server) -> None:
     for number in range(1, 4):
         found = calls(server, *range(50))
         assert [call["y"] for call in found] == [x + 1 for x in range(50)]
@@ -186,7 +204,7 @@ def test_calls_are_direct_after_a_while_and_counted_like_the_others(server: Serv
         }
 
 
-def test_others_are_served_meanwhile(server: Server) -> None:
+def test_serves_other_clients_during_direct_calls(server: Server) -> None:
     borrow(server)
     with ThreadPoolExecutor(4) as pool:
         long = [pool.submit(calls, server, *range(300)) for _ in range(2)]
@@ -204,14 +222,14 @@ def test_errors_of_the_called_model(server: Server) -> None:
     assert counted(server)["fail"] == 1
 
 
-def test_an_answer_by_response_sender(server: Server) -> None:
+def test_a_response_by_response_sender(server: Server) -> None:
     borrow(server)
     by_sender, after = calls(server, BY_SENDER, 5)
     assert (by_sender["y"], by_sender["is_direct"]) == (BY_SENDER + 1, True)
     assert (after["y"], after["is_direct"]) == (6, True)
 
 
-def test_a_large_answer_arrives_and_its_like_take_the_usual_way(server: Server) -> None:
+def test_a_large_response_arrives_and_later_calls_are_not_direct(server: Server) -> None:
     borrow(server)
     large, *rest = calls(server, LARGE, *range(40))
     assert (large["size"], large["y"], large["is_direct"]) == (LARGE_COUNT, LARGE_COUNT - 1, True)
@@ -221,7 +239,7 @@ def test_a_large_answer_arrives_and_its_like_take_the_usual_way(server: Server) 
 
 
 @pytest.mark.parametrize("how", [CIRCLE, FROM_THREAD])
-def test_a_circle_of_calls_is_found_behind_a_direct_call(server: Server, how: int) -> None:
+def test_rejects_a_cycle_behind_a_direct_call(server: Server, how: int) -> None:
     borrow(server)
     circle, after = calls(server, how, 1)
     assert (
@@ -250,7 +268,7 @@ def test_the_calling_worker_dies(server: Server) -> None:
     borrow(server)
 
 
-def test_the_called_model_is_reloaded_under_calls(server: Server, repository: Path) -> None:
+def test_the_called_model_is_reloaded_during_calls(server: Server, repository: Path) -> None:
     borrow(server)
     control = Control(server)
     with ThreadPoolExecutor(1) as pool:

@@ -1,5 +1,5 @@
-"""Models on interpreters of their own: a virtual environment, another Python, an archive,
-requirements; and what is told when it fails."""
+"""Models with their own interpreter: a virtual environment, another Python, an archive,
+requirements; and the messages of failures."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def control(server: Server) -> Control:
 
 @pytest.fixture(scope="module")
 def venv(folder: Path) -> Path:
-    """Of the same Python, with no package at all."""
+    """A virtual environment of the same Python, without packages."""
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
     )
     return folder / "venv"
 
 
-def instance_words(control: Control, model: str) -> str:
-    status, words = control.infer(model)
-    assert status == 200, words
-    return words.split(maxsplit=2)[2]
+def instance_output(control: Control, model: str) -> str:
+    status, message = control.infer(model)
+    assert status == 200, message
+    return message.split(maxsplit=2)[2]
 
 
 def wheel(path: Path, name: str, text: str) -> None:
-    """A package of one module, as pip takes it."""
+    """Writes a wheel of one module."""
     path.mkdir(parents=True, exist_ok=True)
     info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(path / f"{name}-1.0-py3-none-any.whl", "w") as archive:
@@ -81,14 +81,17 @@ def wheel(path: Path, name: str, text: str) -> None:
 def test_a_virtual_environment(
     server: Server, control: Control, repository: Path, venv: Path
 ) -> None:
-    """What the worker needs comes from the server; nothing else of the server does."""
+    """The worker gets the packages that it needs from the server, but no others."""
     (venv / "lib" / f"python3.{sys.version_info[1]}" / "site-packages" / "only_here.py").write_text(
         "word = 'here'"
     )
-    initialize = "import sys, only_here, importlib.util as u; self.name = f'{sys.prefix} {only_here.word} {u.find_spec(\"uvloop\")}'"
+    initialize = (
+        "import sys, only_here, importlib.util as u; self.name = f'{sys.prefix} {only_here.word} "
+        '{u.find_spec("uvloop")}\''
+    )
     write_model(repository, "venv", initialize=initialize, extra=parameter("PYTHON_VENV", venv))
     assert control.load("venv") == (200, "")
-    assert instance_words(control, "venv") == f"{venv} here None"
+    assert instance_output(control, "venv") == f"{venv} here None"
     (worker,) = [pid for pid in process_tree(server.pid) if process_name(pid) == "venv_0"]
     template = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
     assert all(
@@ -98,7 +101,7 @@ def test_a_virtual_environment(
     assert wait_gone([worker, template]) == []
 
 
-def test_instances_versions_and_restarts_on_an_own_interpreter(
+def test_instances_versions_and_restarts_with_another_interpreter(
     server: Server, control: Control, repository: Path, venv: Path
 ) -> None:
     extra = (
@@ -115,13 +118,15 @@ def test_instances_versions_and_restarts_on_an_own_interpreter(
     since = len(server.lines)
     subprocess.run(["kill", "-9", str(control.pid("many", "2"))], check=True)
     server.wait_for_line("worker of 'many_0_. is back|worker of 'many_0_.' is back", since=since)
-    assert instance_words(control, "many") == str(venv)
+    assert instance_output(control, "many") == str(venv)
     control.unload("many")
 
 
 def other_python() -> str | None:
-    """Of another version than the tests', and one that runs: version managers put scripts in the
-    way of those that are not chosen."""
+    """Finds a Python of another version that runs.
+
+    Version managers replace versions that are not selected with scripts that fail.
+    """
     for minor in (12, 13, 11, 14):
         places = [
             shutil.which(f"python3.{minor}"),
@@ -146,17 +151,17 @@ def other_venv(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
-def test_another_python_that_lacks_what_workers_need(
+def test_rejects_a_python_without_the_packages_of_workers(
     control: Control, repository: Path, other_venv: Path
 ) -> None:
     write_model(repository, "other", extra=parameter("PYTHON_VENV", other_venv))
-    status, words = control.load("other")
+    status, message = control.load("other")
     assert status == 400
     assert (
-        "lacks msgspec, numpy, which workers need, and it could not be fetched. Install it there: pip install msgspec numpy"
-        in words
+        "lacks msgspec, numpy, which workers need, and it could not be fetched. Install it "
+        "there: pip install msgspec numpy" in message
     )
-    assert str(other_venv) not in words
+    assert str(other_venv) not in message
 
 
 def test_another_python(folder: Path, other_venv: Path) -> None:
@@ -177,16 +182,20 @@ def test_another_python(folder: Path, other_venv: Path) -> None:
     if fetched.returncode:
         pytest.skip("packages for the second Python cannot be fetched here")
     repository = folder / "of the other"
-    write_model(repository, "m", initialize="import sys; self.name = f'{sys.version_info[1]} {sys.prefix}'",
-                extra=parameter("PYTHON_VENV", other_venv))  # fmt: skip
+    write_model(
+        repository,
+        "m",
+        initialize="import sys; self.name = f'{sys.version_info[1]} {sys.prefix}'",
+        extra=parameter("PYTHON_VENV", other_venv),
+    )
     with naiad([str(repository)], []) as server:
         control = Control(server)
-        minor, _, prefix = instance_words(control, "m").partition(" ")
+        minor, _, prefix = instance_output(control, "m").partition(" ")
         assert (prefix, minor != str(sys.version_info[1])) == (str(other_venv), True)
 
 
 def test_a_packed_environment(control: Control, repository: Path, tmp_path: Path) -> None:
-    """Its interpreter is a script: a real one would be as large as Python itself."""
+    """The interpreter is a script, because a real one would be as large as Python itself."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nUNPACKED="$0" exec {sys.executable} "$@"\n')
@@ -200,19 +209,19 @@ def test_a_packed_environment(control: Control, repository: Path, tmp_path: Path
     with tarfile.open(model / "environment.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "bin", "bin")
     assert control.load("packed") == (200, "")
-    assert instance_words(control, "packed").endswith("/bin/python")
+    assert instance_output(control, "packed").endswith("/bin/python")
     with tarfile.open(model / "environment.tar.gz", "w:gz") as archive:
         archive.add(python, "../../evil")
-    status, words = control.load("packed")
-    assert (status, "cannot be unpacked: '../../evil' is a path outside the folder" in words) == (
+    status, message = control.load("packed")
+    assert (status, "cannot be unpacked: '../../evil' is a path outside the folder" in message) == (
         400,
         True,
     )
-    assert instance_words(control, "packed").endswith("/bin/python"), "what serves is kept"
+    assert instance_output(control, "packed").endswith("/bin/python"), "the loaded version is kept"
 
 
-def test_requirements(server: Server, control: Control, repository: Path) -> None:
-    """From wheels that lie beside the model, without any network; installed once."""
+def test_installs_requirements(server: Server, control: Control, repository: Path) -> None:
+    """Wheels in the model's folder are installed once, without a network."""
     initialize = "import naiad_test_word; self.name = naiad_test_word.word"
     model = write_model(repository, "required", initialize=initialize)
     wheel(model / "wheels", "naiad_test_word", "word = 'first'")
@@ -220,17 +229,19 @@ def test_requirements(server: Server, control: Control, repository: Path) -> Non
         "--find-links wheels\nnaiad_test_word==1.0\nnumpy  # the server has it\n"
     )
     assert control.load("required") == (200, "")
-    assert instance_words(control, "required") == "first"
+    assert instance_output(control, "required") == "first"
     since = len(server.lines)
     control.unload("required")
     assert control.load("required") == (200, "")
     assert not any("installing the requirements" in line for line in server.lines[since:])
     wheel(model / "wheels", "naiad_test_word", "word = 'second'")
     assert control.load("required") == (200, "")
-    assert instance_words(control, "required") == "second"
+    assert instance_output(control, "required") == "second"
 
 
-def test_requirements_that_cannot_be_met(control: Control, repository: Path, folder: Path) -> None:
+def test_rejects_requirements_that_cannot_be_installed(
+    control: Control, repository: Path, folder: Path
+) -> None:
     model = write_model(repository, "unmet")
     (model / "requirements.txt").write_text("no-such-package==1.0\n")
     before = (
@@ -238,16 +249,16 @@ def test_requirements_that_cannot_be_met(control: Control, repository: Path, fol
         if (folder / "cache").exists()
         else set()
     )
-    status, words = control.load("unmet")
+    status, message = control.load("unmet")
     assert status == 400
-    assert "the requirements of model 'unmet' could not be installed: " in words
-    assert "No matching distribution found for no-such-package==1.0" in words
+    assert "the requirements of model 'unmet' could not be installed: " in message
+    assert "No matching distribution found for no-such-package==1.0" in message
     assert {path.name for path in (folder / "cache").iterdir() if path.is_dir()} == before
     (model / "requirements.txt").unlink()
     assert control.load("unmet") == (200, "")
 
 
-def test_requirements_may_be_left_alone(tmp_path: Path) -> None:
+def test_installing_requirements_can_be_turned_off(tmp_path: Path) -> None:
     model = write_model(tmp_path, "m", initialize=SAY_PREFIX)
     (model / "requirements.txt").write_text("no-such-package==1.0\n")
     with naiad(
@@ -255,20 +266,20 @@ def test_requirements_may_be_left_alone(tmp_path: Path) -> None:
         ["--backend-config=python,install-requirements=false"],
         {"PIP_NO_INDEX": "1"},
     ) as server:
-        assert instance_words(Control(server), "m") == sys.prefix
+        assert instance_output(Control(server), "m") == sys.prefix
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("place", "expected"),
     [
         ("/no/such/place", "names no Python environment: no such file or directory"),
         ("1", "names no Python environment: there is no bin/python in it"),
         ("1/model.py", "cannot be used: Permission denied"),
     ],
 )
-def test_an_environment_that_is_none(
-    control: Control, repository: Path, place: str, words: str
+def test_rejects_an_invalid_environment(
+    control: Control, repository: Path, place: str, expected: str
 ) -> None:
     write_model(repository, "none", extra=parameter("PYTHON_VENV", place))
-    status, told = control.load("none")
-    assert (status, words in told) == (400, True), told
+    status, message = control.load("none")
+    assert (status, expected in message) == (400, True), message

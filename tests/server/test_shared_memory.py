@@ -1,5 +1,5 @@
-"""Tensors in clients' shared memory, with the clients' own tools, on both protocols; and clients
-that mean no good."""
+"""Tensors in clients' shared memory, with the tools of tritonclient and both protocols; and
+malicious clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def client(module: ModuleType, server: Server) -> Iterator[Any]:
 
 
 class Memory:
-    """A region as tritonclient.utils.shared_memory makes it; gone at the end of the test."""
+    """Creates regions like tritonclient.utils.shared_memory, and removes them after the test."""
 
     def __init__(self, num_bytes: int) -> None:
         self.name = f"region{next(_numbers)}"
@@ -126,7 +126,7 @@ def add_sub(
 
 
 def described(module: ModuleType, result: Any, name: str) -> tuple[str, list[int]]:
-    """What the answer says of an output that is in shared memory: nothing but this."""
+    """Returns the fields of an output in shared memory; the response has no others."""
     output = result.get_output(name)
     if module is grpc_client:
         assert (
@@ -149,7 +149,7 @@ class TestInference:
         for memory in (source, target):
             memory.register(client)
         shm.set_shared_memory_region(source.handle, [LEFT, RIGHT])
-        for _ in range(3):  # repeated requests take a shorter way
+        for _ in range(3):  # repeated requests use the fast path
             result = add_sub(module, client, source, target)
             assert described(module, result, "OUTPUT0") == ("FP32", [1, 16])
             assert np.array_equal(
@@ -181,7 +181,7 @@ class TestInference:
     def test_large_tensors(
         self, module: ModuleType, client: Any, make_memory: Any, count: int
     ) -> None:
-        """Beyond what travels inline, and beyond what is copied on the event loop."""
+        """Tensors too large for a message, and too large to be copied on the event loop."""
         source, target = make_memory(4 * count), make_memory(4 * count)
         for memory in (source, target):
             memory.register(client)
@@ -193,7 +193,7 @@ class TestInference:
         )
         assert np.array_equal(shm.get_contents_as_numpy(target.handle, np.float32, [count]), data)
 
-    def test_beside_ordinary_tensors(
+    def test_together_with_ordinary_tensors(
         self, module: ModuleType, client: Any, make_memory: Any
     ) -> None:
         source = make_memory(64)
@@ -205,7 +205,7 @@ class TestInference:
             result = client.infer("add_sub", inputs)
             assert np.array_equal(result.as_numpy("OUTPUT0")[0], LEFT + RIGHT)
 
-    def test_one_output_there_one_here(
+    def test_one_of_two_outputs_in_shared_memory(
         self, module: ModuleType, client: Any, make_memory: Any
     ) -> None:
         source = make_memory(256)
@@ -241,7 +241,7 @@ class TestInference:
             b"three",
         ]
 
-    def test_a_string_that_lies_about_its_length(
+    def test_rejects_a_string_with_a_wrong_length(
         self, module: ModuleType, client: Any, make_memory: Any
     ) -> None:
         memory = make_memory(64)
@@ -277,9 +277,7 @@ class TestInference:
             client.stop_stream()
             client.unregister_system_shared_memory()
 
-    def test_decoupled_models_write_answer_after_answer(
-        self, server: Server, make_memory: Any
-    ) -> None:
+    def test_decoupled_models_write_every_response(self, server: Server, make_memory: Any) -> None:
         memory = make_memory(64)
         answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
         with grpc_client.InferenceServerClient(server.grpc) as client:
@@ -299,7 +297,7 @@ class TestInference:
 
 
 class TestErrors:
-    def test_an_output_that_is_too_small(
+    def test_rejects_an_output_region_that_is_too_small(
         self, module: ModuleType, client: Any, make_memory: Any
     ) -> None:
         memory = make_memory(256)
@@ -312,11 +310,14 @@ class TestErrors:
             client.infer(
                 "add_sub", inputs, outputs=[shared_output(module, "OUTPUT0", memory, 63, 128)]
             )
-        words = "shared memory size specified with the request for output 'OUTPUT0' (63 bytes) should be at least 64 bytes to hold the results"
-        assert caught.value.message() == words
+        message = (
+            "shared memory size specified with the request for output 'OUTPUT0' (63 bytes) "
+            "should be at least 64 bytes to hold the results"
+        )
+        assert caught.value.message() == message
 
     @pytest.mark.parametrize(
-        ("offset", "num_bytes", "words"),
+        ("offset", "num_bytes", "message"),
         [
             (128, 64, "Invalid offset for shared memory region: '{}'"),
             (100, 64, "Invalid offset + byte size for shared memory region: '{}'"),
@@ -325,18 +326,19 @@ class TestErrors:
             (
                 0,
                 60,
-                "input byte size mismatch for input 'INPUT0' for model 'add_sub'. Expected 64, got 60",
+                "input byte size mismatch for input 'INPUT0' for model 'add_sub'. Expected 64, "
+                "got 60",
             ),
         ],
     )
-    def test_bounds(
+    def test_rejects_slices_outside_of_the_region(
         self,
         module: ModuleType,
         client: Any,
         make_memory: Any,
         offset: int,
         num_bytes: int,
-        words: str,
+        message: str,
     ) -> None:
         memory = make_memory(128)
         memory.register(client)
@@ -346,9 +348,9 @@ class TestErrors:
         ]
         with pytest.raises(InferenceServerException) as caught:
             client.infer("add_sub", inputs)
-        assert words.format(memory.name) in caught.value.message()
+        assert message.format(memory.name) in caught.value.message()
 
-    def test_sums_that_overflow(self, server: Server, make_memory: Any) -> None:
+    def test_rejects_sums_that_overflow(self, server: Server, make_memory: Any) -> None:
         memory = make_memory(128)
         with http_client.InferenceServerClient(server.http) as client:
             memory.register(client)
@@ -367,7 +369,7 @@ class TestErrors:
             "Integer overflow detected: byte_size (18446744073709551615) + offset (16)"
         )
 
-    def test_an_unknown_region(self, module: ModuleType, client: Any) -> None:
+    def test_rejects_an_unknown_region(self, module: ModuleType, client: Any) -> None:
         tensor = module.InferInput("INPUT0", [4], "FP32")
         tensor.set_shared_memory("nobody", 16)
         with pytest.raises(
@@ -394,7 +396,9 @@ class TestErrors:
             client.register_system_shared_memory("lost", "/nosuch", 16)
 
     @pytest.mark.parametrize("slashes", ["", "/", "//", "////"])
-    def test_names_of_triton_itself(self, module: ModuleType, client: Any, slashes: str) -> None:
+    def test_rejects_keys_reserved_by_triton(
+        self, module: ModuleType, client: Any, slashes: str
+    ) -> None:
         with pytest.raises(
             InferenceServerException,
             match="contains the reserved prefix 'triton_python_backend_shm_region_'",
@@ -403,7 +407,7 @@ class TestErrors:
                 "own", f"{slashes}triton_python_backend_shm_region_abc", 16
             )
 
-    def test_cuda_without_a_gpu(self, module: ModuleType, client: Any) -> None:
+    def test_rejects_cuda_regions_without_a_gpu(self, module: ModuleType, client: Any) -> None:
         with pytest.raises(InferenceServerException) as caught:
             client.register_cuda_shared_memory("gpu", HANDLE, 0, 64)
         assert (
@@ -414,14 +418,14 @@ class TestErrors:
     def test_cuda_unregister_all_succeeds_without_a_gpu(
         self, module: ModuleType, client: Any
     ) -> None:
-        """perf_analyzer does that on every server."""
+        """perf_analyzer unregisters all regions on every server."""
         client.unregister_cuda_shared_memory()
         status = client.get_cuda_shared_memory_status()
         assert not (status if module is http_client else status.regions)
 
 
 HANDLE = base64.b64encode(bytes(range(64)))
-"""Of no memory at all."""
+"""A handle of no memory."""
 
 
 class TestStatus:
@@ -461,7 +465,7 @@ class TestStatus:
 
 
 class TestInFlight:
-    def test_unregistering_waits_for_the_answer(
+    def test_unregistering_waits_for_the_response(
         self, server: Server, make_memory: Any, tmp_path: Path
     ) -> None:
         memory, gate = make_memory(1024), Gate(tmp_path)
@@ -495,7 +499,7 @@ class TestInFlight:
             )
         assert shm.get_contents_as_numpy(memory.handle, np.int32, [1], 512)[0] == 1
 
-    def test_a_client_that_goes_away_gives_its_region_back(
+    def test_a_client_that_disconnects_releases_its_region(
         self, server: Server, make_memory: Any, tmp_path: Path
     ) -> None:
         memory, gate = make_memory(1024), Gate(tmp_path)
@@ -521,10 +525,10 @@ class TestInFlight:
 
 
 class TestMalice:
-    def test_memory_that_is_pulled_away(
+    def test_survives_memory_that_is_truncated_during_requests(
         self, module: ModuleType, server: Server, client: Any, make_memory: Any
     ) -> None:
-        """The server must answer, not die of SIGBUS; nor may its workers."""
+        """The server must respond. Neither it nor its workers may die of SIGBUS."""
         size = 4 << 20
         memory = make_memory(2 * size)
         memory.register(client)
@@ -553,14 +557,15 @@ class TestMalice:
             stop.set()
             thread.join()
         assert failures <= {
-            f"shared memory region '{memory.name}' is smaller now than it was when it was registered"
+            f"shared memory region '{memory.name}' is smaller now than it was when it was "
+            "registered"
         }
         assert server.process.poll() is None
         assert server.is_ready()
         result = client.infer("add_sub", _plain_inputs(module))
         assert result.as_numpy("OUTPUT0") is not None
 
-    def test_truncated_for_good(
+    def test_rejects_truncated_memory(
         self, module: ModuleType, server: Server, client: Any, make_memory: Any
     ) -> None:
         memory = make_memory(128)
@@ -568,19 +573,19 @@ class TestMalice:
         os.truncate(memory.path, 10)
         with pytest.raises(InferenceServerException) as caught:
             add_sub(module, client, memory)
-        assert (
-            caught.value.message()
-            == f"shared memory region '{memory.name}' is smaller now than it was when it was registered"
+        assert caught.value.message() == (
+            f"shared memory region '{memory.name}' is smaller now than it was when it was "
+            "registered"
         )
 
-    def test_other_peoples_files(self, client: Any) -> None:
+    def test_rejects_files_outside_of_shared_memory(self, client: Any) -> None:
         for key in ("/../../etc/passwd", "/./x", "/..", "/a/b"):
             with pytest.raises(
                 InferenceServerException, match="Unable to open shared memory region"
             ):
                 client.register_system_shared_memory("theft", key, 16)
 
-    def test_a_region_that_claims_more_memory_than_there_is(
+    def test_rejects_inputs_larger_than_the_memory_of_the_machine(
         self, module: ModuleType, server: Server, client: Any, make_memory: Any
     ) -> None:
         memory = make_memory(128)
@@ -593,8 +598,8 @@ class TestMalice:
             )
         assert server.is_ready()
 
-    def test_nothing_of_the_server_is_in_shared_memory(self, server: Server) -> None:
-        """So nothing of it can be registered: it passes tensors to its workers in memory that has
+    def test_the_server_has_no_named_shared_memory(self, server: Server) -> None:
+        """Clients cannot register the server's memory, because the memory shared with workers has
         no name."""
         assert [
             name
@@ -612,7 +617,7 @@ def _plain_inputs(module: ModuleType) -> list[Any]:
 
 
 class TestSwitchedOff:
-    """As it is by default."""
+    """Client shared memory is off by default."""
 
     def test_registration(
         self, module: ModuleType, main_server: Endpoints, make_memory: Any

@@ -67,7 +67,7 @@ def grpc_sums(request_id: str = "") -> list[Any]:
 
 
 def written(path: Path) -> list[ReadTrace]:
-    """None when the file is not there, or is being written."""
+    """Returns None if the file is missing or is being written."""
     try:
         return read_traces(path)
     except (FileNotFoundError, ValueError):
@@ -75,7 +75,7 @@ def written(path: Path) -> list[ReadTrace]:
 
 
 class FileServer:
-    """A server that writes each trace to a file of its own."""
+    """A server that writes each trace to a separate file."""
 
     def __init__(self, server: Server, path: Path) -> None:
         self.server = server
@@ -83,7 +83,7 @@ class FileServer:
         self._num_read = 0
 
     def take(self, count: int = 1) -> list[ReadTrace]:
-        """The traces of the next `count` requests, when they have been written."""
+        """Waits for the traces of the next `count` requests."""
         paths = [
             Path(f"{self.path}.{number}")
             for number in range(self._num_read, self._num_read + count)
@@ -138,14 +138,16 @@ class TestFile:
         summary = trace.summary()
         assert summary["http"] >= summary["request"] >= summary["compute"] >= summary["infer"]
 
-    def test_a_request_over_http_that_comes_in_two_parts(self, traced: FileServer) -> None:
-        """Receiving takes time that can be seen: the second part is sent when the server has asked
-        for it."""
+    def test_a_request_over_http_in_two_parts(self, traced: FileServer) -> None:
+        """Receiving takes visible time: the second part is sent when the server wants it."""
         text = "x" * 200_000
         body = json.dumps(
             {"inputs": [{"name": "ANY", "datatype": "BYTES", "shape": [1], "data": [text]}]}
         ).encode()
-        head = f"POST /v2/models/context/infer HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            "POST /v2/models/context/infer HTTP/1.1\r\nHost: x\r\nExpect: "
+            f"100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         with socket.create_connection(
             ("127.0.0.1", traced.server.http_port), timeout=LIMIT_S
         ) as connection:
@@ -182,8 +184,8 @@ class TestFile:
         assert dict(outer.stamps)["REQUEST_START"] <= dict(steps[0].stamps)["REQUEST_START"]
         assert dict(steps[1].stamps)["REQUEST_END"] <= dict(outer.stamps)["REQUEST_END"]
 
-    def test_calls_of_a_model_within_its_trace(self, traced: FileServer) -> None:
-        """Only the call that was given the trace: the other one is not there."""
+    def test_bls_calls_are_part_of_the_trace(self, traced: FileServer) -> None:
+        """Only the call that was given the trace is traced."""
         infer(traced.server, "caller", fp32("X", 1, 2, 3, 4), request_id="b")
         outer, inner = traced.take()
         assert (outer.model, inner.model, inner.request_id, inner.parent_id) == (
@@ -223,7 +225,7 @@ class TestFile:
         first, second = traced.take(2)
         assert (first.model, second.model) == ("repeat", "context")
 
-    def test_refused_requests_leave_no_trace(self, traced: FileServer) -> None:
+    def test_does_not_trace_rejected_requests(self, traced: FileServer) -> None:
         assert (
             traced.server.post("/v2/models/sums/infer", {"inputs": [fp32("INPUT0", 1)]})[0] == 400
         )
@@ -245,7 +247,9 @@ class TestFile:
         assert trace.tensors[0][1]["data"] == '"quo\\"te"'
 
 
-def test_a_limited_number_and_what_is_left_at_the_end(repositories: Path, tmp_path: Path) -> None:
+def test_writes_a_limited_number_and_the_rest_at_shutdown(
+    repositories: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "trace.json"
     flags = [f"triton,file={path}", "rate=2", "level=TIMESTAMPS"]
     with naiad(
@@ -265,7 +269,7 @@ def test_a_limited_number_and_what_is_left_at_the_end(repositories: Path, tmp_pa
         infer_sums(server)
     assert [trace.model for trace in read_traces(path)] == ["sums"] * 2
     assert [trace.model for trace in read_traces(numbered)] == ["sums"] * 2
-    # what waited for its fiftieth was written at the end
+    # The traces that waited for the fiftieth one were written at shutdown.
     assert len(read_traces(tmp_path / "trace.json.1")) == 1
 
 
@@ -282,7 +286,7 @@ def client(request: pytest.FixtureRequest, traced: FileServer) -> Iterator[Any]:
 
 
 def shown(settings: Any) -> dict[str, Any]:
-    """The same form for both protocols."""
+    """Returns the settings in the same format for both protocols."""
     if isinstance(settings, dict):
         return {
             name: value if isinstance(value, list) else [value] for name, value in settings.items()
@@ -304,7 +308,7 @@ class TestSettings:
             == before
         )
 
-    def test_of_one_model(self, client: Any, traced: FileServer) -> None:
+    def test_changes_the_settings_of_one_model(self, client: Any, traced: FileServer) -> None:
         client.update_trace_settings("sums", {"trace_level": ["OFF"]})
         try:
             assert shown(client.get_trace_settings("sums"))["trace_level"] == ["OFF"]
@@ -316,7 +320,7 @@ class TestSettings:
             client.update_trace_settings("sums", {"trace_level": None})
 
     @pytest.mark.parametrize(
-        ("settings", "words"),
+        ("settings", "message"),
         [
             (
                 {"trace_file": "/tmp/other"},
@@ -332,20 +336,20 @@ class TestSettings:
         ],
     )
     @pytest.mark.parametrize("model", [None, "sums"])
-    def test_refused(
-        self, client: Any, settings: dict[str, Any], words: str, model: str | None
+    def test_rejects_invalid_settings(
+        self, client: Any, settings: dict[str, Any], message: str, model: str | None
     ) -> None:
         with pytest.raises(InferenceServerException) as caught:
             client.update_trace_settings(model, settings)
-        assert caught.value.message() == words
+        assert caught.value.message() == message
 
-    def test_an_unknown_model(self, client: Any) -> None:
+    def test_rejects_an_unknown_model(self, client: Any) -> None:
         with pytest.raises(InferenceServerException, match="Request for unknown model : nosuch"):
             client.get_trace_settings("nosuch")
         with pytest.raises(InferenceServerException, match="Request for unknown model : nosuch"):
             client.update_trace_settings("nosuch", {"trace_rate": "1"})
 
-    def test_off_by_default(self, main_server: Endpoints) -> None:
+    def test_tracing_is_off_by_default(self, main_server: Endpoints) -> None:
         settings = json.loads(main_server.get("/v2/trace/setting")[1])
         assert settings == {
             "trace_level": ["OFF"],
@@ -366,7 +370,7 @@ class TestSettings:
 
 
 class Collector:
-    """The process that gets the spans."""
+    """The process that receives the spans."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.server.otlp_collector"]
@@ -420,7 +424,7 @@ def by_name(spans: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 class TestOpenTelemetry:
-    """Nothing is sampled by rate: what comes was asked for by its caller."""
+    """No request is sampled by rate, only those of sampled clients."""
 
     def test_http_headers(self, otel: Server, collector: Collector) -> None:
         with http_client.InferenceServerClient(otel.http) as client:
@@ -441,8 +445,12 @@ class TestOpenTelemetry:
             "tracestate": "vendor=1",
         }
         assert request["events"] == [
-            "HTTP_RECV_START", "HTTP_RECV_END", "INFER_RESPONSE_COMPLETE", "HTTP_SEND_START", "HTTP_SEND_END",
-        ]  # fmt: skip
+            "HTTP_RECV_START",
+            "HTTP_RECV_END",
+            "INFER_RESPONSE_COMPLETE",
+            "HTTP_SEND_START",
+            "HTTP_SEND_END",
+        ]
         assert compute["events"] == COMPUTE
         assert model["attributes"]["triton.model_name"] == "context"
         assert request["service"]["service.name"] == "triton-inference-server"
@@ -475,7 +483,7 @@ class TestOpenTelemetry:
             == spans["caller"]["attributes"]["triton.trace_id"]
         )
 
-    def test_callers_that_were_not_sampled_are_not_traced(
+    def test_does_not_trace_requests_of_clients_that_were_not_sampled(
         self, otel: Server, collector: Collector
     ) -> None:
         infer_sums(otel)
@@ -507,7 +515,7 @@ class TestOpenTelemetry:
         assert "trace_file" not in settings
 
 
-def test_spans_that_wait_are_sent_at_the_end(repositories: Path) -> None:
+def test_sends_the_last_spans_at_shutdown(repositories: Path) -> None:
     collector = Collector()
     try:
         flags = [
@@ -525,7 +533,7 @@ def test_spans_that_wait_are_sent_at_the_end(repositories: Path) -> None:
         collector.stop()
 
 
-def test_a_collector_that_is_not_there_does_no_harm(repositories: Path) -> None:
+def test_a_missing_collector_does_not_disturb_the_server(repositories: Path) -> None:
     flags = [
         "mode=opentelemetry",
         "opentelemetry,url=http://127.0.0.1:9/v1/traces",
@@ -542,16 +550,16 @@ def test_a_collector_that_is_not_there_does_no_harm(repositories: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "words"),
+    ("flag", "message"),
     [
         ("rate=-5", "--trace-config rate expects a number from 0 to 4294967295, got: -5"),
         ("triton,nosuch=1", "--trace-config: there is no setting 'nosuch' of mode 'triton'"),
     ],
 )
-def test_wrong_options_are_found_at_start(repositories: Path, flag: str, words: str) -> None:
+def test_rejects_wrong_options_at_start(repositories: Path, flag: str, message: str) -> None:
     server = launch_naiad([str(repositories / "traced")], [f"--trace-config={flag}"])
     try:
         assert server.wait_exit(30) == 1
     finally:
         server.stop()
-    assert any(words in line for line in server.lines)
+    assert any(message in line for line in server.lines)

@@ -12,7 +12,7 @@ from tests.unit.backends.fake_runtime import FakeRuntime
 
 @pytest.fixture(autouse=True)
 def restored_imports() -> Iterator[None]:
-    """A worker process imports one model; here are many in one process."""
+    """Removes imported models: a worker imports one, but this process imports many."""
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path

@@ -1,5 +1,4 @@
-"""A `Runtime` that records what a backend asks of it, and answers BLS calls from a script. No
-server, no process."""
+"""A `Runtime` without a server: it records calls, and responds to BLS calls from a script."""
 
 from __future__ import annotations
 
@@ -99,7 +98,7 @@ class FakeRuntime:
     # For tests.
 
     def ended(self, handle: int) -> Events:
-        """Everything that was sent for a request, once its final event is there."""
+        """Waits for the final event of a request, and returns all its events."""
         with self._changed:
             assert self._changed.wait_for(
                 lambda: any(is_final for _, is_final in self.responses.get(handle, [])), WAIT_S

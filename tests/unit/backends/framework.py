@@ -1,5 +1,4 @@
-"""A framework backend without server or process: load it from a folder, hand it requests, read
-arrays back."""
+"""Runs a framework backend without a server: loads a folder, executes requests, returns arrays."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class Loaded:
     def infer(
         self, outputs: list[str] | None = None, **inputs: Any
     ) -> dict[str, np.ndarray[Any, Any]]:
-        """One request, which must succeed."""
+        """Runs one request, which must succeed."""
         (response,) = self.execute(request(outputs, **inputs))
         assert response.error is None, response.error
         return arrays(response)
@@ -70,7 +69,7 @@ def load(
     file: str = "",
     backend_config: dict[str, str] | None = None,
 ) -> Loaded:
-    """As the server does it: the model completes its config, then it is loaded."""
+    """Completes the config and loads the model, as the server does."""
     backend, runtime = backend_class(), FakeRuntime()
     config = dict(config or {})
     if hasattr(backend, "complete_config"):
@@ -91,7 +90,7 @@ def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     made = tensor_from_numpy(name, np.asarray(value))
-    # As it comes from the server: writable.
+    # The memory is writable, like that of the server.
     made.data = bytearray(made.data)
     return made
 

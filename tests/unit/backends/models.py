@@ -1,4 +1,4 @@
-"""Models written on the spot, and batches for them."""
+"""Python models from source text, and batches for them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def load(tmp_path: Path, source: str, runtime: FakeRuntime, **more: Any) -> Pyth
 
 
 def executing(body: str) -> str:
-    """A model whose `execute` is `body`, which sees `requests`, and `self.x`: the first request's
-    X."""
+    """Returns a model whose `execute` is `body`.
+
+    The body may use `requests`, and `self.x`, which is X of the first request.
+    """
     head = "class TritonPythonModel:\n    def execute(self, requests):\n"
     head += "        self.x = pb_utils.get_input_tensor_by_name(requests[0], 'X').as_numpy()\n"
     return head + textwrap.indent(textwrap.dedent(body), " " * 8)
@@ -60,7 +62,7 @@ def executing(body: str) -> str:
 
 def request(handle: int = 1, x: Any = (1.0, 2.0), **more: Any) -> WorkRequest:
     tensor = tensor_from_numpy("X", np.array(x, np.float32))
-    # As the channel delivers it: writable.
+    # The memory is writable, like that of the channel.
     return WorkRequest(
         handle,
         more.pop("id", ""),

@@ -1,5 +1,5 @@
-"""Backends by others: an ArrayBackend gets arrays and gives arrays; a package offers it by an entry
-point."""
+"""Custom backends: an ArrayBackend gets and returns arrays, and a package registers it with an
+entry point."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Scale(ArrayBackend):
         }
 
 
-def test_batches_are_put_together_and_taken_apart(tmp_path: Path) -> None:
+def test_runs_requests_as_a_batch(tmp_path: Path) -> None:
     served = load(Scale, tmp_path / "m", CONFIG)
     first, second = served.execute(
         request(x=np.ones((2, 2), np.float32)), request(["y"], x=np.zeros((1, 2), np.float32))
@@ -50,7 +50,7 @@ def test_batches_are_put_together_and_taken_apart(tmp_path: Path) -> None:
     assert list(arrays(second)) == ["y"]
 
 
-def test_what_a_backend_knows_about_its_model(tmp_path: Path) -> None:
+def test_passes_a_context_to_the_backend(tmp_path: Path) -> None:
     served = load(Scale, tmp_path / "m", CONFIG, "weights.npz", {"threads": "2"})
     context = served.backend.context
     assert (context.model_name, context.version, context.directory) == (
@@ -81,7 +81,7 @@ class Forgetful(ArrayBackend):
         return {"y": inputs["x"] if len(inputs["x"]) > 1 else inputs["x"][:0]}
 
 
-def test_outputs_that_are_missing_or_too_short(tmp_path: Path) -> None:
+def test_reports_missing_and_short_outputs(tmp_path: Path) -> None:
     served = load(Forgetful, tmp_path / "m", CONFIG)
     (missing,) = served.execute(request(x=np.ones((2, 2), np.float32)))
     assert missing.error is not None
@@ -89,11 +89,12 @@ def test_outputs_that_are_missing_or_too_short(tmp_path: Path) -> None:
     (short,) = served.execute(request(["y"], x=np.ones((1, 2), np.float32)))
     assert short.error is not None
     assert short.error.message == (
-        "failed to split the output tensor 'y' in responses: expected batch size of 1 in model output, got shape [0,2]"
+        "failed to split the output tensor 'y' in responses: expected batch size of 1 in model "
+        "output, got shape [0,2]"
     )
 
 
-def test_an_integer_does_not_become_a_float_unasked(tmp_path: Path) -> None:
+def test_converts_outputs_only_within_their_kind(tmp_path: Path) -> None:
     class Text(ArrayBackend):
         def run(self, inputs: dict[str, Array]) -> Mapping[str, Any]:
             return {"y": np.array([["a", "b"]])}
@@ -108,7 +109,7 @@ def test_an_integer_does_not_become_a_float_unasked(tmp_path: Path) -> None:
     )
 
 
-def test_a_package_offers_its_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_the_backend_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from naiad.core.installed_backends import installed_backends
     from naiad.worker.import_backend import find_backend, import_backend
 
@@ -130,7 +131,7 @@ def test_a_package_offers_its_backend(tmp_path: Path, monkeypatch: pytest.Monkey
         installed_backends.cache_clear()
 
 
-def test_the_backend_of_the_page_is_the_example() -> None:
+def test_the_example_is_the_backend_of_the_documentation() -> None:
     root = Path(__file__).parents[3]
     page = (root / "docs/custom-backend.md").read_text()
     assert (

@@ -1,4 +1,4 @@
-"""DLPack in and out, against numpy and against hand-made capsules; memory is freed exactly once."""
+"""DLPack import and export, with numpy and with hand-made capsules. Memory is freed only once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from naiad.core.work import WorkTensor
 
 
 class Producer:
-    """An object of another library: an array that counts how often it was exported."""
+    """A tensor of another library, which counts how often it was exported."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self.array = array
@@ -122,15 +122,17 @@ def test_read_only_memory_is_copied_for_export() -> None:
     assert array.tolist() == [0, 1, 2]
 
 
-def test_refused() -> None:
+def test_rejects_unsupported_tensors() -> None:
     for value, message in (
         (
             5,
-            "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and `__dlpack_device__` attributes",
+            "Provided tensor is not supported. Tensor must be a DLPack capsule or have "
+            "`__dlpack__` and `__dlpack_device__` attributes",
         ),
         (
             np.arange(6).reshape(2, 3).T,
-            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported.",
+            "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in "
+            "C-Order are supported.",
         ),
         (np.zeros(2, np.complex64), 'DType code "5" is not supported.'),
     ):
@@ -145,7 +147,7 @@ def test_refused() -> None:
         Tensor("T", np.array([b"a"], dtype=np.object_)).to_dlpack()
 
 
-def test_a_refused_capsule_stays_with_its_owner() -> None:
+def test_a_rejected_capsule_still_belongs_to_its_owner() -> None:
     capsule = np.zeros(2, np.complex64).__dlpack__()
     with pytest.raises(TritonModelException):
         Tensor.from_dlpack("Y", capsule)
@@ -153,11 +155,11 @@ def test_a_refused_capsule_stays_with_its_owner() -> None:
 
 
 def on_device(array: np.ndarray[Any, Any], device_type: int = dlpack.CUDA) -> object:
-    """A capsule that claims to lie on a device; nothing may touch its memory."""
+    """Returns a capsule that claims to be on a device, whose memory must not be accessed."""
     return dlpack.export_capsule(dlpack.ForeignTensor(array, "FP32", device_type, 3))
 
 
-def test_device_memory_is_not_for_numpy() -> None:
+def test_device_memory_cannot_be_converted_to_numpy() -> None:
     tensor = Tensor.from_dlpack("Y", on_device(np.zeros(2, np.float32)))
     assert (tensor.is_cpu(), tensor.shape(), tensor.__dlpack_device__()) == (False, [2], (2, 3))
     with pytest.raises(
@@ -168,14 +170,14 @@ def test_device_memory_is_not_for_numpy() -> None:
     assert (again.is_cpu(), again.__dlpack_device__()) == (False, (2, 3))
 
 
-def test_unknown_device_is_refused() -> None:
+def test_rejects_an_unknown_device() -> None:
     with pytest.raises(
         TritonModelException, match=r"^DLDevice type 7 is not support by Python backend\.$"
     ):
         Tensor.from_dlpack("Y", on_device(np.zeros(2, np.float32), 7))
 
 
-def test_device_memory_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_device_memory_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> ctypes.CDLL:
         raise OSError(name)
 

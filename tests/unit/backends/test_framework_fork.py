@@ -1,8 +1,8 @@
-"""Workers are forked from a template that has imported the framework: a child must be able to load
-a model and compute, every time.
+"""Workers are forked from a template that has imported the framework. A child must always be able
+to load and run a model.
 
-In a process of its own, since pytest's has threads. Each child has a deadline: what this looks for
-is a child that hangs.
+The template is a separate process, because pytest's process has threads. Each child has a deadline,
+because the failure would be a child that hangs.
 """
 
 from __future__ import annotations
@@ -24,20 +24,23 @@ import os, signal, sys
 from pathlib import Path
 import numpy as np
 module, class_name, folder, file, children = sys.argv[1:]
-backend_class = getattr(__import__(module, fromlist=[class_name]), class_name)   # the template: it imports, and no more
+# The template only imports.
+backend_class = getattr(__import__(module, fromlist=[class_name]), class_name)
 from tests.unit.backends.framework import load
-INPUT, OUTPUT = ({"name": name, "data_type": "TYPE_FP32", "dims": [64]} for name in ("INPUT__0", "y"))
+INPUT = {"name": "INPUT__0", "data_type": "TYPE_FP32", "dims": [64]}
+OUTPUT = {"name": "y", "data_type": "TYPE_FP32", "dims": [64]}
 CONFIG = {"max_batch_size": 8, "input": [INPUT], "output": [OUTPUT]}
+PARAMETERS = {"intra_op_thread_count": {"string_value": "2"}}
 
 def child():
     signal.alarm(300)
     config = CONFIG if file == "model.pt" else {}
-    served = load(backend_class, Path(folder), {**config, "parameters": {"intra_op_thread_count": {"string_value": "2"}}}, file)
+    served = load(backend_class, Path(folder), {**config, "parameters": PARAMETERS}, file)
     x = np.ones((4, 64), np.float32)
     name = "INPUT__0" if config else "x" if file == "model.onnx" else "input"
     for _ in range(20):
-        answer = served.infer(**{name: x})
-    assert next(iter(answer.values())).shape == (4, 64)
+        outputs = served.infer(**{name: x})
+    assert next(iter(outputs.values())).shape == (4, 64)
 
 pids = []
 for _ in range(int(children)):

@@ -1,5 +1,4 @@
-"""The identity backend: output i is input i, with Triton's parameters for delays and its
-counter."""
+"""The identity backend: outputs, Triton's parameters for delays, and the byte counter."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def test_later_instances_may_be_slower(tmp_path: Path, slept: list[float]) -> No
     assert slept[-1] == pytest.approx(0.08)
 
 
-def test_bytes_are_counted_when_asked_for(tmp_path: Path) -> None:
+def test_counts_bytes_if_enabled(tmp_path: Path) -> None:
     served = load(
         IdentityBackend,
         tmp_path / "m",
@@ -82,14 +81,14 @@ def test_bytes_are_counted_when_asked_for(tmp_path: Path) -> None:
     assert served.runtime.metrics[1].labels == {"model": "m", "version": "1"}
 
 
-def test_an_unknown_input(tmp_path: Path) -> None:
+def test_rejects_an_unknown_input(tmp_path: Path) -> None:
     (response,) = load(IdentityBackend, tmp_path / "m", CONFIG).execute(request(e=INPUTS["a"]))
     assert response.error is not None
     assert response.error.message == "unexpected inference input 'e'"
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (
             {"input": CONFIG["input"], "output": CONFIG["output"][:1]},
@@ -101,7 +100,7 @@ def test_an_unknown_input(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_configs_that_are_no_good(tmp_path: Path, config: dict[str, Any], words: str) -> None:
+def test_rejects_invalid_configs(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     with pytest.raises(NaiadError) as caught:
         load(IdentityBackend, tmp_path / "m", config)
-    assert words in caught.value.message
+    assert message in caught.value.message

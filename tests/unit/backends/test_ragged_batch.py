@@ -1,5 +1,4 @@
-"""What the model gets beside a ragged input, for every kind of batch_input; and the way back for
-batch_output."""
+"""The arrays for every kind of batch_input of a ragged batch, and how batch_output is split."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from naiad.backends.served_config import BatchTensor
 from naiad.errors import NaiadError
 
 SHAPES = [[1, 3], [2, 2], [1, 1]]
-"""Of three requests, the second of which is a batch of two."""
+"""The shapes of an input in three requests. The second request is a batch of two."""
 
 
 @pytest.mark.parametrize(
@@ -25,13 +24,13 @@ SHAPES = [[1, 3], [2, 2], [1, 1]]
     ],
 )
 @pytest.mark.parametrize("datatype", ["TYPE_INT32", "TYPE_FP32"])
-def test_values(kind: str, want: list[int], datatype: str) -> None:
+def test_values_of_batch_inputs(kind: str, want: list[int], datatype: str) -> None:
     made = batch_input(BatchTensor(kind, ["t"], datatype, ["x"]), SHAPES)
     assert made.tolist() == want
     assert made.dtype == (np.int32 if datatype == "TYPE_INT32" else np.float32)
 
 
-def test_only_the_shape_matters_for_the_largest() -> None:
+def test_the_largest_count_is_the_shape() -> None:
     assert batch_input(
         BatchTensor("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", ["t"], "TYPE_INT32", ["x"]), SHAPES
     ).shape == (4,)
@@ -47,12 +46,12 @@ def test_items_of_more_dimensions() -> None:
     ).tolist() == [2, 3, 4, 5, 4, 5]
 
 
-def test_an_output_goes_back_to_the_shapes_of_its_source() -> None:
+def test_splits_an_output_into_the_shapes_of_its_source() -> None:
     parts = scatter("y", np.arange(8), SHAPES)
     assert [part.tolist() for part in parts] == [[[0, 1, 2]], [[3, 4], [5, 6]], [[7]]]
 
 
-def test_an_output_of_another_size_is_the_models_fault() -> None:
+def test_rejects_an_output_of_another_size() -> None:
     with pytest.raises(NaiadError) as caught:
         scatter("y", np.arange(9), SHAPES)
     assert (

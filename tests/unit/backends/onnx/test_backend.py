@@ -1,5 +1,5 @@
-"""The ONNX backend: every type and batch shape as onnxruntime itself gives it, and what a request
-that is no good does to others."""
+"""The ONNX backend: results equal those of onnxruntime for every type and batch shape, and a bad
+request fails alone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from naiad.backends.served_config import read_config  # noqa: E402
 from tests.unit.backends import framework  # noqa: E402
 
 NUMBERS: dict[str, type[np.generic]] = {
-    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "INT8": np.int8,
-    "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
+    "BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
+    "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
+    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
 }  # fmt: skip
 WEIGHTS = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 
@@ -57,7 +58,7 @@ def linear(batch: int | str = "N", location: str = "") -> bytes:
 
 
 def lookup() -> bytes:
-    """Fails for an index that the table does not have."""
+    """A model that fails for an index outside of its table."""
     table = Constant("table", np.arange(5, dtype=np.float32) * 10)
     return onnx_file.model(
         [Node("Gather", ["table", "x"], ["y"])],
@@ -80,15 +81,18 @@ def test_every_number_type_alone_and_in_a_batch(tmp_path: Path, datatype: str) -
 
 
 @pytest.mark.parametrize("shape", [["N", 4], ["N", "k"]], ids=["fixed", "variable"])
-def test_bf16_as_bit_patterns(tmp_path: Path, shape: list[int | str]) -> None:
+def test_bf16_values_are_bit_patterns(tmp_path: Path, shape: list[int | str]) -> None:
     served = serve(tmp_path, onnx_file.identity("BF16", shape))
     first, second = (
         bf16("x", [1, 4], [0x3F80, 0x4000, 0xBF80, 0x7F80]),
         bf16("x", [2, 4], list(range(8))),
     )
     responses = served.execute(request(x=first), request(x=second))
-    assert [(response.outputs[0].datatype, bytes(response.outputs[0].data)) for response in responses] == [
-        ("BF16", bytes(first.data)), ("BF16", bytes(second.data))]  # fmt: skip
+    outputs = [response.outputs[0] for response in responses]
+    assert [(output.datatype, bytes(output.data)) for output in outputs] == [
+        ("BF16", bytes(first.data)),
+        ("BF16", bytes(second.data)),
+    ]
 
 
 def test_strings(tmp_path: Path) -> None:
@@ -100,7 +104,7 @@ def test_strings(tmp_path: Path) -> None:
         [[b"a", "Größe".encode()], [b"", b"x" * 100]], [["日本".encode(), b"\0nul"]]]  # fmt: skip
 
 
-def test_a_string_that_is_no_text_spoils_only_its_own_request(tmp_path: Path) -> None:
+def test_a_string_that_is_not_utf8_fails_only_its_own_request(tmp_path: Path) -> None:
     served = serve(tmp_path, onnx_file.identity("BYTES", ["N", 1]))
     good, bad = served.execute(
         request(x=np.array([[b"ok"]], object)), request(x=np.array([[b"\xff\xfe"]], object))
@@ -129,7 +133,7 @@ def test_results_equal_onnxruntime_called_directly(tmp_path: Path) -> None:
         np.testing.assert_allclose(arrays(response)["total"], total[:, None], rtol=1e-6)
 
 
-def test_requested_outputs_of_each_request(tmp_path: Path) -> None:
+def test_each_request_gets_its_requested_outputs(tmp_path: Path) -> None:
     served = serve(tmp_path, linear())
     x = np.ones((1, 4), np.float32)
     responses = served.execute(request(["total"], x=x), request(["y"], x=x), request(x=x))
@@ -137,7 +141,7 @@ def test_requested_outputs_of_each_request(tmp_path: Path) -> None:
     assert list(served.infer(["total"], x=x)) == ["total"]
 
 
-def test_a_request_that_fails_does_not_spoil_its_batch(tmp_path: Path) -> None:
+def test_a_request_that_fails_does_not_fail_its_batch(tmp_path: Path) -> None:
     served = serve(tmp_path, lookup())
     good, bad, other = served.execute(
         request(x=[[1, 2]]), request(x=[[4, 99]]), request(x=[[0, 3]])
@@ -151,7 +155,7 @@ def test_a_request_that_fails_does_not_spoil_its_batch(tmp_path: Path) -> None:
 
 
 def test_a_request_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
-    """It asks for so many zeros."""
+    """The request asks for a huge number of zeros."""
     inputs, outputs = [Value("x", "INT64", [1])], [Value("y", "FP32", ["k"])]
     served = serve(
         tmp_path, onnx_file.model([Node("ConstantOfShape", ["x"], ["y"])], inputs, outputs)
@@ -180,7 +184,7 @@ def test_reshape_both_ways(tmp_path: Path) -> None:
     np.testing.assert_array_equal(served.infer(x=x)["y"], x)
 
 
-def test_large_outputs_are_written_where_the_server_reads_them(tmp_path: Path) -> None:
+def test_writes_large_outputs_to_shared_memory(tmp_path: Path) -> None:
     served = serve(tmp_path, onnx_file.identity("FP32", ["N", 10_000]))
     x = np.random.default_rng(1).standard_normal((2, 10_000), np.float32)
     np.testing.assert_array_equal(served.infer(x=x)["y"], x)
@@ -191,8 +195,8 @@ def test_large_outputs_are_written_where_the_server_reads_them(tmp_path: Path) -
     np.testing.assert_array_equal(arrays(second)["y"], x[1:])
 
 
-def test_an_input_is_not_copied(tmp_path: Path) -> None:
-    """Memory at an odd address is, for it may be read with instructions that need alignment."""
+def test_does_not_copy_inputs(tmp_path: Path) -> None:
+    """Misaligned memory is copied, because it may be read with instructions that need alignment."""
     from naiad.backends.tensor_array import to_array
 
     memory = bytearray(64)
@@ -205,7 +209,7 @@ def test_an_input_is_not_copied(tmp_path: Path) -> None:
 # Files.
 
 
-def test_external_data(tmp_path: Path) -> None:
+def test_loads_external_data(tmp_path: Path) -> None:
     model_dir = place(tmp_path, linear(location="weights.bin"))
     (model_dir / "1" / "weights.bin").write_bytes(WEIGHTS.tobytes())
     served = load(OnnxBackend, model_dir, file="model.onnx")
@@ -214,7 +218,7 @@ def test_external_data(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_called_model_onnx(tmp_path: Path) -> None:
+def test_loads_a_folder_named_model_onnx(tmp_path: Path) -> None:
     onnx_file.write(
         tmp_path / "m/1/model.onnx/model.onnx",
         [Node("Identity", ["x"], ["y"])],
@@ -226,7 +230,7 @@ def test_a_folder_called_model_onnx(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "onnx runtime error: "),
         (b"not a model at all", "onnx runtime error: "),
@@ -235,14 +239,14 @@ def test_a_folder_called_model_onnx(tmp_path: Path) -> None:
     ],
     ids=["empty", "garbage", "truncated", "missing external data"],
 )
-def test_files_that_are_no_good(tmp_path: Path, content: bytes, words: str) -> None:
+def test_rejects_invalid_files(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(NaiadError) as caught:
         serve(tmp_path, content)
-    assert caught.value.message.startswith(words)
+    assert caught.value.message.startswith(message)
     assert str(tmp_path) not in caught.value.message
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_rejects_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     with pytest.raises(
         NaiadError, match=r"unable to find 'm/1/model\.onnx' for model 'm': no such file"
@@ -253,7 +257,7 @@ def test_no_file(tmp_path: Path) -> None:
 # Completing the config.
 
 
-def test_a_batch_dimension_everywhere_means_batching(tmp_path: Path) -> None:
+def test_completes_batching_if_all_tensors_have_a_batch_dimension(tmp_path: Path) -> None:
     served = serve(tmp_path, linear())
     assert served.config == {
         "max_batch_size": 4,
@@ -269,7 +273,7 @@ def test_a_batch_dimension_everywhere_means_batching(tmp_path: Path) -> None:
     ]
 
 
-def test_a_fixed_first_dimension_means_none(tmp_path: Path) -> None:
+def test_completes_no_batching_for_a_fixed_first_dimension(tmp_path: Path) -> None:
     served = serve(tmp_path, linear(batch=2))
     assert served.config == {
         "input": [tensor("x", "TYPE_FP32", [2, 4])],
@@ -278,7 +282,7 @@ def test_a_fixed_first_dimension_means_none(tmp_path: Path) -> None:
     assert served.infer(x=np.ones((2, 4), np.float32))["y"].shape == (2, 3)
 
 
-def test_the_servers_default_batch_size(tmp_path: Path) -> None:
+def test_uses_the_default_batch_size_of_the_server(tmp_path: Path) -> None:
     assert (
         serve(tmp_path, linear(), backend_config={"default-max-batch-size": "16"}).config[
             "max_batch_size"
@@ -287,13 +291,13 @@ def test_the_servers_default_batch_size(tmp_path: Path) -> None:
     )
 
 
-def test_a_batch_size_of_one_needs_no_batching(tmp_path: Path) -> None:
+def test_completes_no_dynamic_batching_for_a_batch_size_of_one(tmp_path: Path) -> None:
     served = serve(tmp_path, linear(), backend_config={"default-max-batch-size": "1"})
     assert served.config["max_batch_size"] == 1
     assert "dynamic_batching" not in served.config
 
 
-def test_what_is_given_stays(tmp_path: Path) -> None:
+def test_keeps_the_fields_of_the_config(tmp_path: Path) -> None:
     given = {"max_batch_size": 8, "input": [tensor("x", "TYPE_FP32", [4])], "sequence_batching": {}}
     served = serve(tmp_path, linear(), given)
     assert served.config["max_batch_size"] == 8
@@ -301,9 +305,12 @@ def test_what_is_given_stays(tmp_path: Path) -> None:
     assert "dynamic_batching" not in served.config
 
 
-def test_batching_that_the_model_cannot_do(tmp_path: Path) -> None:
-    words = "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified"
-    with pytest.raises(NaiadError, match=words):
+def test_rejects_batching_that_the_model_does_not_support(tmp_path: Path) -> None:
+    message = (
+        "autofill failed for model 'm': model does not support batching while non-zero "
+        "max_batch_size is specified"
+    )
+    with pytest.raises(NaiadError, match=message):
         serve(tmp_path, linear(batch=1), {"max_batch_size": 8})
 
 
@@ -313,7 +320,7 @@ X, Y = tensor("x", "TYPE_FP32", [4]), tensor("y", "TYPE_FP32", [3])
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "words"),
+    ("inputs", "outputs", "message"),
     [
         (
             [tensor("a", "TYPE_FP32", [4])],
@@ -328,51 +335,58 @@ X, Y = tensor("x", "TYPE_FP32", [4]), tensor("y", "TYPE_FP32", [3])
         (
             [tensor("x", "TYPE_FP64", [4])],
             [Y],
-            "unable to load model 'm', configuration expects datatype TYPE_FP64 for input 'x', model provides TYPE_FP32",
+            "unable to load model 'm', configuration expects datatype TYPE_FP64 for input 'x', "
+            "model provides TYPE_FP32",
         ),
         (
             [X],
             [tensor("y", "TYPE_INT32", [3])],
-            "unable to load model 'm', configuration expects datatype TYPE_INT32 for output 'y', model provides TYPE_FP32",
+            "unable to load model 'm', configuration expects datatype TYPE_INT32 for output 'y', "
+            "model provides TYPE_FP32",
         ),
         (
             [tensor("x", "TYPE_FP32", [5])],
             [Y],
-            "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,4]) but the model configuration specifies 2 dimensions (an "
-            "initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making complete shape [-1,5])",
+            "model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,4]) but the model "
+            "configuration specifies 2 dimensions (an "
+            "initial batch dimension because max_batch_size > 0 followed by the explicit tensor "
+            "shape, making complete shape [-1,5])",
         ),
         ([X, X], [Y], "unable to load model 'm', configuration expects 2 inputs, model provides 1"),
         (
             [tensor("x", "TYPE_FP32", [4], allow_ragged_batch=True)],
             [Y],
-            "unable to load model 'm', configuration expects model provides input with shape [-1]  for ragged input 'x', model provides "
+            "unable to load model 'm', configuration expects model provides input with shape "
+            "[-1]  for ragged input 'x', model provides "
             "[-1,4]",
         ),
     ],
 )
-def test_configs_that_do_not_fit(
-    tmp_path: Path, inputs: list[Any], outputs: list[Any], words: str
+def test_rejects_configs_that_contradict_the_model(
+    tmp_path: Path, inputs: list[Any], outputs: list[Any], message: str
 ) -> None:
     with pytest.raises(NaiadError) as caught:
         serve(tmp_path, linear(), {"max_batch_size": 8, "input": inputs, "output": outputs})
-    assert caught.value.message == words
+    assert caught.value.message == message
 
 
-def test_dims_that_do_not_fit_without_batching(tmp_path: Path) -> None:
+def test_rejects_wrong_dims_without_batching(tmp_path: Path) -> None:
     with pytest.raises(NaiadError) as caught:
         serve(
             tmp_path, linear(batch=1), {"input": [X], "output": [tensor("y", "TYPE_FP32", [1, 3])]}
         )
     assert caught.value.message == (
-        "model 'm', tensor 'x': the model expects 2 dimensions (shape [1,4]) but the model configuration specifies 1 dimensions (shape [4])"
+        "model 'm', tensor 'x': the model expects 2 dimensions (shape [1,4]) but the model "
+        "configuration specifies 1 dimensions (shape [4])"
     )
 
 
-def test_max_batch_size_of_a_model_with_a_fixed_batch(tmp_path: Path) -> None:
+def test_rejects_a_max_batch_size_for_a_model_with_a_fixed_batch(tmp_path: Path) -> None:
     with pytest.raises(NaiadError) as caught:
         serve(tmp_path, linear(batch=1), {"max_batch_size": 8, "input": [X], "output": [Y]})
     assert caught.value.message == (
-        "model 'm', tensor 'x': for the model to support batching the shape should have at least 1 dimension and the first dimension "
+        "model 'm', tensor 'x': for the model to support batching the shape should have at least "
+        "1 dimension and the first dimension "
         "must be -1; but shape expected by the model is [1,4]"
     )
 
@@ -387,7 +401,7 @@ def options(
     return session_options(read_config(given), given)
 
 
-def test_tritons_names_of_onnxruntimes_options() -> None:
+def test_applies_options_with_the_names_of_triton() -> None:
     made = options(
         {
             "optimization": {"graph": {"level": 1}},
@@ -426,7 +440,7 @@ def test_graph_levels(level: int, expected: str) -> None:
     )
 
 
-def test_threads_come_from_the_config_then_the_server_then_the_cores_shared_out() -> None:
+def test_number_of_threads_is_that_of_the_config_the_server_or_the_cores() -> None:
     groups = {"instance_group": [{"kind": "KIND_CPU", "count": 64}]}
     assert options(groups).intra_op_num_threads == 1
     assert options({}, {"intra_op_thread_count": "5"}).intra_op_num_threads == 5
@@ -438,7 +452,7 @@ def test_threads_come_from_the_config_then_the_server_then_the_cores_shared_out(
     )
 
 
-def test_threads_that_wait_sleep_unless_told_otherwise() -> None:
+def test_threads_do_not_spin_by_default() -> None:
     spinning = "session.intra_op.allow_spinning"
     assert options({}).get_session_config_entry(spinning) == "0"
     assert (
@@ -450,7 +464,7 @@ def test_threads_that_wait_sleep_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (
             {"parameters": parameters(intra_op_thread_count="many")},
@@ -471,10 +485,10 @@ def test_threads_that_wait_sleep_unless_told_otherwise() -> None:
         ),
     ],
 )
-def test_options_that_are_no_good(config: dict[str, Any], words: str) -> None:
+def test_rejects_invalid_options(config: dict[str, Any], message: str) -> None:
     with pytest.raises(NaiadError) as caught:
         options(config)
-    assert words in caught.value.message
+    assert message in caught.value.message
 
 
 def providers(
@@ -523,7 +537,7 @@ def test_providers_of_a_gpu_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_gpu_instance_without_cuda_runs_on_the_cpu_and_says_so(
+def test_a_gpu_instance_without_cuda_runs_on_the_cpu_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found, warnings = providers({}, "GPU", ["CPUExecutionProvider"], monkeypatch)
@@ -532,24 +546,25 @@ def test_a_gpu_instance_without_cuda_runs_on_the_cpu_and_says_so(
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         (
             "openvino",
-            "Execution Accelerator 'openvino' is requested, but this onnxruntime has no OpenVINOExecutionProvider",
+            "Execution Accelerator 'openvino' is requested, but this onnxruntime has no "
+            "OpenVINOExecutionProvider",
         ),
         ("quantum", "unknown Execution Accelerator 'quantum' is requested"),
     ],
 )
-def test_accelerators_that_are_not_there(
-    name: str, words: str, monkeypatch: pytest.MonkeyPatch
+def test_rejects_unavailable_accelerators(
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {
         "optimization": {"execution_accelerators": {"cpu_execution_accelerator": [{"name": name}]}}
     }
     with pytest.raises(NaiadError) as caught:
         providers(config, "CPU", ["CPUExecutionProvider"], monkeypatch)
-    assert caught.value.message.startswith(words)
+    assert caught.value.message.startswith(message)
 
 
 def test_arena_shrinkage_is_an_option_of_the_run(tmp_path: Path) -> None:
@@ -564,7 +579,7 @@ def test_arena_shrinkage_is_an_option_of_the_run(tmp_path: Path) -> None:
 
 
 def test_ragged_inputs_with_their_sizes(tmp_path: Path) -> None:
-    """The model sees all elements end to end, and how many each request has."""
+    """The model gets all elements concatenated, and the count of each request."""
     nodes = [Node("Identity", ["x"], ["flat"]), Node("Identity", ["sizes"], ["counts"])]
     inputs = [Value("x", "FP32", ["n"]), Value("sizes", "INT32", ["r"])]
     outputs = [Value("flat", "FP32", ["n"]), Value("counts", "INT32", ["r"])]
@@ -598,7 +613,7 @@ def test_ragged_inputs_with_their_sizes(tmp_path: Path) -> None:
     assert [arrays(response)["counts"].tolist() for response in responses] == [[[3]], [[1]]]
 
 
-def test_an_initializer_may_be_given_as_an_optional_input(tmp_path: Path) -> None:
+def test_an_initializer_may_be_an_optional_input(tmp_path: Path) -> None:
     scale = Constant("scale", np.array([2], np.float32))
     inputs = [Value("x", "FP32", [3]), Value("scale", "FP32", [1])]
     model = onnx_file.model(
@@ -614,7 +629,7 @@ def test_an_initializer_may_be_given_as_an_optional_input(tmp_path: Path) -> Non
     assert served.infer(x=x, scale=np.array([10], np.float32))["y"].tolist() == [10, 20, 30]
 
 
-def test_a_type_that_the_protocol_cannot_carry(tmp_path: Path) -> None:
+def test_rejects_a_type_without_a_triton_datatype(tmp_path: Path) -> None:
     from naiad.backends.signature import Signature, TensorSignature, complete
 
     found = TensorSignature("probabilities", "", None, "seq(map(int64,tensor(float)))")

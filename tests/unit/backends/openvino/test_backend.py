@@ -1,5 +1,4 @@
-"""The OpenVINO backend: results, types, batches of fixed and open size, parameters under Triton's
-names."""
+"""The OpenVINO backend: results, types, batches of fixed and variable size, and parameters."""
 
 from __future__ import annotations
 
@@ -51,8 +50,9 @@ def linear(batch: int | str = "N") -> bytes:
 @pytest.mark.parametrize(
     ("datatype", "dtype"),
     [
-        ("BOOL", np.bool_), ("UINT8", np.uint8), ("UINT16", np.uint16), ("UINT32", np.uint32), ("UINT64", np.uint64), ("INT8", np.int8),
-        ("INT16", np.int16), ("INT32", np.int32), ("INT64", np.int64), ("FP16", np.float16), ("FP32", np.float32), ("FP64", np.float64),
+        ("BOOL", np.bool_), ("FP16", np.float16), ("FP32", np.float32), ("FP64", np.float64),
+        ("UINT8", np.uint8), ("UINT16", np.uint16), ("UINT32", np.uint32), ("UINT64", np.uint64),
+        ("INT8", np.int8), ("INT16", np.int16), ("INT32", np.int32), ("INT64", np.int64),
     ],
 )  # fmt: skip
 def test_every_number_type(tmp_path: Path, datatype: str, dtype: Any) -> None:
@@ -73,7 +73,7 @@ def test_bf16(tmp_path: Path) -> None:
     )
 
 
-def test_strings_are_refused(tmp_path: Path) -> None:
+def test_rejects_strings(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="unsupported datatype string for input 'x' for model 'm'"):
         serve(tmp_path, onnx_file.identity("BYTES", ["N", 2]))
 
@@ -86,7 +86,7 @@ def test_results_equal_openvino_called_directly(tmp_path: Path) -> None:
         "input": [X],
         "output": [Y],
     }
-    # Left to itself OpenVINO computes in bfloat16 where the CPU can.
+    # By default, OpenVINO computes in bfloat16 if the CPU supports it.
     direct = openvino.Core().compile_model(
         tmp_path / "m/1/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
@@ -99,7 +99,7 @@ def test_results_equal_openvino_called_directly(tmp_path: Path) -> None:
         np.testing.assert_allclose(arrays(response)["y"], direct([batch])[0], rtol=1e-6)
 
 
-def test_answers_survive_the_next_run(tmp_path: Path) -> None:
+def test_responses_survive_the_next_run(tmp_path: Path) -> None:
     served = serve(tmp_path, linear())
     first = served.infer(x=np.ones((1, 4), np.float32))["y"]
     kept = first.copy()
@@ -107,7 +107,7 @@ def test_answers_survive_the_next_run(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-def test_large_outputs_go_where_the_server_reads_them(tmp_path: Path) -> None:
+def test_writes_large_outputs_to_shared_memory(tmp_path: Path) -> None:
     served = serve(tmp_path, onnx_file.identity("FP32", ["N", 10_000]))
     x = np.random.default_rng(1).standard_normal((2, 10_000), np.float32)
     np.testing.assert_array_equal(served.infer(x=x)["y"], x)
@@ -118,7 +118,7 @@ def test_scalars(tmp_path: Path) -> None:
     assert serve(tmp_path, onnx_file.identity("INT64", [])).infer(x=[7])["y"].tolist() == [7]
 
 
-def test_a_fixed_batch_is_opened(tmp_path: Path) -> None:
+def test_accepts_any_batch_size_for_a_fixed_batch(tmp_path: Path) -> None:
     served = serve(tmp_path, linear(batch=1), {"max_batch_size": 8, "input": [X], "output": [Y]})
     np.testing.assert_allclose(
         served.infer(x=np.ones((5, 4), np.float32))["y"], [WEIGHTS.sum(axis=0)] * 5, rtol=1e-6
@@ -128,7 +128,7 @@ def test_a_fixed_batch_is_opened(tmp_path: Path) -> None:
 FIXED = {"max_batch_size": 3, "input": [X], "output": [Y]}
 
 
-def test_a_batch_that_stays_fixed_takes_nothing_else(tmp_path: Path) -> None:
+def test_rejects_other_batch_sizes_if_the_batch_stays_fixed(tmp_path: Path) -> None:
     served = serve(
         tmp_path,
         linear(batch=3),
@@ -137,13 +137,13 @@ def test_a_batch_that_stays_fixed_takes_nothing_else(tmp_path: Path) -> None:
     assert served.infer(x=np.ones((3, 4), np.float32))["y"].shape == (3, 3)
     (response,) = served.execute(request(x=np.ones((2, 4), np.float32)))
     assert response.error is not None
-    assert (
-        response.error.message
-        == "the model takes batches of exactly 3, got 2; set ENABLE_BATCH_PADDING to YES to have them filled up"
+    assert response.error.message == (
+        "the model takes batches of exactly 3, got 2; set ENABLE_BATCH_PADDING to YES to "
+        "have them filled up"
     )
 
 
-def test_a_batch_that_stays_fixed_is_filled_up(tmp_path: Path) -> None:
+def test_pads_batches_if_the_batch_stays_fixed(tmp_path: Path) -> None:
     given = parameters(SKIP_OV_DYNAMIC_BATCHSIZE="YES", ENABLE_BATCH_PADDING="YES")
     served = serve(tmp_path, linear(batch=3), {**FIXED, "parameters": given})
     np.testing.assert_allclose(
@@ -151,7 +151,7 @@ def test_a_batch_that_stays_fixed_is_filled_up(tmp_path: Path) -> None:
     )
 
 
-def test_a_fixed_batch_other_than_max_batch_size(tmp_path: Path) -> None:
+def test_rejects_a_fixed_batch_other_than_max_batch_size(tmp_path: Path) -> None:
     with pytest.raises(
         NaiadError, match="input 'x' has a fixed batch of 2 and SKIP_OV_DYNAMIC_BATCHSIZE is set"
     ):
@@ -162,7 +162,7 @@ def test_a_fixed_batch_other_than_max_batch_size(tmp_path: Path) -> None:
         )
 
 
-def test_reshaping_to_the_config(tmp_path: Path) -> None:
+def test_reshapes_the_model_to_the_config(tmp_path: Path) -> None:
     config = {
         "input": [tensor("x", "TYPE_FP32", [-1, 4])],
         "output": [tensor("y", "TYPE_FP32", [-1, 3])],
@@ -173,12 +173,12 @@ def test_reshaping_to_the_config(tmp_path: Path) -> None:
     ].shape == (6, 3)
 
 
-def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
+def test_rejects_a_config_that_contradicts_the_model(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="unexpected inference input 'a', allowed inputs are: x"):
         serve(tmp_path, linear(), {**FIXED, "input": [tensor("a", "TYPE_FP32", [4])]})
 
 
-def test_another_file_that_openvino_reads(tmp_path: Path) -> None:
+def test_loads_other_files_that_openvino_can_read(tmp_path: Path) -> None:
     onnx_file.write(
         tmp_path / "m/1/model.onnx",
         [Node("Relu", ["x"], ["y"])],
@@ -191,7 +191,7 @@ def test_another_file_that_openvino_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "no xml", "<net"], ids=["empty", "garbage", "truncated"])
-def test_files_that_are_no_good(tmp_path: Path, content: str) -> None:
+def test_rejects_invalid_files(tmp_path: Path, content: str) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m/1/model.xml").write_text(content)
     with pytest.raises(NaiadError) as caught:
@@ -200,7 +200,7 @@ def test_files_that_are_no_good(tmp_path: Path, content: str) -> None:
     assert str(tmp_path) not in caught.value.message
 
 
-def test_a_missing_weights_file(tmp_path: Path) -> None:
+def test_rejects_a_missing_weights_file(tmp_path: Path) -> None:
     model_dir = place(tmp_path, linear())
     (model_dir / "1" / "model.bin").unlink()
     with pytest.raises(NaiadError) as caught:
@@ -208,7 +208,7 @@ def test_a_missing_weights_file(tmp_path: Path) -> None:
     assert str(tmp_path) not in caught.value.message
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_rejects_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     with pytest.raises(
         NaiadError, match=r"unable to find 'm/1/model\.xml' for model 'm': no such file"
@@ -222,7 +222,7 @@ def options(**given: str) -> dict[str, Any]:
     )
 
 
-def test_parameters_of_triton() -> None:
+def test_applies_the_parameters_of_triton() -> None:
     made = options(
         INFERENCE_NUM_THREADS="3",
         NUM_STREAMS="auto",
@@ -244,6 +244,6 @@ def test_parameters_of_triton() -> None:
     ("name", "value"),
     [("PERFORMANCE_HINT", "FAST"), ("NUM_STREAMS", "-1"), ("INFERENCE_NUM_THREADS", "x")],
 )
-def test_parameters_that_are_no_good(name: str, value: str) -> None:
+def test_rejects_invalid_parameters(name: str, value: str) -> None:
     with pytest.raises(NaiadError, match=f"parameter '{name}'"):
         options(**{name: value})

@@ -1,4 +1,4 @@
-"""PythonBackend: loading, executing, failing and unloading models, against Triton's words."""
+"""PythonBackend: loads, executes and unloads models, and reports errors with Triton's messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from naiad.errors import NaiadError
 from tests.unit.backends.fake_runtime import FakeRuntime
 from tests.unit.backends.models import PREFIX, error_of, executing, load, request, run, write_model
 
-DOUBLE = "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', r.inputs()[0].as_numpy() * 2)]) for r in requests]"
+DOUBLE = (
+    "return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', r.inputs()[0].as_numpy() * 2)]) "
+    "for r in requests]"
+)
 DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 
 
@@ -32,7 +35,10 @@ def floats(answer: WorkResponse | None) -> list[float]:
 
 
 def test_initialize_arguments(tmp_path: Path, runtime: FakeRuntime) -> None:
-    source = "class TritonPythonModel:\n    def initialize(self, args):\n        pb_utils.seen = (args, pb_utils.get_model_dir())\n"
+    source = (
+        "class TritonPythonModel:\n    def initialize(self, args):\n"
+        "        pb_utils.seen = (args, pb_utils.get_model_dir())\n"
+    )
     load(tmp_path, source, runtime)
     from naiad.backends.python import pb_utils
 
@@ -57,7 +63,8 @@ BLS = "pb_utils.InferenceRequest(model_name='o', inputs=[], requested_output_nam
     ("source", "message"),
     [
         (
-            "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('bad')",
+            "class TritonPythonModel:\n    def initialize(self, args):\n"
+            "        raise ValueError('bad')",
             "ValueError: bad\n\nAt:\n  model.py(5): initialize\n",
         ),
         (
@@ -66,21 +73,27 @@ BLS = "pb_utils.InferenceRequest(model_name='o', inputs=[], requested_output_nam
         ),
         (
             "import nonexistent_thing",
-            "ModuleNotFoundError: No module named 'nonexistent_thing'\n\nAt:\n  model.py(3): <module>\n",
+            "ModuleNotFoundError: No module named 'nonexistent_thing'\n\n"
+            "At:\n  model.py(3): <module>\n",
         ),
         ("def broken(:", "SyntaxError: invalid syntax (model.py, line 3)"),
         ("raise SystemExit(3)", "SystemExit: 3\n\nAt:\n  model.py(3): <module>\n"),
         (
             f"class TritonPythonModel:\n    def initialize(self, args):\n        {BLS}",
-            "TritonModelException: BLS is only supported during the 'execute' function.\n\nAt:\n  model.py(5): initialize\n",
+            "TritonModelException: BLS is only supported during the 'execute' function.\n\n"
+            "At:\n  model.py(5): initialize\n",
         ),
         (
-            "class TritonPythonModel:\n    def initialize(self, args):\n        open(args['model_repository'] + '/weights.bin')",
-            "FileNotFoundError: [Errno 2] No such file or directory: 'weights.bin'\n\nAt:\n  model.py(5): initialize\n",
+            "class TritonPythonModel:\n    def initialize(self, args):\n"
+            "        open(args['model_repository'] + '/weights.bin')",
+            "FileNotFoundError: [Errno 2] No such file or directory: 'weights.bin'\n\n"
+            "At:\n  model.py(5): initialize\n",
         ),
     ],
 )
-def test_failing_to_load(tmp_path: Path, runtime: FakeRuntime, source: str, message: str) -> None:
+def test_reports_load_errors(
+    tmp_path: Path, runtime: FakeRuntime, source: str, message: str
+) -> None:
     with pytest.raises(NaiadError) as caught:
         load(tmp_path, source, runtime)
     assert (caught.value.code.name, caught.value.message) == ("INTERNAL", message)
@@ -128,23 +141,30 @@ def test_complete_config_without_the_hook(tmp_path: Path) -> None:
 
 def test_complete_config_failures(tmp_path: Path) -> None:
     source = COMPLETING.format(kind="staticmethod", parameters="config", last="return None")
-    with pytest.raises(
-        NaiadError,
-        match=r"^auto_complete_config function in model 'm' must return a valid pb\.ModelConfig object\.$",
-    ):
+    expected = (
+        r"^auto_complete_config function in model 'm' must return a valid "
+        r"pb\.ModelConfig object\.$"
+    )
+    with pytest.raises(NaiadError, match=expected):
         PythonBackend().complete_config(write_model(tmp_path, source))
     source = COMPLETING.format(
         kind="staticmethod", parameters="config", last="config.set_max_batch_size(2)"
     )
     with pytest.raises(NaiadError) as caught:
         PythonBackend().complete_config(write_model(tmp_path, source))
-    message = "ValueError: configuration specified max_batch_size 8, but in auto-complete-config function for model 'm' "
+    message = (
+        "ValueError: configuration specified max_batch_size 8, but in auto-complete-config "
+        "function for model 'm' "
+    )
     message += "specified max_batch_size 2"
     assert caught.value.message == message + "\n\nAt:\n  model.py(10): auto_complete_config\n"
 
 
 def test_unload(tmp_path: Path, runtime: FakeRuntime) -> None:
-    source = "class TritonPythonModel:\n    def finalize(self):\n        pb_utils.Logger.log_info('bye')\n        raise ValueError('late')\n"
+    source = (
+        "class TritonPythonModel:\n    def finalize(self):\n"
+        "        pb_utils.Logger.log_info('bye')\n        raise ValueError('late')\n"
+    )
     backend = load(tmp_path, source, runtime)
     backend.unload()
     assert runtime.logged[0][:2] == ("INFO", "bye")
@@ -164,7 +184,7 @@ def test_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
     assert runtime.responses == {}
 
 
-def test_outputs_that_nobody_asked_for(tmp_path: Path, runtime: FakeRuntime) -> None:
+def test_drops_outputs_that_were_not_requested(tmp_path: Path, runtime: FakeRuntime) -> None:
     tensors = "[pb_utils.Tensor(n, np.zeros(1, np.float64)) for n in ('Y', 'TEXT', 'UNKNOWN')]"
     backend = load(
         tmp_path,
@@ -186,7 +206,10 @@ def test_outputs_that_nobody_asked_for(tmp_path: Path, runtime: FakeRuntime) -> 
 
 
 def test_error_response(tmp_path: Path, runtime: FakeRuntime) -> None:
-    error = "pb_utils.InferenceResponse(error=pb_utils.TritonError('no', pb_utils.TritonError.UNAVAILABLE))"
+    error = (
+        "pb_utils.InferenceResponse(error=pb_utils.TritonError('no', "
+        "pb_utils.TritonError.UNAVAILABLE))"
+    )
     backend = load(tmp_path, executing(f"return [{error}]"), runtime)
     assert run(backend) == [WorkResponse(error=WorkError("UNAVAILABLE", "no"))]
 
@@ -198,24 +221,32 @@ def test_error_response(tmp_path: Path, runtime: FakeRuntime) -> None:
         ("return ()", "Expected a list in the execute return, found type '<class 'tuple'>'."),
         (
             "return []",
-            "Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size is:2, "
+            "Number of InferenceResponse objects do not match the number of InferenceRequest "
+            "objects. InferenceRequest(s) size is:2, "
             "and InferenceResponse(s) size is:0\n",
         ),
         (
             "return [1, 2]",
-            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'.",
+            "Expected an 'InferenceResponse' object in the execute function return list, found "
+            "type '<class 'int'>'.",
         ),
         (
-            "requests[1].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); return ['x'] * 2",
-            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'str'>'.",
+            "requests[1].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); "
+            "return ['x'] * 2",
+            "Expected an 'InferenceResponse' object in the execute function return list, found "
+            "type '<class 'str'>'.",
         ),
         (
-            "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); return ['x'] * 2",
-            "Expected a None object in the execute function return list for reschduled request, found type '<class 'str'>'.",
+            "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); "
+            "return ['x'] * 2",
+            "Expected a None object in the execute function return list for reschduled request, "
+            "found type '<class 'str'>'.",
         ),
         (
-            "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); return [None] * 2",
-            "a request was rescheduled, but the model's config does not set sequence_batching.iterative_sequence",
+            "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); "
+            "return [None] * 2",
+            "a request was rescheduled, but the model's config does not set "
+            "sequence_batching.iterative_sequence",
         ),
         ("raise ValueError('bad')", "ValueError: bad\n\nAt:\n  model.py(6): execute\n"),
         ("raise SystemExit(3)", "SystemExit: 3\n\nAt:\n  model.py(6): execute\n"),
@@ -225,12 +256,13 @@ def test_error_response(tmp_path: Path, runtime: FakeRuntime) -> None:
         ),
         (
             "pb_utils.Tensor('', self.x)",
-            "TritonModelException: Tensor name cannot be an empty string.\n\nAt:\n  model.py(6): execute\n",
+            "TritonModelException: Tensor name cannot be an empty string.\n\nAt:\n  model.py(6): "
+            "execute\n",
         ),
     ],
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_wrong_returns_and_exceptions(
+def test_reports_wrong_return_values_and_exceptions(
     tmp_path: Path, runtime: FakeRuntime, body: str, message: str, is_async: bool
 ) -> None:
     source = executing(body)
@@ -259,14 +291,17 @@ def test_model_without_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
 
 
 def test_rescheduling(tmp_path: Path, runtime: FakeRuntime) -> None:
-    body = "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); return [None]"
+    body = (
+        "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE); return "
+        "[None]"
+    )
     backend = load(
         tmp_path, executing(body), runtime, sequence_batching={"iterative_sequence": True}
     )
     assert run(backend) == [WorkResponse(is_rescheduled=True)]
 
 
-def test_async_batches_run_side_by_side(tmp_path: Path, runtime: FakeRuntime) -> None:
+def test_async_batches_run_concurrently(tmp_path: Path, runtime: FakeRuntime) -> None:
     source = """
     import asyncio
     class TritonPythonModel:
@@ -290,7 +325,7 @@ def test_async_batches_run_side_by_side(tmp_path: Path, runtime: FakeRuntime) ->
     assert [floats(answers[0]) for answers in asyncio.run(both())] == [[1], [2]]
 
 
-def test_cancelling_an_awaited_batch(tmp_path: Path, runtime: FakeRuntime) -> None:
+def test_cancels_an_awaited_batch(tmp_path: Path, runtime: FakeRuntime) -> None:
     source = """
     import asyncio
     class TritonPythonModel:
@@ -346,9 +381,13 @@ def test_decoupled_from_a_thread_after_execute(tmp_path: Path, runtime: FakeRunt
 
         def work(self, request):
             self.gate.wait(60)
-            response = pb_utils.InferenceRequest(model_name='o', inputs=request.inputs(), requested_output_names=[]).exec()
-            text = [b"failed" if response.has_error() else b"called"]
-            request.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor('TEXT', np.array(text, object))]), flags=1)
+            call = pb_utils.InferenceRequest(
+                model_name='o', inputs=request.inputs(), requested_output_names=[]
+            )
+            text = [b"failed" if call.exec().has_error() else b"called"]
+            output = pb_utils.Tensor('TEXT', np.array(text, object))
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([output]), flags=1)
     """
     backend = load(tmp_path, source, runtime, **DECOUPLED)
     assert run(backend) == [None]
@@ -364,14 +403,13 @@ def test_decoupled_from_a_thread_after_execute(tmp_path: Path, runtime: FakeRunt
 @pytest.mark.parametrize("body", ["return []", "return [None]", "return 5"])
 def test_decoupled_must_return_none(tmp_path: Path, runtime: FakeRuntime, body: str) -> None:
     backend = load(tmp_path, executing(body), runtime, **DECOUPLED)
-    message = (
-        PREFIX
-        + "Python model 'm_0' is using the decoupled mode and the execute function must return None."
+    message = PREFIX + (
+        "Python model 'm_0' is using the decoupled mode and the execute function must return None."
     )
     assert error_of(run(backend)[0]) == message
 
 
-def test_decoupled_failing_half_way(tmp_path: Path, runtime: FakeRuntime) -> None:
+def test_decoupled_model_that_fails_after_a_response(tmp_path: Path, runtime: FakeRuntime) -> None:
     body = """
     self.senders = [r.get_response_sender() for r in requests]
     self.senders[0].send(flags=1)
@@ -387,7 +425,7 @@ def test_decoupled_failing_half_way(tmp_path: Path, runtime: FakeRuntime) -> Non
 
 
 @pytest.mark.parametrize("policy", [{}, DECOUPLED])
-def test_requests_that_the_model_forgets(
+def test_ends_requests_that_the_model_drops(
     tmp_path: Path, runtime: FakeRuntime, policy: dict[str, Any]
 ) -> None:
     backend = load(tmp_path, executing("return None"), runtime, **policy)
@@ -412,7 +450,9 @@ def test_a_request_that_the_model_keeps_stays_open(tmp_path: Path, runtime: Fake
     assert runtime.ended(1) == [(WorkResponse(), True)]
 
 
-def test_sender_and_return_do_not_answer_twice(tmp_path: Path, runtime: FakeRuntime) -> None:
+def test_a_request_has_one_response_from_the_sender_or_the_return_value(
+    tmp_path: Path, runtime: FakeRuntime
+) -> None:
     body = """
     response = pb_utils.InferenceResponse([pb_utils.Tensor('Y', self.x)])
     requests[0].get_response_sender().send(response)
@@ -428,7 +468,7 @@ def test_sender_and_return_do_not_answer_twice(tmp_path: Path, runtime: FakeRunt
     assert set(runtime.responses) == {1}
 
 
-def test_mixed_returns(tmp_path: Path, runtime: FakeRuntime) -> None:
+def test_accepts_none_for_some_requests(tmp_path: Path, runtime: FakeRuntime) -> None:
     body = """
     response = pb_utils.InferenceResponse([pb_utils.Tensor('Y', self.x)])
     requests[0].get_response_sender().send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -448,9 +488,8 @@ def test_mixed_returns(tmp_path: Path, runtime: FakeRuntime) -> None:
 def test_calls_name_the_requests_they_serve(
     tmp_path: Path, runtime: FakeRuntime, is_async: bool
 ) -> None:
-    source = executing(
-        f"response = {'await ' if is_async else ''}{BLS.replace('exec', 'async_exec') if is_async else BLS}\n{DOUBLE}"
-    )
+    call = f"await {BLS.replace('exec', 'async_exec')}" if is_async else BLS
+    source = executing(f"response = {call}\n{DOUBLE}")
     if is_async:
         source = source.replace("def execute", "async def execute")
     backend = load(tmp_path, source, runtime)
@@ -458,7 +497,7 @@ def test_calls_name_the_requests_they_serve(
     assert runtime.called[0].callers == [4, 5]
 
 
-def test_calls_of_a_task_that_outlives_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
+def test_calls_of_a_task_that_runs_after_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
     source = f"""
     import asyncio
     class TritonPythonModel:
@@ -492,7 +531,10 @@ def test_readiness(tmp_path: Path, runtime: FakeRuntime) -> None:
     plain = load(tmp_path, executing(DOUBLE), runtime)
     assert plain.is_ready()
     assert not plain.has_ready_hook
-    source = "class TritonPythonModel:\n    answer = False\n    async def is_ready(self):\n        return self.answer\n"
+    source = (
+        "class TritonPythonModel:\n    answer = False\n    async def is_ready(self):\n        "
+        "return self.answer\n"
+    )
     hooked = load(tmp_path, source, runtime)
     assert hooked.has_ready_hook
     assert not hooked.is_ready()

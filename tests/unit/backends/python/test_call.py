@@ -1,4 +1,4 @@
-"""BLS: blocking, awaited and decoupled calls, their errors, and what is told about the callers."""
+"""BLS: blocking, awaited and decoupled calls, their errors, and the callers they report."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_exec(instance: Instance, runtime: FakeRuntime) -> None:
     assert work.inputs == [WorkTensor("X", "FP32", [2], np.ones(2, np.float32).tobytes())]
 
 
-def test_a_request_can_run_again(instance: Instance, runtime: FakeRuntime) -> None:
+def test_a_request_can_be_executed_again(instance: Instance, runtime: FakeRuntime) -> None:
     request = call()
     request.exec()
     request.exec()
@@ -104,7 +104,7 @@ def test_errors_are_returned(instance: Instance, runtime: FakeRuntime) -> None:
     assert [r.error().message() for r in call().exec(decoupled=True)] == ["gone"]
 
 
-def test_only_while_serving(instance: Instance) -> None:
+def test_rejects_calls_outside_of_execute(instance: Instance) -> None:
     instance.is_serving = False
     with pytest.raises(
         TritonModelException, match=r"^BLS is only supported during the 'execute' function\.$"
@@ -184,7 +184,7 @@ async def test_decoupled_async(instance: Instance, runtime: FakeRuntime) -> None
     assert [values(response) async for response in responses] == [[1], [2], []]
 
 
-def test_cancel(instance: Instance, runtime: FakeRuntime) -> None:
+def test_cancels_a_call(instance: Instance, runtime: FakeRuntime) -> None:
     runtime.answer_call = lambda request: stream((None, True))
     responses = call().exec(decoupled=True)
     next(responses)
@@ -196,7 +196,7 @@ def test_cancel(instance: Instance, runtime: FakeRuntime) -> None:
     assert not runtime.calls[0].is_cancelled, "nothing is left to cancel"
 
 
-def test_dropped_iterator_cancels(instance: Instance, runtime: FakeRuntime) -> None:
+def test_dropping_an_iterator_cancels_the_call(instance: Instance, runtime: FakeRuntime) -> None:
     runtime.answer_call = lambda request: stream((None, True))
     responses = call().exec(decoupled=True)
     next(responses)
@@ -205,7 +205,9 @@ def test_dropped_iterator_cancels(instance: Instance, runtime: FakeRuntime) -> N
     assert runtime.calls[0].cancelled.wait(WAIT_S)
 
 
-def test_finished_iterator_does_not_cancel(instance: Instance, runtime: FakeRuntime) -> None:
+def test_dropping_a_finished_iterator_does_not_cancel(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
     runtime.answer_call = lambda request: stream((None, True))
     responses = call().exec(decoupled=True)
     list(responses)

@@ -1,4 +1,4 @@
-"""ModelConfig: what a model may complete, and every refusal word for word."""
+"""ModelConfig: the fields that a model may complete, and the exact text of every error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_completing_an_empty_config() -> None:
     }
 
 
-def test_filling_in_what_is_there() -> None:
+def test_completes_missing_properties() -> None:
     made = config(
         input=[{"name": "X", "data_type": "TYPE_INVALID", "dims": [], "format": "FORMAT_NONE"}],
         dynamic_batching={"a": 1},
@@ -61,12 +61,14 @@ OTHER = "contains property other than 'name', 'data_type'"
         (
             {},
             lambda c: c.set_max_batch_size(2),
-            "configuration specified max_batch_size 4, but in auto-complete-config function for model 'm' specified max_batch_size 2",
+            "configuration specified max_batch_size 4, but in auto-complete-config function for "
+            "model 'm' specified max_batch_size 2",
         ),
         (
             {"sequence_batching": {}},
             lambda c: c.set_dynamic_batching(),
-            "Configuration specified scheduling_choice as 'sequence_batching', but auto-complete-config function for model 'm' tries to "
+            "Configuration specified scheduling_choice as 'sequence_batching', but "
+            "auto-complete-config function for model 'm' tries to "
             "set scheduling_choice as 'dynamic_batching'",
         ),
         (
@@ -93,22 +95,26 @@ OTHER = "contains property other than 'name', 'data_type'"
         (
             {"input": [tensor()]},
             lambda c: c.add_input(tensor(data_type="TYPE_INT8")),
-            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'X', model provides TYPE_INT8",
+            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'X', "
+            "model provides TYPE_INT8",
         ),
         (
             {"output": [tensor()]},
             lambda c: c.add_output(tensor(dims=[2])),
-            "model 'm', tensor 'X': the model expects dims [2] but the model configuration specifies dims [1]",
+            "model 'm', tensor 'X': the model expects dims [2] but the model configuration "
+            "specifies dims [1]",
         ),
         (
             {"input": [tensor(optional=True)]},
             lambda c: c.add_input(tensor(optional=False)),
-            "model 'm', tensor 'X': the model expects optional False but the model configuration specifies optional True",
+            "model 'm', tensor 'X': the model expects optional False but the model configuration "
+            "specifies optional True",
         ),
         (
             {"model_transaction_policy": {"decoupled": True}},
             lambda c: c.set_model_transaction_policy({"decoupled": False}),
-            "trying to change decoupled property in auto-complete-config for model 'm', which is already set to 'True'.",
+            "trying to change decoupled property in auto-complete-config for model 'm', which is "
+            "already set to 'True'.",
         ),
         (
             {},
@@ -117,7 +123,7 @@ OTHER = "contains property other than 'name', 'data_type'"
         ),
     ],
 )
-def test_refused(
+def test_rejects_contradictions(
     known: dict[str, Any], change: Callable[[ModelConfig], None], message: str
 ) -> None:
     with pytest.raises(ValueError, match="model 'm'") as caught:
@@ -125,7 +131,7 @@ def test_refused(
     assert str(caught.value) == message
 
 
-def test_only_some_fields_are_taken_over() -> None:
+def test_ignores_changes_of_other_fields() -> None:
     original = json.dumps({"name": "m", "max_batch_size": 0, "parameters": {}}).encode()
     made = ModelConfig(original)
     made.as_dict().update(name="other", parameters={"a": 1}, instance_group=[1], max_batch_size=3)

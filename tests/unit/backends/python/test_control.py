@@ -31,24 +31,26 @@ def test_operations(instance: Instance, runtime: FakeRuntime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "message"),
     [
         ("load_model", "Failed to load model"),
         ("unload_model", "Failed to unload model"),
         ("is_model_ready", "Failed to check model readiness"),
     ],
 )
-def test_refusals(instance: Instance, runtime: FakeRuntime, function: str, words: str) -> None:
+def test_reports_errors_of_the_server(
+    instance: Instance, runtime: FakeRuntime, function: str, message: str
+) -> None:
     runtime.refusal = unavailable("not now")
     with pytest.raises(TritonModelException) as caught:
         getattr(pb_utils, function)("a")
     assert (
         str(caught.value)
-        == f"{words}: Failed to process the request for model 'm_0', message: not now"
+        == f"{message}: Failed to process the request for model 'm_0', message: not now"
     )
 
 
-def test_wrong_arguments(instance: Instance) -> None:
+def test_rejects_wrong_arguments(instance: Instance) -> None:
     with pytest.raises(TritonModelException) as caught:
         pb_utils.load_model("a", files=5)
     assert (
@@ -71,7 +73,9 @@ def test_model_dir(instance: Instance) -> None:
     assert pb_utils.get_model_dir() == "/models/m/1"
 
 
-def test_before_an_instance_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_operations_before_an_instance_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(TritonModelException, match="the model instance is not loaded"):
         pb_utils.load_model("a")
     with pytest.raises(TritonModelException, match="the model instance is not loaded"):

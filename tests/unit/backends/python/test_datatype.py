@@ -1,4 +1,4 @@
-"""The type tables and byte-string helpers of triton_python_backend_utils."""
+"""The type tables and byte-string functions of triton_python_backend_utils."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def here() -> int:
     return frame.f_back.f_lineno
 
 
-def test_severities_and_places(instance: Instance, runtime: FakeRuntime) -> None:
+def test_logs_severity_file_and_line(instance: Instance, runtime: FakeRuntime) -> None:
     line = here()
     Logger.log("plain")
     Logger.log("chosen", Logger.WARNING)
@@ -36,7 +36,7 @@ def test_severities_and_places(instance: Instance, runtime: FakeRuntime) -> None
     ]
 
 
-def test_wrong_arguments(instance: Instance) -> None:
+def test_rejects_wrong_arguments(instance: Instance) -> None:
     with pytest.raises(TypeError, match=r"log_info\(\): incompatible function arguments"):
         Logger.log_info(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"log\(\): incompatible function arguments"):

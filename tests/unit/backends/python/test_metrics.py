@@ -1,4 +1,4 @@
-"""Custom metrics: what reaches the server, what is refused before it does."""
+"""Custom metrics: the operations sent to the server, and those that are rejected before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def family(kind: MetricKind = MetricFamily.COUNTER) -> MetricFamily:
     return MetricFamily(name="requests", description="some", kind=kind)
 
 
-def test_what_the_server_is_told(instance: Instance, runtime: FakeRuntime) -> None:
+def test_sends_operations_to_the_server(instance: Instance, runtime: FakeRuntime) -> None:
     gauges = family(MetricFamily.GAUGE)
     gauge = gauges.Metric(labels={"a": "1"})
     gauge.set(3)
@@ -57,12 +57,14 @@ def test_histogram(instance: Instance, runtime: FakeRuntime) -> None:
         (
             "COUNTER",
             "observe",
-            "Failed to observe metric value: {}TRITONSERVER_METRIC_KIND_COUNTER does not support Observe",
+            "Failed to observe metric value: {}TRITONSERVER_METRIC_KIND_COUNTER does not support "
+            "Observe",
         ),
         (
             "GAUGE",
             "observe",
-            "Failed to observe metric value: {}TRITONSERVER_METRIC_KIND_GAUGE does not support Observe",
+            "Failed to observe metric value: {}TRITONSERVER_METRIC_KIND_GAUGE does not support "
+            "Observe",
         ),
         (
             "HISTOGRAM",
@@ -72,11 +74,12 @@ def test_histogram(instance: Instance, runtime: FakeRuntime) -> None:
         (
             "HISTOGRAM",
             "increment",
-            "Failed to increment metric value: {}TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Increment",
+            "Failed to increment metric value: {}TRITONSERVER_METRIC_KIND_HISTOGRAM does not "
+            "support Increment",
         ),
     ],
 )
-def test_what_a_kind_cannot_do(
+def test_rejects_operations_that_a_kind_does_not_support(
     instance: Instance, runtime: FakeRuntime, kind: str, verb: str, message: str
 ) -> None:
     metrics = family(MetricKind[kind])
@@ -112,7 +115,7 @@ def test_histogram_has_no_value_and_counters_only_grow(instance: Instance) -> No
         ),
     ],
 )
-def test_refused_metrics(
+def test_rejects_invalid_metrics(
     instance: Instance, kind: str, options: dict[str, Any], message: str
 ) -> None:
     metrics = family(MetricKind[kind])
@@ -121,7 +124,7 @@ def test_refused_metrics(
     assert str(caught.value) == message
 
 
-def test_what_the_server_refuses(instance: Instance, runtime: FakeRuntime) -> None:
+def test_reports_errors_of_the_server(instance: Instance, runtime: FakeRuntime) -> None:
     metrics = family()
     runtime.refusal = invalid_arg("Invalid label name")
     with pytest.raises(TritonModelException) as caught:
@@ -134,7 +137,7 @@ def test_what_the_server_refuses(instance: Instance, runtime: FakeRuntime) -> No
         family()
 
 
-def test_wrong_types(instance: Instance) -> None:
+def test_rejects_wrong_types(instance: Instance) -> None:
     with pytest.raises(TypeError, match="incompatible constructor arguments"):
         MetricFamily("a", "b", 0)  # type: ignore[arg-type]
     counters, histograms = family(), family(MetricFamily.HISTOGRAM)
@@ -144,7 +147,9 @@ def test_wrong_types(instance: Instance) -> None:
         histograms.Metric(buckets=["a"])
 
 
-def test_dropping_a_metric_tells_the_server(instance: Instance, runtime: FakeRuntime) -> None:
+def test_dropping_a_metric_deletes_it_in_the_server(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
     counters = family()
     counter = counters.Metric()
     del counter
@@ -152,13 +157,14 @@ def test_dropping_a_metric_tells_the_server(instance: Instance, runtime: FakeRun
     assert runtime.metric_of_kind("delete_metric").handle == 2
 
 
-def test_a_dropped_family_takes_its_metrics_along(instance: Instance, runtime: FakeRuntime) -> None:
+def test_dropping_a_family_deletes_its_metrics(instance: Instance, runtime: FakeRuntime) -> None:
     counter = family().Metric()
     gc.collect()
     assert runtime.metric_of_kind("delete_family").handle == 1
     with pytest.raises(TritonModelException) as caught:
         counter.value()
     assert str(caught.value) == (
-        "Failed to get metric value: Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
+        "Failed to get metric value: Invalid metric operation as the corresponding "
+        "'MetricFamily' has been deleted. The 'MetricFamily' "
         "object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
     )

@@ -1,4 +1,4 @@
-"""What clients and the log learn of an exception."""
+"""The message for the client and the lines for the log after an exception."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def line_of(error: BaseException) -> int:
     return error.__traceback__.tb_lineno
 
 
-def test_words_of_the_client() -> None:
+def test_message_for_the_client() -> None:
     error = failing("bad")
     assert (
         client_message(error)
@@ -42,14 +42,14 @@ def test_words_of_the_client() -> None:
         ("undecodable \udc80", "undecodable ?"),
     ],
 )
-def test_nothing_of_the_server_is_shown(message: str, shown: str) -> None:
+def test_removes_paths_and_addresses_of_the_server(message: str, shown: str) -> None:
     assert (
         client_message(ValueError(message), ("/srv/models/m/1", "/srv/models/m", ""))
         == f"ValueError: {shown}"
     )
 
 
-def test_an_exception_without_text() -> None:
+def test_message_of_an_exception_without_text() -> None:
     class Odd(Exception):  # noqa: N818
         def __str__(self) -> str:
             raise RuntimeError

@@ -1,5 +1,4 @@
-"""Importing model.py: its neighbours, its names, a backend that is a model.py, and what is
-missing."""
+"""Importing model.py: other modules, names, a backend that is a model.py, and missing files."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from tests.unit.backends.models import write_model
 EMPTY = "class TritonPythonModel:\n    pass\n"
 
 
-def test_neighbours_import_as_under_triton(tmp_path: Path) -> None:
+def test_imports_other_modules_as_triton_does(tmp_path: Path) -> None:
     source = """
     import os
     import beside_model
@@ -28,7 +27,8 @@ def test_neighbours_import_as_under_triton(tmp_path: Path) -> None:
     import c_python_backend_utils
 
     class TritonPythonModel:
-        found = (beside_model.HERE, above_model.HERE, relative.HERE, os.path.basename(__file__), __name__, __package__)
+        places = (beside_model.HERE, above_model.HERE, relative.HERE)
+        names = (os.path.basename(__file__), __name__, __package__)
         same = c_python_backend_utils.Tensor is Tensor is pb_utils.Tensor
     """
     arguments = write_model(tmp_path, source)
@@ -37,11 +37,12 @@ def test_neighbours_import_as_under_triton(tmp_path: Path) -> None:
     from naiad.backends.python import pb_utils
 
     pb_utils.register()
-    found = import_model_class(arguments)
-    assert found.found == ("version", "model", "version", "model.py", "1.model", "1")
-    assert found.same
+    model_class = import_model_class(arguments)
+    assert model_class.places == ("version", "model", "version")
+    assert model_class.names == ("model.py", "1.model", "1")
+    assert model_class.same
     assert sys.path.index(str(tmp_path / "m" / "1")) < sys.path.index(str(tmp_path / "m"))
-    assert sys.modules["1.model"].TritonPythonModel is found
+    assert sys.modules["1.model"].TritonPythonModel is model_class
 
 
 def test_processes_of_the_model_can_import_the_api() -> None:
@@ -52,7 +53,7 @@ def test_processes_of_the_model_can_import_the_api() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[4])
 
 
-def test_another_filename(tmp_path: Path) -> None:
+def test_imports_another_filename(tmp_path: Path) -> None:
     arguments = write_model(tmp_path, EMPTY)
     (tmp_path / "m" / "1" / "special.py").write_text(
         "class TritonPythonModel:\n    name = 'special'\n"
@@ -66,7 +67,7 @@ def test_another_filename(tmp_path: Path) -> None:
         import_model_class(arguments)
 
 
-def test_a_backend_that_is_a_model(tmp_path: Path) -> None:
+def test_imports_the_model_of_the_backend(tmp_path: Path) -> None:
     backend_dir = tmp_path / "backends" / "own"
     backend_dir.mkdir(parents=True)
     (backend_dir / "model.py").write_text(
@@ -89,7 +90,7 @@ def test_a_backend_that_is_a_model(tmp_path: Path) -> None:
     assert import_model_class(arguments).name == "mine"
 
 
-def test_missing_file_and_class(tmp_path: Path) -> None:
+def test_reports_a_missing_file_or_class(tmp_path: Path) -> None:
     arguments = write_model(tmp_path, "x = 1")
     with pytest.raises(
         NaiadError,
@@ -102,7 +103,7 @@ def test_missing_file_and_class(tmp_path: Path) -> None:
     assert caught.value.message == "Python model file not found in 'm/1/model.py'"
 
 
-def test_a_module_that_fails_is_not_kept(tmp_path: Path) -> None:
+def test_forgets_a_module_that_fails(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         import_model_class(write_model(tmp_path, "1 / 0"))
     assert "1.model" not in sys.modules

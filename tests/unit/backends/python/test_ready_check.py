@@ -1,4 +1,4 @@
-"""A model's `is_ready`: sync or async, right or wrong, and one that never answers."""
+"""A model's `is_ready`: sync and async hooks, wrong results, and hooks that hang."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def awaited(answer: Any) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("answer", "expected"), [(True, True), (False, False), (1, False), (None, False)]
 )
-def test_answers(
+def test_returns_the_result_of_the_hook(
     instance: Instance, runtime: FakeRuntime, kind: Any, answer: Any, expected: bool
 ) -> None:
     check = ReadyCheck(kind(answer), instance)
@@ -63,7 +63,7 @@ def test_an_exception_means_not_ready(instance: Instance, runtime: FakeRuntime, 
     assert len(runtime.logged) == 2
 
 
-def test_a_hook_that_hangs(instance: Instance, runtime: FakeRuntime) -> None:
+def test_a_hook_that_hangs_means_not_ready(instance: Instance, runtime: FakeRuntime) -> None:
     release, has_entered, entered = threading.Event(), threading.Event(), []
 
     def hook() -> bool:
@@ -84,7 +84,9 @@ def test_a_hook_that_hangs(instance: Instance, runtime: FakeRuntime) -> None:
     assert check.check() is True
 
 
-async def test_a_coroutine_that_hangs(instance: Instance, runtime: FakeRuntime) -> None:
+async def test_a_coroutine_that_hangs_means_not_ready(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
     async def hook() -> bool:
         await asyncio.Event().wait()
         return True

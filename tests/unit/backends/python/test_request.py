@@ -27,7 +27,7 @@ def built(**options: Any) -> InferenceRequest:
     return InferenceRequest(**{**defaults, **options})
 
 
-def test_received(instance: Instance) -> None:
+def test_received_request(instance: Instance) -> None:
     work = work_request(
         7,
         id="abc",
@@ -85,7 +85,7 @@ def test_lookup_by_name(instance: Instance) -> None:
     assert pb_utils.get_output_tensor_by_name(response, "missing") is None
 
 
-def test_cancelled(instance: Instance, runtime: FakeRuntime) -> None:
+def test_reports_cancellation(instance: Instance, runtime: FakeRuntime) -> None:
     request = received_request(work_request(3), instance)
     assert not request.is_cancelled()
     runtime.cancelled.add(3)
@@ -95,7 +95,7 @@ def test_cancelled(instance: Instance, runtime: FakeRuntime) -> None:
     request.get_response_sender()._close()
 
 
-def test_built() -> None:
+def test_built_request() -> None:
     request = built(
         request_id="r",
         correlation_id=7,
@@ -127,7 +127,8 @@ def test_built() -> None:
         ),
         (
             {"requested_output_names": [""]},
-            "Requested output name for request with id '' and model name 'other' should not be empty.",
+            "Requested output name for request with id '' and model name 'other' should not be "
+            "empty.",
         ),
         ({"correlation_id": 1.5}, "Correlation ID must be integer or string"),
         ({"correlation_id": -1}, "Correlation ID must be an unsigned 64-bit integer or a string"),
@@ -141,7 +142,7 @@ def test_built() -> None:
         ),
     ],
 )
-def test_refused_values(options: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_values(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TritonModelException) as caught:
         built(**options)
     assert str(caught.value) == message
@@ -164,7 +165,7 @@ def test_refused_values(options: dict[str, Any], message: str) -> None:
         {"correlation_id": None},
     ],
 )
-def test_refused_types(options: dict[str, Any]) -> None:
+def test_rejects_wrong_types(options: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="incompatible constructor arguments") as caught:
         built(**options)
     assert "0x" not in str(caught.value)
@@ -178,7 +179,7 @@ def test_preferred_memory() -> None:
         pb_utils.PreferredMemory("gpu")  # type: ignore[arg-type]
 
 
-def test_what_only_one_kind_can_do(instance: Instance) -> None:
+def test_rejects_operations_of_the_other_kind(instance: Instance) -> None:
     with pytest.raises(
         TritonModelException, match="Only a request that the model received has a response sender"
     ):

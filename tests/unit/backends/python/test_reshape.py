@@ -44,7 +44,7 @@ def test_without_batching_all_dims_are_reshaped() -> None:
     assert request.inputs[0].shape == [2, 2]
 
 
-def test_a_shape_of_another_pattern_is_left_alone() -> None:
+def test_does_not_change_a_shape_of_another_pattern() -> None:
     reshapes = read_reshapes(CONFIG)
     assert reshapes is not None
     response = WorkResponse([tensor("Y", [3, 4, 4])])
@@ -52,5 +52,5 @@ def test_a_shape_of_another_pattern_is_left_alone() -> None:
     assert response.outputs[0].shape == [3, 4, 4]
 
 
-def test_nothing_to_do_is_none() -> None:
+def test_returns_none_without_a_reshape() -> None:
     assert read_reshapes({"input": [{"name": "A", "dims": [4]}], "output": []}) is None

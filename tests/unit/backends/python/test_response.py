@@ -15,7 +15,7 @@ from naiad.core.work import WorkError, WorkResponse, WorkTensor
 from naiad.errors import Code
 
 
-def test_only_wanted_outputs_are_sent() -> None:
+def test_sends_only_requested_outputs() -> None:
     response = InferenceResponse(
         [Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1)), Tensor("UNKNOWN", np.zeros(1))]
     )
@@ -32,7 +32,7 @@ def test_an_error_hides_the_outputs() -> None:
     assert encode_response(response, ["A"]) == WorkResponse([], WorkError("NOT_FOUND", "bad"))
 
 
-def test_parameters_both_ways() -> None:
+def test_encodes_and_decodes_parameters() -> None:
     response = InferenceResponse([], parameters={"a": 1, "b": "x", "c": True})
     assert json.loads(response.parameters()) == {"a": 1, "b": "x", "c": True}
     assert encode_response(response, []).parameters == {"a": 1, "b": "x", "c": True}
@@ -54,7 +54,7 @@ def test_decode() -> None:
     assert (failed.message(), failed.code()) == ("later", TritonError.UNAVAILABLE)
 
 
-def test_refused() -> None:
+def test_rejects_wrong_types() -> None:
     with pytest.raises(
         TritonModelException, match=r"^Output tensor for inference response should not be empty\.$"
     ):
@@ -81,7 +81,7 @@ def test_refused() -> None:
         ([], "Expect parameters to be a dict, got <class 'list'>"),
     ],
 )
-def test_refused_parameters(parameters: Any, message: str) -> None:
+def test_rejects_invalid_parameters(parameters: Any, message: str) -> None:
     with pytest.raises(TritonModelException) as caught:
         InferenceResponse([], parameters=parameters)
     assert str(caught.value) == message

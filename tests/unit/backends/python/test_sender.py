@@ -1,4 +1,4 @@
-"""Response senders: every rule and its words; a sender that is dropped still ends its request."""
+"""Response senders: every rule and its error message. A dropped sender still ends its request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.backends.models import request as work_request
 CLOSED = r"^Unable to send response\. Response sender has been closed\.$"
 
 
-def answer(value: float = 1) -> InferenceResponse:
+def response(value: float = 1) -> InferenceResponse:
     return InferenceResponse(
         [Tensor("Y", np.full(1, value, np.float32)), Tensor("OTHER", np.zeros(1))]
     )
@@ -51,15 +51,15 @@ def sent(runtime: FakeRuntime) -> list[tuple[list[str] | None, bool]]:
 
 
 def test_decoupled_stream(decoupled: InferenceResponseSender, runtime: FakeRuntime) -> None:
-    decoupled.send(answer())
+    decoupled.send(response())
     decoupled.send(InferenceResponse(error=TritonError("odd")))
-    decoupled.send(answer())
+    decoupled.send(response())
     decoupled.send(flags=FINAL)
     assert sent(runtime) == [(["Y"], False), ([], False), (["Y"], False), (None, True)]
     error = runtime.responses[1][1][0]
     assert error is not None
     assert error.error == WorkError("INTERNAL", "odd")
-    for arguments in ((answer(), 0), (answer(), FINAL), (None, FINAL)):
+    for arguments in ((response(), 0), (response(), FINAL), (None, FINAL)):
         with pytest.raises(TritonModelException, match=CLOSED):
             decoupled.send(*arguments)
 
@@ -67,7 +67,7 @@ def test_decoupled_stream(decoupled: InferenceResponseSender, runtime: FakeRunti
 def test_decoupled_last_response_with_the_flag(
     decoupled: InferenceResponseSender, runtime: FakeRuntime
 ) -> None:
-    decoupled.send(answer(), FINAL)
+    decoupled.send(response(), FINAL)
     assert sent(runtime) == [(["Y"], True)]
 
 
@@ -83,31 +83,32 @@ def test_single_response_ends_the_request_at_once(
     single: InferenceResponseSender, runtime: FakeRuntime, ends_with_flag: bool
 ) -> None:
     if ends_with_flag:
-        single.send(answer(), FINAL)
+        single.send(response(), FINAL)
     else:
-        single.send(answer())
+        single.send(response())
         single.send(flags=FINAL)
     assert sent(runtime) == [(["Y"], True)]
     with pytest.raises(TritonModelException, match=CLOSED):
         single.send(flags=FINAL)
-    with pytest.raises(
-        TritonModelException,
-        match=r"^Unable to send response\. Non-decoupled model cannot send more than one response\.$",
-    ):
-        single.send(answer())
+    expected = (
+        r"^Unable to send response\. Non-decoupled model cannot send more than one response\.$"
+    )
+    with pytest.raises(TritonModelException, match=expected):
+        single.send(response())
 
 
-def test_refused(single: InferenceResponseSender, runtime: FakeRuntime) -> None:
+def test_rejects_invalid_sends(single: InferenceResponseSender, runtime: FakeRuntime) -> None:
     for arguments, message in (
         (
             (None, FINAL),
-            "Unable to send response. Non-decoupled model cannot send complete final before sending a response.",
+            "Unable to send response. Non-decoupled model cannot send complete final before "
+            "sending a response.",
         ),
         (
             (None, 0),
             "Inference Response object must be provided when the response flags is set to zero.",
         ),
-        ((answer(), 2), "Unable to send response. Unsupported flag provided."),
+        ((response(), 2), "Unable to send response. Unsupported flag provided."),
     ):
         with pytest.raises(TritonModelException) as caught:
             single.send(*arguments)
@@ -126,26 +127,33 @@ def test_an_output_that_cannot_be_encoded_leaves_the_sender_usable(
 
     with pytest.raises(RuntimeError, match="no text"):
         single.send(InferenceResponse([Tensor("Y", np.array([Unprintable()], dtype=np.object_))]))
-    single.send(answer())
+    single.send(response())
     assert sent(runtime) == [(["Y"], True)]
 
 
-def test_dropped_without_a_response_is_an_error(instance: Instance, runtime: FakeRuntime) -> None:
+def test_dropping_a_sender_without_a_response_is_an_error(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
     sender = InferenceResponseSender(instance, 1, {"Y"})
     del sender
     gc.collect()
     ((response, is_final),) = runtime.ended(1)
     assert is_final
     assert response is not None
-    message = "Failed to process the request(s) for model 'm_0', message: the request ended without a response"
+    message = (
+        "Failed to process the request(s) for model 'm_0', message: the request ended without a "
+        "response"
+    )
     assert response.error == WorkError("INTERNAL", message)
     assert "response sender of a request was dropped" in runtime.logged[0][1]
 
 
-def test_dropped_in_the_middle_closes_the_stream(instance: Instance, runtime: FakeRuntime) -> None:
+def test_dropping_a_sender_after_a_response_closes_the_stream(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
     instance.is_decoupled = True
     sender = InferenceResponseSender(instance, 1, {"Y"})
-    sender.send(answer())
+    sender.send(response())
     del sender
     gc.collect()
     assert [is_final for _, is_final in runtime.ended(1)] == [False, True]
@@ -153,7 +161,9 @@ def test_dropped_in_the_middle_closes_the_stream(instance: Instance, runtime: Fa
     assert runtime.logged[0][0] == "WARNING"
 
 
-def test_dropped_after_cancellation_is_no_news(instance: Instance, runtime: FakeRuntime) -> None:
+def test_dropping_a_sender_after_cancellation_is_not_reported(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
     runtime.cancelled.add(1)
     sender = InferenceResponseSender(instance, 1, {"Y"})
     del sender
@@ -168,5 +178,5 @@ def test_sender_belongs_to_its_request(instance: Instance, runtime: FakeRuntime)
     assert sender is request.get_response_sender()
     del request
     gc.collect()
-    sender.send(answer())
+    sender.send(response())
     assert sent(runtime) == [(["Y"], True)]

@@ -1,4 +1,4 @@
-"""pb_utils.Tensor: views, copies, datatypes; what is refused is refused in Triton's words."""
+"""pb_utils.Tensor: views, copies and datatypes. Error messages are Triton's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def received(array: np.ndarray[Any, Any], name: str = "X") -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", NUMERIC)
-def test_numeric_tensor_both_ways(dtype: str) -> None:
+def test_encodes_and_decodes_numeric_tensors(dtype: str) -> None:
     array = np.array([[0, 1, 1]], dtype=dtype)
     incoming = received(array)
     assert incoming.as_numpy().dtype == array.dtype
@@ -61,7 +61,7 @@ def test_byte_strings_are_object_arrays_of_bytes() -> None:
     assert tensor.triton_dtype() is np.object_
 
 
-def test_changed_byte_strings_are_sent_changed() -> None:
+def test_sends_changes_of_byte_strings() -> None:
     tensor = received(np.array([b"old"], dtype=np.object_))
     tensor.as_numpy()[0] = b"changed"
     assert received_tensor(encode_tensor(tensor)).as_numpy().tolist() == [b"changed"]
@@ -73,7 +73,7 @@ def test_byte_string_outputs() -> None:
         assert received_tensor(encode_tensor(Tensor("TEXT", array))).as_numpy().tolist() == expected
 
 
-def test_untouched_input_is_passed_on_as_it_is() -> None:
+def test_passes_on_an_unchanged_input() -> None:
     source = WorkTensor("X", "FP32", [1], bytearray(4))
     tensor = received_tensor(source)
     assert encode_tensor(tensor) is source
@@ -98,7 +98,7 @@ def test_empty_and_scalar_outputs() -> None:
     assert received(np.zeros((0, 3), np.int32)).as_numpy().shape == (0, 3)
 
 
-def test_arrays_out_of_order_are_made_contiguous() -> None:
+def test_makes_arrays_contiguous() -> None:
     array = np.arange(6, dtype=np.int32).reshape(2, 3)
     for view in (array.T, np.asfortranarray(array), array[:, ::2]):
         tensor = Tensor("Y", view)
@@ -107,7 +107,7 @@ def test_arrays_out_of_order_are_made_contiguous() -> None:
     assert Tensor("Y", array).as_numpy() is array
 
 
-def test_refused_constructions() -> None:
+def test_rejects_invalid_arguments() -> None:
     with pytest.raises(TritonModelException, match=r"^Tensor name cannot be an empty string\.$"):
         Tensor("", np.zeros(1))
     for dtype in ("<U3", "complex64", ">f4", "M8[s]"):
@@ -124,7 +124,7 @@ def test_names_become_plain_text() -> None:
     assert Tensor("\udc80", np.zeros(1)).name() == "?"
 
 
-def test_bf16_is_not_for_numpy() -> None:
+def test_bf16_cannot_be_converted_to_numpy() -> None:
     bits = np.array([0x3F80, 0x4000], np.uint16)
     tensor = received_tensor(WorkTensor("X", "BF16", [2], bytearray(bits.tobytes())))
     with pytest.raises(

@@ -1,5 +1,5 @@
-"""The PyTorch backend: each kind of file gives what PyTorch itself gives, names match as under
-Triton, nothing is unpickled unasked."""
+"""The PyTorch backend: each kind of file returns the results of PyTorch itself, names are matched
+as in Triton, and nothing is unpickled without permission."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ def test_torchscript_equals_pytorch_for_every_batch_shape(tmp_path: Path, linear
 @pytest.mark.parametrize(
     ("datatype", "dtype"),
     [
-        ("BOOL", np.bool_), ("UINT8", np.uint8), ("UINT16", np.uint16), ("UINT32", np.uint32), ("UINT64", np.uint64), ("INT8", np.int8),
-        ("INT16", np.int16), ("INT32", np.int32), ("INT64", np.int64), ("FP16", np.float16), ("FP32", np.float32), ("FP64", np.float64),
+        ("BOOL", np.bool_), ("FP16", np.float16), ("FP32", np.float32), ("FP64", np.float64),
+        ("UINT8", np.uint8), ("UINT16", np.uint16), ("UINT32", np.uint32), ("UINT64", np.uint64),
+        ("INT8", np.int8), ("INT16", np.int16), ("INT32", np.int32), ("INT64", np.int64),
     ],
 )  # fmt: skip
 def test_every_number_type(tmp_path: Path, datatype: str, dtype: Any) -> None:
@@ -113,7 +114,7 @@ def test_bf16(tmp_path: Path) -> None:
     )
 
 
-def test_strings_in_lists(tmp_path: Path) -> None:
+def test_passes_strings_as_lists(tmp_path: Path) -> None:
     config = {
         "input": [tensor("words", "TYPE_STRING", [-1])],
         "output": [tensor("loud", "TYPE_STRING", [-1]), tensor("n", "TYPE_INT64", [-1])],
@@ -126,7 +127,7 @@ def test_strings_in_lists(tmp_path: Path) -> None:
     assert answer["n"].tolist() == [1, 8]
 
 
-def test_a_dictionary_of_tensors(tmp_path: Path) -> None:
+def test_passes_inputs_as_a_dictionary(tmp_path: Path) -> None:
     config = {
         "input": [tensor(name, "TYPE_FP32", [2]) for name in ("p", "q")],
         "output": [tensor("sum", "TYPE_FP32", [2])],
@@ -138,7 +139,7 @@ def test_a_dictionary_of_tensors(tmp_path: Path) -> None:
     ]
 
 
-def test_optional_arguments_may_be_left_out(tmp_path: Path, linear: Any) -> None:
+def test_optional_arguments_may_be_omitted(tmp_path: Path, linear: Any) -> None:
     inputs = [X, tensor("bias", "TYPE_FP32", [3], optional=True)]
     served = serve(
         script(tmp_path, linear),
@@ -154,7 +155,7 @@ def test_optional_arguments_may_be_left_out(tmp_path: Path, linear: Any) -> None
     )
 
 
-def test_a_failing_request_spoils_only_itself_and_tells_no_paths(tmp_path: Path) -> None:
+def test_a_failing_request_fails_alone_and_its_message_has_no_paths(tmp_path: Path) -> None:
     config = {
         "max_batch_size": 4,
         "input": [tensor("x", "TYPE_INT64", [1])],
@@ -169,7 +170,7 @@ def test_a_failing_request_spoils_only_itself_and_tells_no_paths(tmp_path: Path)
     assert "/" not in bad.error.message
 
 
-def test_a_type_other_than_the_config_promises(tmp_path: Path) -> None:
+def test_rejects_a_datatype_other_than_that_of_the_config(tmp_path: Path) -> None:
     config = {"max_batch_size": 4, "input": [X], "output": [tensor("y", "TYPE_INT32", [3])]}
     (response,) = serve(script(tmp_path, torch_models.Linear()), config).execute(
         request(x=np.ones((1, 4), np.float32))
@@ -181,7 +182,7 @@ def test_a_type_other_than_the_config_promises(tmp_path: Path) -> None:
     )
 
 
-def test_without_a_config_the_message_is_one_to_paste(tmp_path: Path) -> None:
+def test_without_a_config_the_message_suggests_one(tmp_path: Path) -> None:
     with pytest.raises(NaiadError) as caught:
         serve(script(tmp_path, torch_models.Conv()))
     assert (
@@ -200,12 +201,18 @@ dynamic_batching { }
     assert "naiad check --write --example image=1,1,32,32 REPOSITORY" in caught.value.message
 
 
-def test_parameters_of_triton_are_taken(tmp_path: Path) -> None:
+def test_applies_the_parameters_of_triton(tmp_path: Path) -> None:
     given = parameters(
-        DISABLE_OPTIMIZED_EXECUTION="true", INFERENCE_MODE="false", DISABLE_CUDNN="true", INTRA_OP_THREAD_COUNT="1",
+        DISABLE_OPTIMIZED_EXECUTION="true",
+        INFERENCE_MODE="false",
+        DISABLE_CUDNN="true",
+        INTRA_OP_THREAD_COUNT="1",
         ENABLE_WEIGHT_SHARING="true",
-        ENABLE_JIT_EXECUTOR="true", ENABLE_JIT_PROFILING="true", ENABLE_TENSOR_FUSER="false", ENABLE_CACHE_CLEANING="true",
-    )  # fmt: skip
+        ENABLE_JIT_EXECUTOR="true",
+        ENABLE_JIT_PROFILING="true",
+        ENABLE_TENSOR_FUSER="false",
+        ENABLE_CACHE_CLEANING="true",
+    )
     try:
         served = serve(script(tmp_path, torch_models.Linear()), {**LINEAR, "parameters": given})
         assert served.infer(x=np.ones((1, 4), np.float32))["OUTPUT__0"].shape == (1, 3)
@@ -296,7 +303,7 @@ def test_a_compiled_package(tmp_path: Path, linear: Any) -> None:
 
 CLASS = """
 import torch
-from layer import Double          # beside model.py
+from layer import Double          # next to model.py
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -305,7 +312,10 @@ class Model(torch.nn.Module):
     def forward(self, x):
         return Double()(x) * self.scale
 """
-LAYER = "import torch\nclass Double(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
+LAYER = (
+    "import torch\nclass Double(torch.nn.Module):\n    def forward(self, x):\n        return 2 * "
+    "x\n"
+)
 
 
 def python_class(tmp_path: Path, source: str = CLASS) -> Path:
@@ -329,7 +339,7 @@ def test_a_python_class_with_its_weights(tmp_path: Path) -> None:
     assert served.infer(INPUT__0=np.ones((1, 2), np.float32))["y"].tolist() == [[10, 10]]
 
 
-def test_a_python_file_without_a_module(tmp_path: Path) -> None:
+def test_rejects_a_python_file_without_a_module(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="cannot find a subclass of"):
         load(
             PytorchBackend,
@@ -339,7 +349,7 @@ def test_a_python_file_without_a_module(tmp_path: Path) -> None:
         )
 
 
-def test_compiling_by_parameter(tmp_path: Path) -> None:
+def test_compiles_a_model_if_the_parameter_is_set(tmp_path: Path) -> None:
     given = parameters(TORCH_COMPILE_OPTIONAL_PARAMETERS='{"backend": "eager"}')
     config = {
         "runtime": "model.py",
@@ -354,14 +364,14 @@ def test_compiling_by_parameter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ("{", "is not valid JSON"),
         ("[]", "must be a JSON object"),
         ('{"model": 1}', "'model' is not an optional parameter for 'torch.compile'"),
     ],
 )
-def test_compile_options_that_are_no_good(tmp_path: Path, options: str, words: str) -> None:
+def test_rejects_invalid_compile_options(tmp_path: Path, options: str, message: str) -> None:
     config = {
         "runtime": "model.py",
         "parameters": parameters(TORCH_COMPILE_OPTIONAL_PARAMETERS=options),
@@ -370,7 +380,7 @@ def test_compile_options_that_are_no_good(tmp_path: Path, options: str, words: s
     }
     with pytest.raises(NaiadError) as caught:
         load(PytorchBackend, python_class(tmp_path), config, "model.py")
-    assert words in caught.value.message
+    assert message in caught.value.message
 
 
 # Pickle.
@@ -386,14 +396,14 @@ class Trap:
         return Path.touch, (self._path,)
 
 
-def test_a_pickled_module_is_refused(tmp_path: Path, linear: Any) -> None:
+def test_rejects_a_pickled_module(tmp_path: Path, linear: Any) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     torch.save(linear, tmp_path / "m/1/model.pt")
     with pytest.raises(NaiadError, match="UNSAFE_ALLOW_PICKLE"):
         serve(tmp_path / "m", LINEAR)
 
 
-def test_a_pickled_module_is_loaded_when_that_is_wished_loudly(
+def test_loads_a_pickled_module_if_the_parameter_allows_it(
     tmp_path: Path, linear: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TORCH_FORCE_WEIGHTS_ONLY_LOAD", raising=False)
@@ -405,7 +415,7 @@ def test_a_pickled_module_is_loaded_when_that_is_wished_loudly(
 
 
 @pytest.mark.parametrize("form", ["legacy", "zip", "weights", "export"])
-def test_no_file_gets_its_pickle_run(tmp_path: Path, form: str, linear: Any) -> None:
+def test_never_unpickles_any_kind_of_file(tmp_path: Path, form: str, linear: Any) -> None:
     trap = Trap(tmp_path / "sprung")
     file = "model.pt"
     config = dict(LINEAR)
@@ -437,7 +447,7 @@ def _saved(value: Any) -> bytes:
 
 
 def _replace(path: Path, ending: str, content: bytes) -> None:
-    """The same archive with one member exchanged."""
+    """Replaces one member of the archive."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -445,7 +455,7 @@ def _replace(path: Path, ending: str, content: bytes) -> None:
             archive.writestr(name, content if name.endswith(ending) else data)
 
 
-def test_an_exported_program_with_objects_of_python_is_refused(tmp_path: Path, linear: Any) -> None:
+def test_rejects_an_exported_program_with_pickled_objects(tmp_path: Path, linear: Any) -> None:
     model_dir = export(tmp_path, linear, torch.ones(2, 4))
     _replace(
         model_dir / "1/model.pt2",
@@ -456,13 +466,13 @@ def test_an_exported_program_with_objects_of_python_is_refused(tmp_path: Path, l
         serve(model_dir)
 
 
-# Files that are no good.
+# Invalid files.
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"no model", b"PK\x03\x04 cut off"], ids=["empty", "garbage", "truncated"]
 )
-def test_files_that_are_no_good(tmp_path: Path, content: bytes) -> None:
+def test_rejects_invalid_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m/1/model.pt").write_bytes(content)
     with pytest.raises(NaiadError) as caught:
@@ -472,7 +482,7 @@ def test_files_that_are_no_good(tmp_path: Path, content: bytes) -> None:
     )
 
 
-def test_a_truncated_torchscript_file(tmp_path: Path, linear: Any) -> None:
+def test_rejects_a_truncated_torchscript_file(tmp_path: Path, linear: Any) -> None:
     path = script(tmp_path, linear) / "1/model.pt"
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(NaiadError) as caught:
@@ -480,7 +490,7 @@ def test_a_truncated_torchscript_file(tmp_path: Path, linear: Any) -> None:
     assert str(tmp_path) not in caught.value.message
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_rejects_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     with pytest.raises(NaiadError, match="unable to find"):
         load(PytorchBackend, tmp_path / "m", LINEAR, "model.pt")
@@ -518,11 +528,11 @@ def matched(
     ],
     ids=["by argument", "by index", "by position and key", "in order"],
 )
-def test_names_of_inputs(names: list[str], positions: dict[str, int]) -> None:
+def test_matches_inputs_by_name(names: list[str], positions: dict[str, int]) -> None:
     assert matched(names)[0] == positions
 
 
-def test_names_of_outputs() -> None:
+def test_matches_outputs_by_name() -> None:
     names = ["a", "b", "k"]
     assert matched(names, ["OUT__1", "OUT__0"])[1] == {"OUT__1": 1, "OUT__0": 0}
     assert matched(names, ["RESULT[0]", "RESULT[key]"], ["x", "key"])[1] == {
@@ -534,7 +544,7 @@ def test_names_of_outputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
+    ("names", "message"),
     [
         (
             ["INPUT__0", "INPUT__1", "INPUT__7"],
@@ -547,13 +557,13 @@ def test_names_of_outputs() -> None:
         (["a", "b"], "configuration expects 2 inputs, model provides 3: no input for k"),
     ],
 )
-def test_names_that_fit_nowhere(names: list[str], words: str) -> None:
+def test_rejects_names_that_match_no_argument(names: list[str], message: str) -> None:
     with pytest.raises(NaiadError) as caught:
         matched(names)
-    assert words in caught.value.message
+    assert message in caught.value.message
 
 
-def test_an_output_that_the_model_does_not_have() -> None:
+def test_rejects_an_output_that_the_model_does_not_have() -> None:
     with pytest.raises(
         NaiadError, match="unexpected inference output 'OUT__5', allowed outputs are: x"
     ):

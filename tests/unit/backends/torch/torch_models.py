@@ -1,5 +1,4 @@
-"""Modules for the tests of the PyTorch backend; scripted or exported there. Imported only where
-torch is."""
+"""Modules for the tests of the PyTorch backend. Imported only if torch is installed."""
 
 from __future__ import annotations
 
