@@ -80,8 +80,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_a_backend_from_a_package(server: Server) -> None:
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]}]}
-    status, answer = server.post("/v2/models/line/infer", body)
-    assert (status, json.loads(answer)["outputs"][0]["data"]) == (200, [0.5, 2.5])
+    status, response = server.post("/v2/models/line/infer", body)
+    assert (status, json.loads(response)["outputs"][0]["data"]) == (200, [0.5, 2.5])
 
 
 def test_a_backend_from_a_folder_serves_several_models(server: Server) -> None:

@@ -136,20 +136,20 @@ def test_a_scalar(client: Any) -> None:
 
 def test_concurrent_requests_get_their_own_responses(server: Server) -> None:
     """Batches have up to 16 requests. Every seventh request fails, and does not affect others."""
-    answers: dict[int, Any] = {}
+    responses: dict[int, Any] = {}
 
     def ask(number: int) -> None:
         with triton.InferenceServerClient(server.http) as client:
             client.module = triton
             try:
-                answers[number] = infer(
+                responses[number] = infer(
                     client,
                     "lookup",
                     np.array([[99 if number % 7 == 0 else number % 5]], np.int64),
                     "INT64",
                 ).tolist()
             except Exception as error:
-                answers[number] = str(error)
+                responses[number] = str(error)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(64)]
     for thread in threads:
@@ -158,9 +158,9 @@ def test_concurrent_requests_get_their_own_responses(server: Server) -> None:
         thread.join()
     for number in range(64):
         if number % 7 == 0:
-            assert "indices element out of data bounds" in answers[number]
+            assert "indices element out of data bounds" in responses[number]
         else:
-            assert answers[number] == [[number % 5 * 10.0]]
+            assert responses[number] == [[number % 5 * 10.0]]
 
 
 def test_a_sequence_keeps_its_state(client: Any) -> None:

@@ -107,17 +107,17 @@ def test_torchscript_by_its_index_names(client: Any) -> None:
 
 def test_an_exported_program_without_a_config(client: Any, linear: Any) -> None:
     x = np.random.default_rng(1).standard_normal((3, 4), np.float32)
-    answer = infer(client, "exported", "input", x).as_numpy("OUTPUT__0")
+    response = infer(client, "exported", "input", x).as_numpy("OUTPUT__0")
     np.testing.assert_allclose(
-        answer, linear(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6
+        response, linear(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6
     )
     assert client.get_model_config("exported")["max_batch_size"] == 4
 
 
 def test_a_python_class(client: Any) -> None:
-    answer = infer(client, "class", "x", np.array([[1, 2, 3]], np.float32))
-    assert answer.as_numpy("double").tolist() == [[2, 4, 6]]
-    assert answer.as_numpy("total").tolist() == [[6]]
+    response = infer(client, "class", "x", np.array([[1, 2, 3]], np.float32))
+    assert response.as_numpy("double").tolist() == [[2, 4, 6]]
+    assert response.as_numpy("total").tolist() == [[6]]
 
 
 @pytest.mark.parametrize(

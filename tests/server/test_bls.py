@@ -16,9 +16,9 @@ from tests.server.harness import Server, naiad
 def run(server: Server, model: str, script: Any, timeout_s: float = 30) -> Any:
     inputs = [{"name": "SCRIPT", "datatype": "BYTES", "shape": [1], "data": [json.dumps(script)]}]
     status, body = server.post(f"/v2/models/{model}/infer", {"inputs": inputs}, timeout_s)
-    answer = json.loads(body)
-    assert status == 200, answer
-    return json.loads(answer["outputs"][0]["data"][0])
+    response = json.loads(body)
+    assert status == 200, response
+    return json.loads(response["outputs"][0]["data"][0])
 
 
 @pytest.fixture

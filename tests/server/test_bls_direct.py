@@ -153,9 +153,9 @@ def run(server: Server, *plan: int) -> Any:
     body = {
         "inputs": [{"name": "PLAN", "datatype": "INT32", "shape": [len(plan)], "data": list(plan)}]
     }
-    status, answer = server.post("/v2/models/caller/infer", body, 60)
-    assert status == 200, answer
-    return json.loads(json.loads(answer)["outputs"][0]["data"][0])
+    status, response = server.post("/v2/models/caller/infer", body, 60)
+    assert status == 200, response
+    return json.loads(json.loads(response)["outputs"][0]["data"][0])
 
 
 def calls(server: Server, *plan: int) -> list[Any]:
@@ -171,12 +171,12 @@ def borrow(server: Server) -> Any:
 
 
 def ask_called(server: Server, x: int) -> Any:
-    status, answer = server.post(
+    status, response = server.post(
         "/v2/models/called/infer",
         {"inputs": [{"name": "X", "datatype": "INT32", "shape": [1], "data": [x]}]},
     )
-    assert status == 200, answer
-    outputs = {output["name"]: output["data"] for output in json.loads(answer)["outputs"]}
+    assert status == 200, response
+    outputs = {output["name"]: output["data"] for output in json.loads(response)["outputs"]}
     return outputs["Y"][0]
 
 
@@ -297,7 +297,7 @@ def test_a_call_of_the_latest_version_goes_to_a_new_one(server: Server, reposito
 def test_the_called_model_is_unloaded(server: Server) -> None:
     borrow(server)
     assert Control(server).unload("called") == (200, "")
-    (refused,) = calls(server, 1)
-    assert "is not ready" in refused["error"]
+    (rejected,) = calls(server, 1)
+    assert "is not ready" in rejected["error"]
     assert Control(server).load("called") == (200, "")
     borrow(server)

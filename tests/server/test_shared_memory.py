@@ -174,8 +174,8 @@ class TestInference:
         source.register(client)
         shm.set_shared_memory_region(source.handle, [LEFT, RIGHT])
         result = add_sub(module, client, source, request_id="seven")
-        answer = result.get_response()
-        assert (answer["id"] if module is http_client else answer.id) == "seven"
+        response = result.get_response()
+        assert (response["id"] if module is http_client else response.id) == "seven"
 
     @pytest.mark.parametrize("count", [3000, 1 << 20, 3 << 20])
     def test_large_tensors(
@@ -254,11 +254,11 @@ class TestInference:
 
     def test_streams(self, server: Server, make_memory: Any) -> None:
         memory = make_memory(256)
-        answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        results: queue.Queue[tuple[Any, Any]] = queue.Queue()
         with grpc_client.InferenceServerClient(server.grpc) as client:
             memory.register(client)
             shm.set_shared_memory_region(memory.handle, [LEFT, RIGHT])
-            client.start_stream(lambda result, error: answers.put((result, error)))
+            client.start_stream(lambda result, error: results.put((result, error)))
             inputs = [
                 shared_input(
                     grpc_client, f"INPUT{number}", [1, 16], "FP32", memory, 64, 64 * number
@@ -268,7 +268,7 @@ class TestInference:
             client.async_stream_infer(
                 "add_sub", inputs, outputs=[shared_output(grpc_client, "OUTPUT0", memory, 64, 128)]
             )
-            result, error = answers.get(timeout=20)
+            result, error = results.get(timeout=20)
             assert error is None
             assert described(grpc_client, result, "OUTPUT0") == ("FP32", [1, 16])
             assert np.array_equal(
@@ -279,18 +279,18 @@ class TestInference:
 
     def test_decoupled_models_write_every_response(self, server: Server, make_memory: Any) -> None:
         memory = make_memory(64)
-        answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        results: queue.Queue[tuple[Any, Any]] = queue.Queue()
         with grpc_client.InferenceServerClient(server.grpc) as client:
             memory.register(client)
             shm.set_shared_memory_region(memory.handle, [np.array([3], np.int32)])
-            client.start_stream(lambda result, error: answers.put((result, error)))
+            client.start_stream(lambda result, error: results.put((result, error)))
             outputs = [shared_output(grpc_client, "INDEX", memory, 4, 32)]
             inputs = [shared_input(grpc_client, "COUNT", [1], "INT32", memory, 4)]
             client.async_stream_infer(
                 "repeat", inputs, outputs=outputs, enable_empty_final_response=True
             )
             for _ in range(4):
-                assert answers.get(timeout=20)[1] is None
+                assert results.get(timeout=20)[1] is None
             client.stop_stream()
             client.unregister_system_shared_memory()
         assert shm.get_contents_as_numpy(memory.handle, np.int32, [1], 32)[0] == 2
@@ -495,7 +495,7 @@ class TestInFlight:
             gate.open()
             assert call.answer()[0] == 200
             eventually(
-                lambda: client.get_system_shared_memory_status() == [], "the region is given back"
+                lambda: client.get_system_shared_memory_status() == [], "the region is released"
             )
         assert shm.get_contents_as_numpy(memory.handle, np.int32, [1], 512)[0] == 1
 
@@ -520,7 +520,7 @@ class TestInFlight:
             call.hang_up()
             gate.open()
             eventually(
-                lambda: client.get_system_shared_memory_status() == [], "the region is given back"
+                lambda: client.get_system_shared_memory_status() == [], "the region is released"
             )
 
 

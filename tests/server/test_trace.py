@@ -197,17 +197,17 @@ class TestFile:
         assert dict(inner.stamps)["REQUEST_END"] <= dict(outer.stamps)["COMPUTE_END"]
 
     def test_a_stream_of_responses(self, traced: FileServer) -> None:
-        answers: queue.Queue[Any] = queue.Queue()
+        results: queue.Queue[Any] = queue.Queue()
         count = grpc_client.InferInput("COUNT", [1], "INT32")
         count.set_data_from_numpy(np.array([2], np.int32))
         with grpc_client.InferenceServerClient(traced.server.grpc) as client:
-            client.start_stream(lambda result, error: answers.put(error))
+            client.start_stream(lambda result, error: results.put(error))
             client.async_stream_infer(
                 "repeat", [count], request_id="s", enable_empty_final_response=True
             )
-            assert [answers.get(timeout=20) for _ in range(3)] == [None] * 3
+            assert [results.get(timeout=20) for _ in range(3)] == [None] * 3
             client.async_stream_infer("sums", grpc_sums(), request_id="t")
-            assert answers.get(timeout=20) is None
+            assert results.get(timeout=20) is None
             client.stop_stream()
         first, second = traced.take(2)
         assert (first.request_id, second.request_id) == ("s", "t")
@@ -237,12 +237,12 @@ class TestFile:
         assert trace.request_id == "after"
 
     def test_a_model_sees_no_context(self, traced: FileServer) -> None:
-        answer = infer(
+        response = infer(
             traced.server,
             "context",
             {"name": "ANY", "datatype": "BYTES", "shape": [1], "data": ['quo"te']},
         )
-        assert answer["outputs"][0]["data"] == ["none"]
+        assert response["outputs"][0]["data"] == ["none"]
         (trace,) = traced.take()
         assert trace.tensors[0][1]["data"] == '"quo\\"te"'
 

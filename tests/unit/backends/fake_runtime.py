@@ -42,7 +42,7 @@ class FakeRuntime:
         self.metric_value = 0.0
         self.controls: list[ControlOperation] = []
         self.is_model_ready = True
-        self.refusal: NaiadError | None = None
+        self.rejection: NaiadError | None = None
         self._changed = threading.Condition()
 
     def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
@@ -92,8 +92,8 @@ class FakeRuntime:
         return self.is_model_ready
 
     def _refuse(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+        if self.rejection is not None:
+            raise self.rejection
 
     # For tests.
 

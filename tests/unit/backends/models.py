@@ -72,18 +72,18 @@ def request(handle: int = 1, x: Any = (1.0, 2.0), **more: Any) -> WorkRequest:
 
 
 def run(backend: PythonBackend, *requests: WorkRequest) -> list[WorkResponse | None]:
-    answers = backend.execute(list(requests or [request()]))
-    if isinstance(answers, list):
-        return answers
+    responses = backend.execute(list(requests or [request()]))
+    if isinstance(responses, list):
+        return responses
 
     async def wait() -> list[WorkResponse | None]:
-        return await answers
+        return await responses
 
     return asyncio.run(wait())
 
 
-def error_of(answer: WorkResponse | None) -> str:
-    assert answer is not None
-    assert answer.error is not None
-    assert answer.outputs == []
-    return answer.error.message
+def error_of(response: WorkResponse | None) -> str:
+    assert response is not None
+    assert response.error is not None
+    assert response.outputs == []
+    return response.error.message

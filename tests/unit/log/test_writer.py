@@ -23,7 +23,7 @@ def test_a_stalled_reader_blocks_nothing_and_the_loss_is_reported() -> None:
     read_end, write_end = os.pipe()
     writer = LogWriter(loss, max_queued_bytes=1 << 20)
     line = b"x" * 999 + b"\n"
-    for _ in range(3000):  # 3 MB into a pipe of 64 KiB that nobody reads
+    for _ in range(3000):  # 3 MB into a pipe of 64 KiB without a reader
         writer.put(write_end, line)
     assert writer.num_dropped > 1000
     assert not writer.flush(0)

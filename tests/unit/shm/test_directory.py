@@ -10,9 +10,9 @@ def test_finds_the_range_that_contains_the_whole_view() -> None:
     directory = SlotDirectory()
     directory.add(1000, 100, 7)
     directory.add(3000, 100, 8)
-    found = directory.find(1010, 90)
-    assert found is not None
-    assert (found.start, found.fd) == (1000, 7)
+    shared = directory.find(1010, 90)
+    assert shared is not None
+    assert (shared.start, shared.fd) == (1000, 7)
     assert directory.find(1010, 91) is None
     assert directory.find(999, 1) is None
     assert directory.find(2000, 1) is None
@@ -22,11 +22,11 @@ def test_calls_watchers_when_a_range_is_removed() -> None:
     directory = SlotDirectory()
     directory.add(1000, 100, 7)
     gone: list[SharedRange] = []
-    found = directory.find(1000, 1)
-    assert found is not None
-    found.watchers.append(gone.append)
+    shared = directory.find(1000, 1)
+    assert shared is not None
+    shared.watchers.append(gone.append)
     directory.remove(1000)
-    assert gone == [found]
+    assert gone == [shared]
     assert directory.find(1000, 1) is None
     assert len(directory) == 0
 

@@ -32,14 +32,14 @@ class Rig:
         self.table.register_system("r", memory.key, 0, SIZE)
         self.requests: list[InferRequest] = []
         self.inner = ResponseStream()
-        self.refusal: NaiadError | None = None
+        self.rejection: NaiadError | None = None
         self.events: list[tuple[InferResponse | None, bool]] = []
         self.is_final = asyncio.Event()
 
     def infer(self, request: InferRequest) -> ResponseStream:
         self.requests.append(request)
-        if self.refusal is not None:
-            raise self.refusal
+        if self.rejection is not None:
+            raise self.rejection
         return self.inner
 
     def start(self, input_bytes: int, output_bytes: int = 0) -> ResponseStream:
@@ -58,7 +58,7 @@ class Rig:
         if is_final:
             self.is_final.set()
 
-    def answer(self, *tensors: Tensor, is_final: bool = True, **more: Any) -> None:
+    def respond(self, *tensors: Tensor, is_final: bool = True, **more: Any) -> None:
         self.inner.put(InferResponse("m", "1", "7", list(tensors), **more), is_final)
 
     def is_released(self) -> bool:
@@ -85,7 +85,7 @@ class TestSmall:
         rig.start(4, 8)
         assert rig.requests[0].inputs[0].data == b"abcd"
         assert rig.requests[0].regions is None
-        rig.answer(Tensor("OUT", "UINT8", [3], b"xyz"), parameters={"p": 1})
+        rig.respond(Tensor("OUT", "UINT8", [3], b"xyz"), parameters={"p": 1})
         ((response, is_final),) = rig.events
         assert is_final
         assert response is not None
@@ -98,7 +98,7 @@ class TestSmall:
         assert rig.is_released()
 
     async def test_releases_the_regions_of_a_rejected_request(self, rig: Rig) -> None:
-        rig.refusal = invalid_arg("no")
+        rig.rejection = invalid_arg("no")
         with pytest.raises(NaiadError, match="no"):
             rig.start(4)
         assert rig.is_released()
@@ -113,7 +113,7 @@ class TestSmall:
     async def test_reports_an_output_that_cannot_be_written(self, rig: Rig) -> None:
         rig.start(4, 8)
         rig.memory.truncate(0)
-        rig.answer(Tensor("OUT", "UINT8", [3], b"xyz"))
+        rig.respond(Tensor("OUT", "UINT8", [3], b"xyz"))
         ((response, is_final),) = rig.events
         assert is_final
         assert response is not None
@@ -157,7 +157,7 @@ class TestLarge:
         assert rig.requests == []
         await wait_for(lambda: rig.requests)
         assert bytes(rig.requests[0].inputs[0].data[:8]) == b"abcdabcd"
-        rig.answer(Tensor("OUT", "UINT8", [LARGE], b"z" * LARGE))
+        rig.respond(Tensor("OUT", "UINT8", [LARGE], b"z" * LARGE))
         assert rig.events == []
         await rig.is_final.wait()
         assert rig.memory.read(LARGE, 2 * LARGE) == b"z" * LARGE
@@ -169,15 +169,15 @@ class TestLarge:
         rig.start(4, 4)
         assert rig.requests == []
         await wait_for(lambda: rig.requests)
-        rig.answer(Tensor("OUT", "UINT8", [2], b"hi"))
+        rig.respond(Tensor("OUT", "UINT8", [2], b"hi"))
         assert rig.events == []
         await rig.is_final.wait()
         assert rig.memory.read(2, 2 * LARGE) == b"hi"
 
     async def test_keeps_the_order_of_responses(self, rig: Rig) -> None:
         rig.start(4, LARGE)
-        rig.answer(Tensor("OUT", "UINT8", [LARGE], b"1" * LARGE), is_final=False)
-        rig.answer(Tensor("OUT", "UINT8", [1], b"2"), is_final=False)
+        rig.respond(Tensor("OUT", "UINT8", [LARGE], b"1" * LARGE), is_final=False)
+        rig.respond(Tensor("OUT", "UINT8", [1], b"2"), is_final=False)
         rig.inner.close()
         assert rig.events == []
         await rig.is_final.wait()
@@ -199,11 +199,11 @@ class TestLarge:
         assert rig.is_released()
 
     async def test_reports_a_rejection_after_the_inputs_were_read(self, rig: Rig) -> None:
-        rig.refusal = invalid_arg("no")
+        rig.rejection = invalid_arg("no")
         rig.start(LARGE)
         await rig.is_final.wait()
         assert rig.events[0][0] is not None
-        assert rig.events[0][0].error is rig.refusal
+        assert rig.events[0][0].error is rig.rejection
         assert rig.is_released()
 
     async def test_rejects_a_region_that_has_shrunk(self, rig: Rig) -> None:

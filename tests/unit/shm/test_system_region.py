@@ -16,7 +16,7 @@ from tests.unit.shm.shared_object import shared_object
 SHRUNK = "shared memory region 'r' is smaller now than it was when it was registered"
 
 
-def refusal(
+def rejection(
     name: str, key: str, offset: int = 0, byte_size: int = 16, **more: str
 ) -> tuple[Code, str]:
     with pytest.raises(NaiadError) as caught:
@@ -52,11 +52,11 @@ class TestOpening:
             f"cannot register shared memory region 'r' with key '{key}' as the key contains the "
             f"reserved prefix '{RESERVED_PREFIX}'"
         )
-        assert refusal("r", key) == (Code.INVALID_ARG, message)
+        assert rejection("r", key) == (Code.INVALID_ARG, message)
 
     @pytest.mark.parametrize("key", ["", "/", "//"])
     def test_rejects_empty_keys(self, key: str) -> None:
-        assert refusal("r", key) == (
+        assert rejection("r", key) == (
             Code.INVALID_ARG,
             f"cannot register shared memory region 'r' - invalid shm key '{key}'",
         )
@@ -65,7 +65,10 @@ class TestOpening:
         "key", ["/nosuch", "..", ".", "/../shm/x", "a/b", "x\0y", "k" * 300, "\ud800"]
     )
     def test_rejects_keys_of_missing_objects(self, key: str) -> None:
-        assert refusal("r", key) == (Code.INTERNAL, f"Unable to open shared memory region: '{key}'")
+        assert rejection("r", key) == (
+            Code.INTERNAL,
+            f"Unable to open shared memory region: '{key}'",
+        )
 
     def test_rejects_objects_that_are_not_regular_files(self, tmp_path: Path) -> None:
         (tmp_path / "folder").mkdir()
@@ -74,7 +77,7 @@ class TestOpening:
         (tmp_path / "link").symlink_to(tmp_path / "secret")
         for key in ("folder", "fifo", "link"):
             assert (
-                refusal("r", key, folder=str(tmp_path))[1]
+                rejection("r", key, folder=str(tmp_path))[1]
                 == f"Unable to open shared memory region: '{key}'"
             )
 
@@ -92,7 +95,7 @@ class TestOpening:
     )
     def test_rejects_sizes_beyond_the_object(self, offset: int, byte_size: int) -> None:
         with shared_object(bytes(4096)) as memory:
-            assert refusal("r", memory.key, offset, byte_size) == (
+            assert rejection("r", memory.key, offset, byte_size) == (
                 Code.INVALID_ARG,
                 "failed to register shared memory region 'r': invalid args",
             )
@@ -100,7 +103,7 @@ class TestOpening:
     def test_rejected_registrations_leave_no_descriptor_open(self) -> None:
         with shared_object(bytes(16)) as memory:
             for _ in range(5):
-                refusal("r", memory.key, 0, 17)
+                rejection("r", memory.key, 0, 17)
             assert memory.num_descriptors() == 0
 
 
@@ -172,6 +175,6 @@ class TestUse:
             if os.geteuid() == 0:
                 pytest.skip("root may write anything")
             assert (
-                refusal("r", memory.key)[1]
+                rejection("r", memory.key)[1]
                 == f"Unable to open shared memory region: '{memory.key}'"
             )

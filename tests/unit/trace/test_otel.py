@@ -94,11 +94,11 @@ def test_the_model_sees_the_id_of_the_exported_span() -> None:
     group = rig.tracing.sample("m")
     assert group is not None
     trace = begin(group, "add")
-    told = trace.context
+    context = trace.context
     finish(trace)
     group.close()
     model = rig.spans()["add"]
-    assert f"00-{model.context.trace_id:032x}-{model.context.span_id:016x}-01" in told
+    assert f"00-{model.context.trace_id:032x}-{model.context.span_id:016x}-01" in context
 
 
 def test_spans_of_calls_are_children_of_the_calling_model() -> None:

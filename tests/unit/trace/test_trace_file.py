@@ -149,8 +149,8 @@ class TestFiles:
 
 
 def entries_of(group: TraceGroup) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(b"[" + encode_trace(group) + b"]")
-    return found
+    entries: list[dict[str, Any]] = json.loads(b"[" + encode_trace(group) + b"]")
+    return entries
 
 
 class TestEntries:

@@ -20,8 +20,8 @@ def test_reads_a_sampled_parent() -> None:
 
 
 def test_reads_a_parent_that_is_not_sampled() -> None:
-    found = read(f"00-{TRACE}-{SPAN}-02", "a=b")
-    assert found == RemoteParent(int(TRACE, 16), int(SPAN, 16), False, "a=b")
+    parent = read(f"00-{TRACE}-{SPAN}-02", "a=b")
+    assert parent == RemoteParent(int(TRACE, 16), int(SPAN, 16), False, "a=b")
 
 
 def test_accepts_later_versions_with_more_fields() -> None:
@@ -29,9 +29,9 @@ def test_accepts_later_versions_with_more_fields() -> None:
 
 
 def test_ignores_a_state_that_is_too_long() -> None:
-    found = read(f"00-{TRACE}-{SPAN}-01", "a" * 513)
-    assert found is not None
-    assert found.state == ""
+    parent = read(f"00-{TRACE}-{SPAN}-01", "a" * 513)
+    assert parent is not None
+    assert parent.state == ""
 
 
 @pytest.mark.parametrize(

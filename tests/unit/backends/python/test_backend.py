@@ -25,10 +25,10 @@ DOUBLE = (
 DECOUPLED = {"model_transaction_policy": {"decoupled": True}}
 
 
-def floats(answer: WorkResponse | None) -> list[float]:
-    assert answer is not None
-    assert answer.error is None
-    return [float(value) for value in np.frombuffer(answer.outputs[0].data, np.float32)]
+def floats(response: WorkResponse | None) -> list[float]:
+    assert response is not None
+    assert response.error is None
+    return [float(value) for value in np.frombuffer(response.outputs[0].data, np.float32)]
 
 
 # Loading.
@@ -178,8 +178,8 @@ def test_unload(tmp_path: Path, runtime: FakeRuntime) -> None:
 
 def test_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
     backend = load(tmp_path, executing(DOUBLE), runtime)
-    answers = run(backend, request(1, [1, 2]), request(2, [3]))
-    assert [floats(answer) for answer in answers] == [[2, 4], [6]]
+    responses = run(backend, request(1, [1, 2]), request(2, [3]))
+    assert [floats(response) for response in responses] == [[2, 4], [6]]
     assert not backend.is_async
     assert runtime.responses == {}
 
@@ -191,17 +191,21 @@ def test_drops_outputs_that_were_not_requested(tmp_path: Path, runtime: FakeRunt
         executing(f"return [pb_utils.InferenceResponse({tensors}) for _ in requests]"),
         runtime,
     )
-    answers = run(
+    responses = run(
         backend,
         request(1),
         request(2, requested_outputs=["TEXT"]),
         request(3, requested_outputs=["Y", "TEXT"]),
     )
-    names = [[tensor.name for tensor in answer.outputs] for answer in answers if answer is not None]
+    names = [
+        [tensor.name for tensor in response.outputs]
+        for response in responses
+        if response is not None
+    ]
     assert names == [["Y", "TEXT"], ["TEXT"], ["Y", "TEXT"]]
-    assert answers[0] is not None
-    assert answers[0].outputs[0].datatype == "FP64", (
-        "as under Triton nobody compares it with the config"
+    assert responses[0] is not None
+    assert responses[0].outputs[0].datatype == "FP64", (
+        "as in Triton, it is not compared with the config"
     )
 
 
@@ -269,8 +273,8 @@ def test_reports_wrong_return_values_and_exceptions(
     if is_async:
         source = source.replace("def execute", "async def execute")
     backend = load(tmp_path, source, runtime)
-    answers = run(backend, request(1), request(2))
-    assert [error_of(answer) for answer in answers] == [PREFIX + message] * 2
+    responses = run(backend, request(1), request(2))
+    assert [error_of(response) for response in responses] == [PREFIX + message] * 2
     assert backend.is_async is is_async
     ((severity, logged, file, _),) = runtime.logged
     assert severity == "ERROR"
@@ -279,7 +283,7 @@ def test_reports_wrong_return_values_and_exceptions(
         assert str(tmp_path) in logged
         assert file == "model.py"
     gc.collect()
-    assert runtime.responses == {}, "no sender answers a second time"
+    assert runtime.responses == {}, "no sender responds a second time"
 
 
 def test_model_without_execute(tmp_path: Path, runtime: FakeRuntime) -> None:
@@ -322,7 +326,7 @@ def test_async_batches_run_concurrently(tmp_path: Path, runtime: FakeRuntime) ->
         assert not isinstance(second, list)
         return list(await asyncio.gather(first, second))
 
-    assert [floats(answers[0]) for answers in asyncio.run(both())] == [[1], [2]]
+    assert [floats(responses[0]) for responses in asyncio.run(both())] == [[1], [2]]
 
 
 def test_cancels_an_awaited_batch(tmp_path: Path, runtime: FakeRuntime) -> None:
@@ -338,9 +342,9 @@ def test_cancels_an_awaited_batch(tmp_path: Path, runtime: FakeRuntime) -> None:
     assert "CancelledError: of the model's making" in error_of(run(backend, request(id="own"))[0])
 
     async def cancel() -> None:
-        answers = backend.execute([request()])
-        assert not isinstance(answers, list)
-        task = asyncio.ensure_future(answers)
+        responses = backend.execute([request()])
+        assert not isinstance(responses, list)
+        task = asyncio.ensure_future(responses)
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -417,9 +421,9 @@ def test_decoupled_model_that_fails_after_a_response(tmp_path: Path, runtime: Fa
     raise ValueError('bad')
     """
     backend = load(tmp_path, executing(body), runtime, **DECOUPLED)
-    answers = run(backend, request(1), request(2), request(3))
-    assert answers[0] is None, "its stream had ended"
-    assert error_of(answers[1]) == error_of(answers[2])
+    responses = run(backend, request(1), request(2), request(3))
+    assert responses[0] is None, "its stream had ended"
+    assert error_of(responses[1]) == error_of(responses[2])
     with pytest.raises(Exception, match="Response sender has been closed"):
         backend._model.senders[1].send(flags=1)
 
@@ -460,9 +464,9 @@ def test_a_request_has_one_response_from_the_sender_or_the_return_value(
     return [response, response]
     """
     backend = load(tmp_path, executing(body), runtime)
-    answers = run(backend, request(1), request(2))
-    assert answers[0] is None
-    assert floats(answers[1]) == [1, 2]
+    responses = run(backend, request(1), request(2))
+    assert responses[0] is None
+    assert floats(responses[1]) == [1, 2]
     assert "Non-decoupled model cannot send more than one response." in runtime.logged[0][1]
     gc.collect()
     assert set(runtime.responses) == {1}
@@ -475,9 +479,9 @@ def test_accepts_none_for_some_requests(tmp_path: Path, runtime: FakeRuntime) ->
     return [None, response]
     """
     backend = load(tmp_path, executing(body), runtime)
-    answers = run(backend, request(1), request(2))
-    assert answers[0] is None
-    assert floats(answers[1]) == [1, 2]
+    responses = run(backend, request(1), request(2))
+    assert responses[0] is None
+    assert floats(responses[1]) == [1, 2]
     assert len(runtime.ended(1)) == 1
 
 
@@ -513,9 +517,9 @@ def test_calls_of_a_task_that_runs_after_execute(tmp_path: Path, runtime: FakeRu
 
     async def both() -> None:
         requests = [request(4)]
-        answers = backend.execute(requests)
-        assert not isinstance(answers, list)
-        assert await answers == [None]
+        responses = backend.execute(requests)
+        assert not isinstance(responses, list)
+        assert await responses == [None]
         requests.clear()
         await backend._model.task
 
@@ -532,13 +536,13 @@ def test_readiness(tmp_path: Path, runtime: FakeRuntime) -> None:
     assert plain.is_ready()
     assert not plain.has_ready_hook
     source = (
-        "class TritonPythonModel:\n    answer = False\n    async def is_ready(self):\n        "
-        "return self.answer\n"
+        "class TritonPythonModel:\n    ready = False\n    async def is_ready(self):\n        "
+        "return self.ready\n"
     )
     hooked = load(tmp_path, source, runtime)
     assert hooked.has_ready_hook
     assert not hooked.is_ready()
-    hooked._model.answer = True
+    hooked._model.ready = True
     assert hooked.is_ready()
     assert asyncio.run(hooked.is_ready_async())
     assert asyncio.run(plain.is_ready_async())

@@ -96,7 +96,7 @@ def test_errors_are_returned(instance: Instance, runtime: FakeRuntime) -> None:
     assert (error.message(), error.code()) == ("no model", TritonError.NOT_FOUND)
     runtime.answer_call = lambda request: [(None, True)]
     assert call().exec().error().message() == "the model ended the request without a response"
-    runtime.refusal = not_found("gone")
+    runtime.rejection = not_found("gone")
     assert (call().exec().error().message(), call().exec().error().code()) == (
         "gone",
         TritonError.NOT_FOUND,
@@ -118,7 +118,7 @@ async def test_async_exec(instance: Instance, runtime: FakeRuntime) -> None:
     assert len(runtime.called) == 2, "both are on their way before either is awaited"
     responses = await asyncio.gather(first, second)
     assert [values(response) for response in responses] == [[5], [5]]  # type: ignore[arg-type]
-    runtime.refusal = not_found("gone")
+    runtime.rejection = not_found("gone")
     failed = await call().async_exec()
     assert isinstance(failed, InferenceResponse)
     error = failed.error()

@@ -41,7 +41,7 @@ def test_operations(instance: Instance, runtime: FakeRuntime) -> None:
 def test_reports_errors_of_the_server(
     instance: Instance, runtime: FakeRuntime, function: str, message: str
 ) -> None:
-    runtime.refusal = unavailable("not now")
+    runtime.rejection = unavailable("not now")
     with pytest.raises(TritonModelException) as caught:
         getattr(pb_utils, function)("a")
     assert (

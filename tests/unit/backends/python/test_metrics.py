@@ -126,7 +126,7 @@ def test_rejects_invalid_metrics(
 
 def test_reports_errors_of_the_server(instance: Instance, runtime: FakeRuntime) -> None:
     metrics = family()
-    runtime.refusal = invalid_arg("Invalid label name")
+    runtime.rejection = invalid_arg("Invalid label name")
     with pytest.raises(TritonModelException) as caught:
         metrics.Metric({"bad-name": "a"})
     assert str(caught.value) == f"Error when creating Metric: {PREFIX}Invalid label name"

@@ -14,29 +14,29 @@ from naiad.backends.python.ready_check import ReadyCheck
 from tests.unit.backends.fake_runtime import WAIT_S, FakeRuntime
 
 
-def sync(answer: Any) -> Callable[[], Any]:
-    return lambda: answer
+def sync(result: Any) -> Callable[[], Any]:
+    return lambda: result
 
 
-def awaited(answer: Any) -> Callable[[], Any]:
+def awaited(result: Any) -> Callable[[], Any]:
     async def hook() -> Any:
         await asyncio.sleep(0)
-        return answer
+        return result
 
     return hook
 
 
 @pytest.mark.parametrize("kind", [sync, awaited])
 @pytest.mark.parametrize(
-    ("answer", "expected"), [(True, True), (False, False), (1, False), (None, False)]
+    ("result", "expected"), [(True, True), (False, False), (1, False), (None, False)]
 )
 def test_returns_the_result_of_the_hook(
-    instance: Instance, runtime: FakeRuntime, kind: Any, answer: Any, expected: bool
+    instance: Instance, runtime: FakeRuntime, kind: Any, result: Any, expected: bool
 ) -> None:
-    check = ReadyCheck(kind(answer), instance)
+    check = ReadyCheck(kind(result), instance)
     assert check.check() is expected
     assert asyncio.run(check.check_async()) is expected
-    wrong = not isinstance(answer, bool)
+    wrong = not isinstance(result, bool)
     assert [("must return a boolean value" in message) for _, message, _, _ in runtime.logged] == [
         True,
         True,

@@ -119,12 +119,12 @@ def test_passes_strings_as_lists(tmp_path: Path) -> None:
         "input": [tensor("words", "TYPE_STRING", [-1])],
         "output": [tensor("loud", "TYPE_STRING", [-1]), tensor("n", "TYPE_INT64", [-1])],
     }
-    answer = serve(script(tmp_path, torch_models.Shout()), config).infer(
+    outputs = serve(script(tmp_path, torch_models.Shout()), config).infer(
         words=np.array(["a", "größer"], object)
     )
-    assert answer["loud"].tolist() == [b"a!", "größer!".encode()]
+    assert outputs["loud"].tolist() == [b"a!", "größer!".encode()]
     # TorchScript counts bytes.
-    assert answer["n"].tolist() == [1, 8]
+    assert outputs["n"].tolist() == [1, 8]
 
 
 def test_passes_inputs_as_a_dictionary(tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_an_exported_program_with_a_fixed_batch_and_keys(tmp_path: Path) -> None
         tensor("scale", "TYPE_FP32", [1, 2]),
     ]
     assert [output["name"] for output in served.config["output"]] == ["double", "scaled"]
-    answer = served.infer(x=np.ones((1, 2), np.float32), scale=np.full((1, 2), 3, np.float32))
-    assert answer["double"].tolist() == [[2, 2]]
-    assert answer["scaled"].tolist() == [[3, 3]]
+    outputs = served.infer(x=np.ones((1, 2), np.float32), scale=np.full((1, 2), 3, np.float32))
+    assert outputs["double"].tolist() == [[2, 2]]
+    assert outputs["scaled"].tolist() == [[3, 3]]
 
 
 @pytest.mark.skipif(
