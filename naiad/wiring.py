@@ -290,7 +290,7 @@ def _store(repository: str, settings: Settings) -> Store:
 
 
 async def _control(core: InferenceCore, caller: str, operation: ControlOperation) -> bool:
-    """Runs pb_utils.load_model, unload_model or is_model_ready. `caller` is the model's instance."""
+    """Runs pb_utils.load_model, unload_model or is_model_ready for the instance `caller`."""
     match operation.kind:
         case "load_model":
             parameters: dict[str, str | bytes] = dict(operation.files)

@@ -1,10 +1,10 @@
 """The identity backend, for tests and benchmarks: output i is input i.
 
 It has the parameters of Triton's identity backend. `execute_delay_ms` is the duration of each
-execution, multiplied by `instance_wise_delay_multiplier` times the index of the instance.
-`creation_delay_sec` is the duration of loading. `input_byte_size_counter` counts the bytes of all
-inputs in a custom metric of that name. It is off by default, because it sends a message to the
-server for every batch.
+execution, multiplied by `instance_wise_delay_multiplier` times the index of the instance, if that
+is more than 1. `creation_delay_sec` is the duration of loading. `input_byte_size_counter` counts
+the bytes of all inputs in a custom metric of that name. It is off by default, because it sends a
+message to the server for every batch.
 """
 
 from __future__ import annotations

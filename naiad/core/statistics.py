@@ -207,7 +207,7 @@ class ModelStatistics:
         compute_start_ns: int,
         end_ns: int,
     ) -> None:
-        """Counts one request that succeeded. Its compute times are `record_compute`'s."""
+        """Counts one request that succeeded. `record_compute` counts its compute times."""
         self.inference_count += batch_size
         self.success.add(end_ns - start_ns)
         self.queue.add(compute_start_ns - queue_start_ns)
