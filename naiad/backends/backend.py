@@ -1,12 +1,13 @@
-"""The interface of a backend, complete with three methods, and what the worker around it offers in
-return.
+"""`Backend`, the class that every backend inherits from, and `Runtime`, what its worker offers it.
 
-A backend lives in a worker process, one per instance, and never sees the server. `Runtime` may be
-called from any thread.
+A backend lives in a worker process, one per instance, and never sees the server. A backend must
+define `load` and `execute`; every other attribute and method of `Backend` has a default. `Runtime`
+may be called from any thread.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from naiad.core.work import (
     WorkRequest,
     WorkResponse,
 )
+from naiad.ipc.completion_request import Example
 
 
 class Call(Protocol):
@@ -84,28 +86,47 @@ class Runtime(Protocol):
         ...
 
 
-class Backend(Protocol):
-    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
-        """Raises to fail the load; the message is shown to whoever asked for it."""
-        ...
+class Backend(ABC):
+    is_async: bool = False
+    """The worker runs `execute` on an event loop and starts further batches while earlier ones are
+    under way. Read after `load`."""
+    has_ready_hook: bool = False
+    """The model itself says whether it is ready: the server asks `is_ready` while the instance is
+    idle. Read after `load`."""
 
+    def complete_config(self, arguments: LoadArguments) -> bytes:
+        """Completes the config from the model's own files, before `load`. `arguments.model_config`
+        is what the config says so far; the result is JSON, too."""
+        return arguments.model_config
+
+    def complete_by_example(self, arguments: LoadArguments, examples: list[Example]) -> bytes:
+        """Completes the config of a model whose files do not tell its shapes, by running it with
+        the inputs that `naiad check --write` was given."""
+        return self.complete_config(arguments)
+
+    @abstractmethod
+    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
+        """Loads the model. An exception fails the load, and its message is shown to whoever asked
+        for it."""
+
+    @abstractmethod
     def execute(
         self, requests: list[WorkRequest]
     ) -> list[WorkResponse | None] | Awaitable[list[WorkResponse | None]]:
-        """One entry per request, in order; None where `Runtime.respond` has given or will give the
-        answers.
+        """Returns one entry per request, in order: its response, or None where `Runtime.respond`
+        sends the responses.
 
-        An awaitable lets the worker take further batches meanwhile. Raising fails every request of
-        the batch that has no answer yet.
+        An awaitable (with `is_async`) lets the worker start further batches meanwhile. An exception
+        fails every request of the batch that has had no response.
         """
-        ...
 
-    def unload(self) -> None: ...
+    def is_ready(self) -> bool:
+        """Whether the model is fit to serve. An exception means that it is not."""
+        return True
 
+    async def is_ready_async(self) -> bool:
+        """What a backend with `is_async` is asked instead, on its event loop."""
+        return self.is_ready()
 
-class ConfiguringBackend(Backend, Protocol):
-    """A backend that can complete a ModelConfig from the model itself, before `load`."""
-
-    def complete_config(self, arguments: LoadArguments) -> bytes:
-        """The completed config as JSON; `arguments.model_config` is what is known so far."""
-        ...
+    def unload(self) -> None:  # noqa: B027 - most backends have nothing to do
+        """The model is unloaded; the process ends afterwards."""

@@ -3,7 +3,7 @@
 Batching, strings and errors are handled here. A package registers its class under a name in the
 entry point group `naiad.backends`, and a config.pbtxt selects it with `backend: "<name>"`
 (docs/custom-backend.md shows one in 20 lines). A backend that needs more control
-implements naiad.backends.backend.Backend instead.
+derives from naiad.backends.backend.Backend instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.backends.batch_execution import BatchExecution
 from naiad.backends.python.model_module import version_dir
 from naiad.backends.served_config import ServedConfig, read_config
@@ -47,7 +47,7 @@ class Context(msgspec.Struct, frozen=True):
     """Either cpu or cuda:N."""
 
 
-class ArrayBackend:
+class ArrayBackend(Backend):
     """The class to derive from.
 
     An exception in `open` fails the load, and one in `run` fails the request. Neither ends the

@@ -14,7 +14,7 @@ import time
 
 import msgspec
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.core.work import (
     LoadArguments,
     MetricOperation,
@@ -42,7 +42,7 @@ class _Config(msgspec.Struct):
     parameters: dict[str, _Parameter] = {}
 
 
-class IdentityBackend:
+class IdentityBackend(Backend):
     def __init__(self) -> None:
         self._delay_s = 0.0
         self._names: dict[str, str] = {}

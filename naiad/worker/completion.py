@@ -19,14 +19,10 @@ from naiad.worker.import_backend import import_backend
 def answer(request: CompletionRequest) -> CompletionAnswer:
     try:
         backend = import_backend(request.backend)()
-        by_example = getattr(backend, "complete_by_example", None)
-        if request.examples and by_example is not None:
-            completed = by_example(request.arguments, request.examples)
+        if request.examples:
+            completed = backend.complete_by_example(request.arguments, request.examples)
         else:
-            complete = getattr(backend, "complete_config", None)
-            completed = (
-                request.arguments.model_config if complete is None else complete(request.arguments)
-            )
+            completed = backend.complete_config(request.arguments)
     except NaiadError as error:
         return CompletionAnswer(error=error.message)
     except Exception as error:

@@ -36,11 +36,18 @@ def import_backend(name: str) -> type[Backend]:
         raise LookupError(f"no backend '{name}'")
     module, _, attribute = target.partition(":")
     try:
-        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+        backend = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
         raise ModuleNotFoundError(
             f"{error.name} is not installed: pip install naiad[{EXTRAS[error.name]}]"
         ) from error
-    return backend
+    if not isinstance(backend, type):
+        raise TypeError(f"backend '{name}': {target} is not a class")
+    # A package's backend need not inherit from Backend: it gets the defaults of what it lacks here.
+    return (
+        backend
+        if issubclass(backend, Backend)
+        else type(backend.__name__, (backend, Backend), {"__module__": backend.__module__})
+    )

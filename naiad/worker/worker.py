@@ -93,10 +93,9 @@ class Worker:
             os.close(pidfd)
 
     def _configure(self, arguments: LoadArguments) -> None:
-        complete = getattr(self.backend, "complete_config", None)
         try:
             apply_host_policy(arguments)
-            config = arguments.model_config if complete is None else complete(arguments)
+            config = self.backend.complete_config(arguments)
         except BaseException as error:
             self._fail(error)
         else:
@@ -122,8 +121,8 @@ class Worker:
         # it, 80 ms with torch imported, in the midst of a request; frozen it is not walked.
         gc.collect()
         gc.freeze()
-        is_async = bool(getattr(self.backend, "is_async", False))
-        self.channel.send(Loaded(is_async, bool(getattr(self.backend, "has_ready_hook", False))))
+        is_async = bool(self.backend.is_async)
+        self.channel.send(Loaded(is_async, bool(self.backend.has_ready_hook)))
         return is_async
 
     def _fail(self, error: BaseException) -> None:
@@ -134,12 +133,14 @@ class Worker:
         self.channel.send(Failed(work_error, _last_lines(error)))
 
     def _is_ready(self) -> bool:
-        check = getattr(self.backend, "is_ready", None)
         try:
-            return check is None or bool(check())
+            return bool(self.backend.is_ready())
         except Exception as error:
-            self.runtime.log("ERROR", f"is_ready failed: {error}", "worker.py", 0)
-            return False
+            return self._report_unready(error)
+
+    def _report_unready(self, error: Exception) -> bool:
+        self.runtime.log("ERROR", f"is_ready failed: {error}", "worker.py", 0)
+        return False
 
     def _unload(self) -> None:
         try:
@@ -269,9 +270,11 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer_ping(self, number: int) -> None:
-        check = getattr(self.backend, "is_ready_async", None)
-        is_ready = await check() if check is not None else self._is_ready()
-        self.channel.send(Pong(number, bool(is_ready)))
+        try:
+            is_ready = bool(await self.backend.is_ready_async())
+        except Exception as error:
+            is_ready = self._report_unready(error)
+        self.channel.send(Pong(number, is_ready))
 
     async def _execute_async(self, message: Execute) -> None:
         requests = self._take(message)

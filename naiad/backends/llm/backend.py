@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.backends.llm.config import complete, is_decoupled, tensor
 from naiad.backends.llm.inputs import Inputs, number_tensor, text_tensor
 from naiad.backends.llm.options import read_options
@@ -52,9 +52,7 @@ OUTPUTS = [
 PROMPTS = ("text_input", "messages", "input_ids")
 
 
-class LlmBackend:
-    """`ConfiguringBackend` of naiad.backends.backend."""
-
+class LlmBackend(Backend):
     is_async = True
     """Batches are taken while earlier ones are under way: `execute` only hands over."""
     has_ready_hook = True

@@ -2,7 +2,7 @@
 config says otherwise.
 
 In:  LoadArguments.model_config. Out: the completed fields as JSON, for
-     ConfiguringBackend.complete_config.
+     Backend.complete_config.
 """
 
 from __future__ import annotations

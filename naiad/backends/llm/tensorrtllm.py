@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.backends.llm.config import complete, is_decoupled
 from naiad.backends.llm.inputs import Inputs
 from naiad.backends.llm.service import Generation, LlmService
@@ -34,9 +34,7 @@ with contextlib.suppress(ImportError):
 _NOT_DECOUPLED = "Streaming is only supported with model that is deployed using decoupled mode."
 
 
-class TensorrtllmBackend:
-    """`ConfiguringBackend` of naiad.backends.backend."""
-
+class TensorrtllmBackend(Backend):
     is_async = True
     has_ready_hook = True
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.backends.llm.config import complete, is_decoupled, tensor
 from naiad.backends.llm.inputs import Inputs, number_tensor, text_tensor
 from naiad.backends.llm.pending_response import Piece, Progress
@@ -53,9 +53,7 @@ OUTPUTS = [
 ]
 
 
-class VllmBackend:
-    """`ConfiguringBackend` of naiad.backends.backend."""
-
+class VllmBackend(Backend):
     is_async = True
     has_ready_hook = True
 

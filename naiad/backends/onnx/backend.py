@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import onnxruntime
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.backends.batch_execution import BatchExecution
 from naiad.backends.onnx.session import open_session, run_options
 from naiad.backends.served_config import ServedConfig, read_config
@@ -50,9 +50,7 @@ _DATATYPES = {
 ONNX_BFLOAT16 = 16
 
 
-class OnnxBackend:
-    """`ConfiguringBackend` of naiad.backends.backend."""
-
+class OnnxBackend(Backend):
     def __init__(self) -> None:
         self._session: Any = None
         self._device = ("", 0)

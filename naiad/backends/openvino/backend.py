@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import openvino
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.backends.batch_execution import BatchExecution
 from naiad.backends.openvino.options import compile_options
 from naiad.backends.served_config import ServedConfig, read_config
@@ -49,9 +49,7 @@ _DATATYPES = {
 """Strings are missing because the CPU plugin (2026.4) crashes the process when it frees them."""
 
 
-class OpenvinoBackend:
-    """`ConfiguringBackend` of naiad.backends.backend."""
-
+class OpenvinoBackend(Backend):
     def __init__(self) -> None:
         self._notes: list[str] = []
         self._execution: BatchExecution | None = None

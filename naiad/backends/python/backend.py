@@ -15,7 +15,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.backends.python import pb_utils
 from naiad.backends.python.config import ModelConfig, completed_config
 from naiad.backends.python.instance import AWAITED_HANDLES, Instance, install
@@ -44,9 +44,7 @@ def _not_loaded(batch: list[InferenceRequest]) -> Any:
     raise UnusableReturnError("the model instance is not loaded")
 
 
-class PythonBackend:
-    """`Backend` and `ConfiguringBackend` of naiad.backends.backend."""
-
+class PythonBackend(Backend):
     def __init__(self) -> None:
         self._model_class: type[Any] | None = None
         self._model: Any = None

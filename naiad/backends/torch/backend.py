@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
-from naiad.backends.backend import Runtime
+from naiad.backends.backend import Backend, Runtime
 from naiad.backends.batch_execution import BatchExecution
 from naiad.backends.served_config import ServedConfig, TensorConfig, read_config
 from naiad.backends.signature import complete, default_max_batch_size
@@ -30,9 +30,7 @@ from naiad.errors import internal, invalid_arg
 from naiad.ipc.completion_request import Example
 
 
-class PytorchBackend:
-    """`ConfiguringBackend` of naiad.backends.backend."""
-
+class PytorchBackend(Backend):
     def __init__(self) -> None:
         self._program: Program | None = None
         self._device: Any = None

@@ -72,10 +72,9 @@ def load(
     """Completes the config and loads the model, as the server does."""
     backend, runtime = backend_class(), FakeRuntime()
     config = dict(config or {})
-    if hasattr(backend, "complete_config"):
-        config |= msgspec.json.decode(
-            backend.complete_config(arguments(model_dir, config, file, backend_config))
-        )
+    config |= msgspec.json.decode(
+        backend.complete_config(arguments(model_dir, config, file, backend_config))
+    )
     backend.load(arguments(model_dir, config, file, backend_config), runtime)
     return Loaded(backend, config, runtime)
 

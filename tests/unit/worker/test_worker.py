@@ -7,19 +7,23 @@ import socket
 
 import pytest
 
-from naiad.core.work import LoadArguments
+from naiad.backends.backend import Backend, Runtime
+from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.ipc.messages import Failed, Loaded
 from naiad.worker.worker import Worker
 
 
-class Nothing:
+class Nothing(Backend):
     def __init__(self, did: list[str]) -> None:
         self._did = did
 
-    def load(self, arguments: LoadArguments, runtime: object) -> None:
+    def load(self, arguments: LoadArguments, runtime: Runtime) -> None:
         if arguments.model_name == "bad":
             raise ValueError("no such thing")
         self._did.append("load")
+
+    def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
+        raise NotImplementedError
 
 
 @pytest.mark.parametrize(
@@ -31,7 +35,7 @@ def test_what_a_loaded_model_holds_is_no_longer_walked_by_the_collector(
     did: list[str] = []
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        worker = Worker(theirs, Nothing(did))  # type: ignore[arg-type]
+        worker = Worker(theirs, Nothing(did))
         monkeypatch.setattr(gc, "collect", lambda: did.append("collect"))
         monkeypatch.setattr(gc, "freeze", lambda: did.append("freeze"))
         monkeypatch.setattr("naiad.worker.worker._name_process", lambda name: None)
