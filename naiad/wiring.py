@@ -15,13 +15,15 @@ from naiad import __version__
 from naiad.core.clock import Clock, LoopClock
 from naiad.core.installed_backends import installed_backends
 from naiad.core.model_spec import ServerMetadata
-from naiad.core.work import ControlOperation
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+from naiad.core.work import ControlOperation, MetricOperation
 from naiad.errors import internal, unsupported
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
 from naiad.instances.busy_poll import BusyPoll, has_spare_cpu
-from naiad.instances.calls import Services
 from naiad.instances.devices import gpu_ids
+from naiad.instances.lease import LeaseNumbers
 from naiad.instances.restart import RestartPolicy
 from naiad.instances.template_process import Templates
 from naiad.metrics.cache_metrics import CacheReading
@@ -40,6 +42,7 @@ from naiad.repository.store import LocalStore, Store
 from naiad.scheduling.cache.build_cache import build_cache
 from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.local_cache import LocalCache
+from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.rate_limiter import RateLimiter
 from naiad.settings import Settings, latency_metrics
 from naiad.shm.cuda_proxy import CudaProxy
@@ -152,6 +155,41 @@ def folder_backends(directory: Path) -> frozenset[str]:
         return frozenset()
 
 
+class ModelServices:
+    """What models may ask of the server (naiad.instances.services.Services), and what the loader
+    needs for ensembles."""
+
+    core: InferenceCore
+    """Set when the core is built, which happens before any model is loaded."""
+
+    def __init__(self, custom: CustomMetrics, busy_poll: BusyPoll | None) -> None:
+        self._custom = custom
+        self.busy_poll = busy_poll
+        self.lease_numbers: LeaseNumbers | None = LeaseNumbers()
+
+    def infer(self, request: InferRequest) -> ResponseStream:
+        return self.core.call(request)
+
+    def is_decoupled(self, model_name: str, model_version: str) -> bool:
+        return self.core.model(model_name, model_version).spec.is_decoupled
+
+    def apply_metric(self, owner: str, operation: MetricOperation) -> float:
+        return self._custom.apply(owner, operation)
+
+    def drop_metrics(self, owner: str) -> None:
+        self._custom.drop_owner(owner)
+
+    async def control(self, owner: str, operation: ControlOperation) -> bool:
+        return await _control(self.core, owner, operation)
+
+    @property
+    def find(self) -> Find | None:
+        return self._find
+
+    def _find(self, model_name: str, model_version: str) -> Model:
+        return self.core.model(model_name, model_version)
+
+
 def build_core(
     settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics
 ) -> InferenceCore:
@@ -167,28 +205,13 @@ def build_core(
         | folder_backends(Path(settings.backend_directory)),
     )
 
-    async def control(caller: str, operation: ControlOperation) -> bool:
-        return await _control(core, caller, operation)
-
-    def is_decoupled(name: str, version: str) -> bool:
-        return core.model(name, version).spec.is_decoupled
-
-    def find(name: str, version: str) -> Model:
-        return core.model(name, version)
-
     clock = LoopClock(loop)
-    busy_poll = None
-    if settings.busy_poll_us and has_spare_cpu():
-        busy_poll = BusyPoll(clock, settings.busy_poll_us * 1000)
-    services = Services(
-        lambda request: core.call(request),
-        is_decoupled,
-        custom.apply,
-        custom.drop_owner,
-        control,
-        busy_poll,
-        find,
+    busy_poll = (
+        BusyPoll(clock, settings.busy_poll_us * 1000)
+        if settings.busy_poll_us and has_spare_cpu()
+        else None
     )
+    services = ModelServices(custom, busy_poll)
     cache = _cache(settings, clock)
     loader = Loader(
         clock, templates, services, load_options(settings), _rate_limiter(settings, clock), cache
@@ -220,6 +243,7 @@ def build_core(
         tracing=build_tracing(settings),
         cache=cache,
     )
+    services.core = core
     return core
 
 

@@ -1,27 +1,27 @@
-"""Who waits for whom: a BLS call that would wait for ever is refused at once, with the names along
-the circle.
+"""Which instances wait for which: a BLS call that would wait for ever is refused at once, and the
+error names the models along the circle.
 
 An instance is stuck when it has no room for another batch and each of its batches waits for a call
-that is stuck; a call is stuck when the instance that works on it is, or, while it queues, all
-instances of the model are. That is the largest such set, found by starting with all that can be
-reached and taking out who can still move. Looked at only when a model calls another one.
+that is stuck. A call is stuck when the instance that executes it is stuck, or, while the call
+queues, all instances of the model are. The stuck instances are the largest such set: the search
+starts with all instances that can be reached and removes those that can still go on. It runs only
+when a model calls another one.
 """
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from naiad.core.request import InferRequest
 from naiad.errors import internal
-from naiad.instances.lease import Lease
+from naiad.instances.loan import Loan
 
 
 class Waiter(Protocol):
-    """What is asked of an instance (naiad.instances.instance.Instance)."""
+    """What the call graph needs to know about an instance (naiad.instances.instance.Instance)."""
 
     @property
     def model_name(self) -> str: ...
@@ -38,22 +38,18 @@ class Waiter(Protocol):
     @property
     def may_borrow(self) -> bool: ...
 
-    def lend(
-        self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]
-    ) -> tuple[Lease, socket.socket] | None:
-        """None when it cannot be spared now. The socket is the borrower's end, and the caller's to
-        close."""
-        ...
+    @property
+    def loan(self) -> Loan: ...
 
     def executes(self, request: InferRequest) -> bool: ...
 
     def waits(self) -> list[list[OutgoingCall]]:
-        """For each batch that it works on: the calls that it waits for."""
+        """For each batch that the instance executes: the calls that the batch waits for."""
         ...
 
 
 class Target(msgspec.Struct, eq=False):
-    """A request that a call has led to: its own, or one of an ensemble's steps."""
+    """A request that a call has led to: the called one, or a step of a called ensemble."""
 
     request: InferRequest
     model_name: str
@@ -70,7 +66,7 @@ class Target(msgspec.Struct, eq=False):
 
 
 class OutgoingCall:
-    """A call that a model has made and that is not answered yet."""
+    """A call of a model that has not had its final response."""
 
     __slots__ = ("instance", "targets")
 
@@ -79,7 +75,8 @@ class OutgoingCall:
         self.targets: list[Target] = []
 
     def enter(self, request: InferRequest, model_name: str, instances: Sequence[Waiter]) -> None:
-        """Before the request is queued. Raises NaiadError when it would never be executed."""
+        """Registers a request before it is queued. Raises NaiadError when it would never be
+        executed."""
         self.targets = [target for target in self.targets if not target.is_over]
         target = Target(request, model_name, instances)
         self.targets.append(target)
@@ -90,8 +87,9 @@ class OutgoingCall:
             self.targets.remove(target)
             names = " -> ".join(f"'{name}'" for name in _circle(self, target, stuck))
             raise internal(
-                f"model {names} is a circle of calls that would wait for ever: every instance of '{model_name}' waits for it; "
-                "more instances, or an async execute, would let it go on"
+                f"model {names} is a circle of calls that would wait for ever: every instance of "
+                f"'{model_name}' waits for it; more instances, or an async execute, would let it "
+                "go on"
             )
 
 
@@ -106,16 +104,16 @@ def _find_stuck(call: OutgoingCall) -> set[Waiter]:
 
 
 def _reachable(start: Waiter) -> set[Waiter]:
-    found = {start}
-    waiting = [start]
-    while waiting:
-        for calls in waiting.pop().waits():
+    reached = {start}
+    unvisited = [start]
+    while unvisited:
+        for calls in unvisited.pop().waits():
             for call in calls:
                 for target in call.targets:
-                    new = [instance for instance in target.instances if instance not in found]
-                    found.update(new)
-                    waiting += new
-    return found
+                    new = [instance for instance in target.instances if instance not in reached]
+                    reached.update(new)
+                    unvisited += new
+    return reached
 
 
 def _is_stuck(instance: Waiter, stuck: set[Waiter]) -> bool:
@@ -142,22 +140,22 @@ def _stuck_target(call: OutgoingCall, stuck: set[Waiter]) -> Target | None:
 
 
 def _circle(call: OutgoingCall, target: Target, stuck: set[Waiter]) -> list[str]:
-    """Names of models from the caller back to itself."""
+    """The names of the models from the caller back to itself."""
     names = [call.instance.model_name]
     seen: set[int] = set()
-    found: Target | None = target
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        names.append(found.model_name)
-        if found.model_name == names[0]:
+    current: Target | None = target
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        names.append(current.model_name)
+        if current.model_name == names[0]:
             break
-        instance = found.executor() or found.instances[0]
-        found = next(
+        instance = current.executor() or current.instances[0]
+        current = next(
             (
-                next_
+                next_target
                 for calls in instance.waits()
-                for c in calls
-                if (next_ := _stuck_target(c, stuck)) is not None
+                for waiting in calls
+                if (next_target := _stuck_target(waiting, stuck)) is not None
             ),
             None,
         )

@@ -1,19 +1,16 @@
-"""What a worker asks of the server: BLS calls, custom metrics, model control. One `Calls` per life
-of a worker process.
+"""What a worker asks of the server: BLS calls, custom metrics, model control. There is one `Calls`
+per life of a worker process.
 
-The three services are passed in as plain callables, because they live in layers above.
-Invariant: when the worker ends, its calls are cancelled and its metrics dropped; no answer is sent
-           to a closed channel.
+Invariant: when the worker ends, its calls are cancelled and its metrics dropped; nothing is sent to
+           a closed channel.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
-
-import msgspec
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -23,18 +20,15 @@ from naiad.core.work import (
     SEQUENCE_END,
     SEQUENCE_START,
     CallRequest,
-    ControlOperation,
-    MetricOperation,
     WorkError,
     WorkResponse,
 )
 from naiad.errors import Code, NaiadError, unsupported
-from naiad.instances.busy_poll import BusyPoll
 from naiad.instances.call_graph import OutgoingCall, Target, Waiter
 from naiad.instances.channel import Channel
 from naiad.instances.lease import LEND_AFTER, MAX_LEND_AFTER, WORTHWHILE, Lease
+from naiad.instances.services import Services
 from naiad.ipc.messages import (
-    Answer,
     Borrow,
     CallEvent,
     CallFlow,
@@ -42,27 +36,13 @@ from naiad.ipc.messages import (
     Control,
     DirectCalls,
     Metric,
+    Reply,
     StartCall,
     ToServer,
 )
 
 MAX_REMEMBERED_LEASES = 256
-"""Of which calls may still be told."""
-
-
-class Services(msgspec.Struct, frozen=True):
-    infer: Callable[[InferRequest], ResponseStream]
-    is_decoupled: Callable[[str, str], bool]
-    """(model, version); raises NaiadError for a model that does not serve."""
-    metric: Callable[[str, MetricOperation], float]
-    """(owner, operation); raises NaiadError."""
-    drop_metrics: Callable[[str], None]
-    control: Callable[[str, ControlOperation], Awaitable[bool]]
-    """(instance whose model asks, operation); raises NaiadError."""
-    busy_poll: BusyPoll | None = None
-    find: Callable[[str, str], Any] | None = None
-    """(model, version) -> what serves now; raises NaiadError. For ensembles
-    (naiad.scheduling.ensemble.relay)."""
+"""Leases that have ended are remembered, because the worker may report their last calls later."""
 
 
 class Calls:
@@ -74,8 +54,8 @@ class Calls:
         find_trace: Callable[[int], Trace | None] = lambda id: None,
         instance: Waiter | None = None,
     ) -> None:
-        """`find_trace`: of a request that the worker works on, by its number. `instance`: None
-        while the model is only configured."""
+        """`owner`: the name of the instance. `find_trace` finds the trace of a request that the
+        worker executes by its number. `instance`: None while the worker only completes a config."""
         self._channel = channel
         self._instance = instance
         self._outgoing: dict[int, tuple[list[int], OutgoingCall]] = {}
@@ -83,17 +63,17 @@ class Calls:
         self._services = services
         self._owner = owner
         self._repeatable: set[int] = set()
-        """Calls whose form may be called directly, once that pays."""
+        """Calls whose like may go directly, once that pays."""
         self._num_calls: dict[str, int] = {}
-        """By model: those that could have been direct ones, since the last lease."""
+        """By model: calls since the last lease that could have gone directly."""
         self._lend_after: dict[str, int] = {}
         self._borrowed: dict[int, Lease] = {}
         self._leases: dict[int, Lease] = {}
-        """Also those that are over: their last calls may be told of later."""
+        """Includes leases that have ended."""
         self._streams: dict[int, ResponseStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(
+    def on_message(
         self, message: StartCall | CancelCall | CallFlow | Metric | Control | DirectCalls
     ) -> None:
         match message:
@@ -120,18 +100,14 @@ class Calls:
                 task.add_done_callback(self._tasks.discard)
 
     def waiting(self) -> Iterable[tuple[list[int], OutgoingCall]]:
-        """Calls without an answer, each with the handles of the requests that it is made for (none
-        when that is not known)."""
+        """Calls without a final response, each with the handles of the requests that it is made for
+        (none when that is not known)."""
         return self._outgoing.values()
-
-    @property
-    def has_borrowed(self) -> bool:
-        return bool(self._borrowed)
 
     def close(self) -> None:
         self._outgoing.clear()
         for lease in list(self._borrowed.values()):
-            lease.lender.recall()
+            lease.recall(is_wanted=False)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.cancel()
@@ -180,8 +156,8 @@ class Calls:
         stream.deliver_to(partial(self._deliver, work.handle))
 
     def _resolve(self, inputs: list[Tensor]) -> None:
-        """What the calling model was lent itself it may still hold and write to: the called one
-        gets a copy of that."""
+        """The calling model may keep the memory of its own inputs and write to it, so the called
+        model gets a copy of that."""
         refs: list[Any] = [tensor.data for tensor in inputs]
         self._channel.link.resolve(inputs)
         for tensor, ref in zip(inputs, refs, strict=True):
@@ -195,26 +171,35 @@ class Calls:
             outgoing = self._outgoing.pop(number, None)
         if self._channel.is_closed:
             return
-        answer = None
+        result = None
         if response is not None and response.error is not None:
-            answer = WorkResponse(error=WorkError.of(response.error))
+            result = WorkResponse(error=WorkError.of(response.error))
         elif response is not None:
             outputs = list(response.outputs)
             try:
                 self._channel.link.place(outputs)
-                answer = WorkResponse(outputs, None, response.parameters)
+                result = WorkResponse(outputs, None, response.parameters)
             except NaiadError as error:
-                answer = WorkResponse(error=WorkError.of(error))
+                result = WorkResponse(error=WorkError.of(error))
         if is_final and number in self._repeatable:
             self._repeatable.discard(number)
-            if outgoing is not None and answer is not None and answer.error is None:
-                # before the answer, so that its next call finds it
+            if outgoing is not None and result is not None and result.error is None:
+                # Before the response, so that the next call of the model finds the lease.
                 self._borrow(number, outgoing[1].targets)
-        self._channel.send(CallEvent(number, answer, is_final))
+        self._channel.send(CallEvent(number, result, is_final))
+
+    # Borrowing an instance (naiad.instances.lease.Borrower).
+
+    @property
+    def has_borrowed(self) -> bool:
+        return bool(self._borrowed)
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self._instance is None or self._instance.is_free
 
     def _borrow(self, number: int, targets: list[Target]) -> None:
-        """The next call of this form may go past the server, when the model has made enough of
-        them."""
+        """The next call like this one may go directly, when the model has made enough of them."""
         borrower = self._instance
         if len(targets) != 1 or borrower is None or not borrower.may_borrow:
             return
@@ -224,12 +209,10 @@ class Calls:
         if count < self._lend_after.get(name, LEND_AFTER):
             return
         for instance in target.instances:
-            lent = instance.lend(
-                target.request.batch_size, lambda: borrower.is_free, self._on_returned
-            )
-            if lent is None:
+            loan = instance.loan.lend(target.request.batch_size, self)
+            if loan is None:
                 continue
-            lease, sock = lent
+            lease, sock = loan
             self._num_calls[name] = 0
             self._borrowed[lease.id] = self._leases[lease.id] = lease
             if len(self._leases) > MAX_REMEMBERED_LEASES:
@@ -243,23 +226,25 @@ class Calls:
                 self._channel.send(Borrow(lease.id, number, instance.name), [sock.fileno()])
             return
 
-    def _on_returned(self, lease: Lease) -> None:
+    def on_lease_end(self, lease: Lease) -> None:
         self._borrowed.pop(lease.id, None)
         self._outgoing.pop(-lease.id, None)
-        name = lease.lender.model_name
+        name = lease.model_name
         after = self._lend_after.get(name, LEND_AFTER)
         if lease.is_wanted:
             has_paid = lease.num_calls > WORTHWHILE * after
             self._lend_after[name] = LEND_AFTER if has_paid else min(2 * after, MAX_LEND_AFTER)
 
+    # Metrics and model control.
+
     def _metric(self, message: Metric) -> None:
         value, error = 0.0, None
         try:
-            value = self._services.metric(self._owner, message.operation)
+            value = self._services.apply_metric(self._owner, message.operation)
         except NaiadError as failure:
             error = WorkError.of(failure)
         if message.question:
-            self._channel.send(Answer(message.question, value, error))
+            self._channel.send(Reply(message.question, value, error))
 
     async def _control(self, message: Control) -> None:
         value, error = False, None
@@ -269,17 +254,17 @@ class Calls:
             error = WorkError.of(failure)
         except Exception as failure:
             error = WorkError(Code.INTERNAL.name, f"{type(failure).__name__}: {failure}")
-        self._channel.send(Answer(message.question, float(value), error))
+        self._channel.send(Reply(message.question, float(value), error))
 
 
 def _refusal(model_name: str, error: NaiadError) -> WorkResponse:
-    """Of a call that did not reach the model. Models match on Triton's words, and it makes INTERNAL
-    of every such error."""
-    words = error.message
-    if words.startswith("Request for unknown model"):
-        words = f"Failed for execute the inference request. Model '{model_name}' is not ready."
+    """The response to a call that did not reach the model. Models match on Triton's text, and
+    Triton turns every such error into INTERNAL."""
+    message = error.message
+    if message.startswith("Request for unknown model"):
+        message = f"Failed for execute the inference request. Model '{model_name}' is not ready."
     return WorkResponse(
         error=WorkError(
-            Code.INTERNAL.name, f"Model {model_name} - Error when running inference: {words}"
+            Code.INTERNAL.name, f"Model {model_name} - Error when running inference: {message}"
         )
     )

@@ -1,16 +1,15 @@
-"""An instance's way out: batches of a scheduler -> messages to its worker; cancelling, flow
-control, the limit on execution time.
+"""The way out: batches of a scheduler -> messages to one worker; cancelling, flow control, the limit
+on execution time.
 
-In:  lists of requests, by `Instance.execute`. Out: `Execute`; each request is open
-     (naiad.instances.open_work) until its final response.
-Hot: one pass over the requests of a batch, no call per request but those that it needs.
+In:  lists of requests, from `Instance.execute`. Out: `Execute` messages. Each request stays in
+     `InFlight` until its final response.
+Hot: one pass over the requests of a batch, with as few calls per request as possible.
 """
 
 from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from naiad import log
 from naiad.core.clock import Clock
@@ -18,58 +17,52 @@ from naiad.core.request import InferRequest
 from naiad.core.statistics import ModelStatistics
 from naiad.core.work import SEQUENCE_END, SEQUENCE_START, WorkRequest
 from naiad.errors import NaiadError, internal
-from naiad.instances.busy_poll import BusyPoll
-from naiad.instances.instance_plan import InstancePlan, Permit
-from naiad.instances.open_work import Batch, OnExecuted, OpenRequest, OpenWork
+from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenRequest
+from naiad.instances.instance_plan import InstancePlan
+from naiad.instances.observers import Observers
+from naiad.instances.worker_process import WorkerProcess
 from naiad.ipc.messages import Cancel, Execute, Flow
 from naiad.shm.arena import INLINE_MAX_BYTES
 
-if TYPE_CHECKING:
-    from naiad.instances.instance import Instance
-
 
 class Execution:
+    """There is one per life of a worker process."""
+
     def __init__(
         self,
-        instance: Instance,
+        process: WorkerProcess,
         plan: InstancePlan,
-        work: OpenWork,
-        clock: Clock,
+        in_flight: InFlight,
+        observers: Observers,
         statistics: ModelStatistics,
-        busy_poll: BusyPoll | None,
-        permit: Permit | None,
+        clock: Clock,
     ) -> None:
-        self._instance = instance
+        self._process = process
+        self._channel = process.channel
         self._plan = plan
-        self._work = work
-        self._open = work.requests
-        self._clock = clock
+        self._in_flight = in_flight
+        self._observers = observers
         self._statistics = statistics
-        self._busy_poll = busy_poll
-        self._permit = permit
-        self._last_handle = 0
+        self._clock = clock
 
-    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None:
-        """Only when `is_free`. The answers go to the requests' streams."""
-        instance = self._instance
-        assert instance.process is not None
-        channel = instance.process.channel
-        link = channel.link
+    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None) -> None:
+        channel, in_flight = self._channel, self._in_flight
         now_ns = time.monotonic_ns()
         handles: list[int] = []
         batch = Batch(requests, handles, 0, now_ns, on_executed=on_executed)
         work: list[WorkRequest] = []
-        handle = number = self._last_handle + 1
+        handle = number = in_flight.next_handle
         size = 0
         no_memory: NaiadError | None = None
-        open_requests, cancel, is_decoupled = self._open, self._cancel, self._plan.is_decoupled
+        open_requests, cancel = in_flight.requests, self._cancel
+        is_decoupled = self._plan.is_decoupled
         for request in requests:
             inputs = request.inputs
             for tensor in inputs:
                 if len(tensor.data) > INLINE_MAX_BYTES:
                     inputs = list(inputs)
                     try:
-                        link.place(inputs)
+                        channel.link.place(inputs)
                     except NaiadError as error:
                         no_memory = error
                     break
@@ -104,65 +97,44 @@ class Execution:
             size += request.batch_size
             handle += 1
         batch.batch_size = size
-        self._last_handle = handle - 1
-        self._work.batches[number] = batch
-        instance.num_batches += 1
-        if self._busy_poll is not None:
-            self._busy_poll.leave(len(requests), now_ns)
-        if self._permit is not None:
-            self._permit.take()
+        in_flight.add_batch(number, batch)
         if self._plan.execution_timeout_ns:
             batch.deadline = self._clock.call_at(
                 now_ns + self._plan.execution_timeout_ns, self._on_execution_timeout
             )
         if no_memory is not None:
-            self._give_up(number, work, no_memory)
+            self._fail_unsent(number, work, no_memory)
             return
         try:
             channel.send(Execute(number, work))
         except (TypeError, ValueError, OverflowError) as error:
-            # A value that no message can carry: decoders refuse those, so this is a defect of
-            # theirs, and only these requests pay.
-            self._give_up(
+            # A value that no message can carry. Decoders refuse those, so this is a defect of a
+            # decoder, and only these requests fail.
+            self._fail_unsent(
                 number, work, internal(f"the batch could not be sent to its worker: {error}")
             )
 
-    def keep_batches(self, count: int) -> None:
-        """The worker has no more than that now."""
-        instance = self._instance
-        if self._busy_poll is not None:
-            for _ in range(instance.num_batches - count):
-                self._busy_poll.come_back()
-        instance.num_batches = count
-        if self._permit is not None:
-            self._permit.give_back(count)
-
-    def fail_open(self, error: NaiadError) -> None:
-        """The worker is gone, and all that it had with it."""
-        requests = self._work.clear()
-        self.keep_batches(0)
+    def fail_all(self, error: NaiadError) -> None:
+        """The worker is gone, and everything that it had is lost."""
         now_ns = self._clock.now_ns()
-        for request in requests:
+        for request in self._in_flight.clear():
             if not request.is_null:
                 self._fail(request, error, "BACKEND", now_ns)
-        self._instance.on_idle(self._instance)
+        self._observers.notify_idle()
 
-    def _give_up(self, number: int, work: list[WorkRequest], error: NaiadError) -> None:
-        """A batch that has not left."""
-        log.error(f"instance '{self._instance.name}': {error.message}")
-        assert self._instance.process is not None
+    def _fail_unsent(self, number: int, work: list[WorkRequest], error: NaiadError) -> None:
+        """Fails a batch that was not sent."""
+        log.error(f"instance '{self._process.name}': {error.message}")
         for item in work:
-            self._instance.process.channel.link.unplace(item.inputs)
-        batch = self._work.batches.pop(number)
-        if batch.deadline is not None:
-            batch.deadline.cancel()
-        self.keep_batches(self._instance.num_batches - 1)
+            self._channel.link.unplace(item.inputs)
+        batch = self._in_flight.end_batch(number)
+        assert batch is not None
         for handle in batch.handles:
-            if (entry := self._work.pop(handle)) is not None:
+            if (entry := self._in_flight.end_request(handle)) is not None:
                 self._fail(entry.request, error, "OTHER", self._clock.now_ns())
         if batch.on_executed is not None:
             batch.on_executed(batch.requests, [])
-        self._instance.on_idle(self._instance)
+        self._observers.notify_idle()
 
     def _fail(self, request: InferRequest, error: NaiadError, reason: str, now_ns: int) -> None:
         self._statistics.record_failure(request.start_ns, now_ns, reason)
@@ -170,21 +142,20 @@ class Execution:
         request.stream.fail(error, self._plan.model_name, self._plan.model_version, request.id)
 
     def _on_execution_timeout(self) -> None:
-        instance, limit_s = self._instance, self._plan.execution_timeout_ns / 1e9
+        limit_s = self._plan.execution_timeout_ns / 1e9
         log.error(
-            f"instance '{instance.name}' has executed for longer than its limit of {limit_s:g} s: killed"
+            f"instance '{self._process.name}' has executed for longer than its limit of "
+            f"{limit_s:g} s: killed"
         )
-        if instance.process is not None:
-            instance.process.kill_now()
+        self._process.kill_now()
 
     def _cancel(self, handle: int) -> None:
-        instance = self._instance
-        if handle in self._open and instance.process is not None:
-            self._work.abandoned.add(handle)
-            instance.process.channel.send(Cancel([handle]))
-            if not self._work.inflight:
-                instance.on_idle(instance)
+        in_flight = self._in_flight
+        if handle in in_flight.requests:
+            in_flight.abandoned.add(handle)
+            self._channel.send(Cancel([handle]))
+            if not in_flight.num_awaited:
+                self._observers.notify_idle()
 
     def _set_paused(self, handle: int, is_paused: bool) -> None:
-        if self._instance.process is not None:
-            self._instance.process.channel.send(Flow(handle, is_paused))
+        self._channel.send(Flow(handle, is_paused))

@@ -1,10 +1,11 @@
-"""A copy of a model: its life, in one worker process after the other. It starts, comes back when it
-dies, ever later, and stops.
+"""A copy of a model, and its life in one worker process after the other: it starts, is restarted
+when its process dies, and stops.
 
-In:  batches from a scheduler. Out: responses, by message; `on_free` when it can take another batch.
-     What it does while it lives is done by its parts, which look at it for what they have in
-     common: `Execution` sends batches, `Answers` hands out what comes back, `Lending` lends it to a
-     model that calls it, `Heartbeat` knows whether it is well.
+In:  batches from a scheduler. Out: responses to the requests' streams; what happens to the
+     instance, to its observers.
+The parts do the work, and none of them refers to the instance: `InFlight` holds what the worker
+has, `Execution` sends batches, `Responses` delivers what comes back, `Calls` serves what the worker
+asks, `Loan` lends the instance to a model that calls it, `Heartbeat` knows whether it is healthy.
 Invariant: every request that was handed over gets exactly one final response, from the model or,
            when its process ends, from here.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import socket
 from collections.abc import Callable
 
 from naiad import log
@@ -23,15 +23,17 @@ from naiad.core.statistics import ModelStatistics
 from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError, internal
 from naiad.instances.call_graph import OutgoingCall
-from naiad.instances.calls import Calls, Services
+from naiad.instances.calls import Calls
 from naiad.instances.execution import Execution
+from naiad.instances.executor import InstanceObserver, StateObserver
 from naiad.instances.heartbeat import Heartbeat
+from naiad.instances.in_flight import InFlight, OnExecuted
 from naiad.instances.instance_plan import InstancePlan, Permit
-from naiad.instances.lease import Lease
-from naiad.instances.lending import Lending
-from naiad.instances.open_work import OpenWork
-from naiad.instances.responses import Answers
+from naiad.instances.loan import Loan
+from naiad.instances.observers import Observers
+from naiad.instances.responses import Responses
 from naiad.instances.restart import Restarts
+from naiad.instances.services import Services
 from naiad.instances.template_process import Templates
 from naiad.instances.warmup import run_sample
 from naiad.instances.worker_process import WorkerProcess, describe_status
@@ -45,7 +47,7 @@ from naiad.ipc.messages import (
     Metric,
     Pong,
     Response,
-    Responses,
+    ResponseGroup,
     Returned,
     StartCall,
     ToServer,
@@ -53,7 +55,7 @@ from naiad.ipc.messages import (
 from naiad.shm.arena import Arena
 
 ASYNC_MAX_BATCHES = 64
-"""How many batches an instance with a coroutine `execute` works on at once."""
+"""How many batches an instance with a coroutine `execute` executes at once."""
 
 
 class State(enum.Enum):
@@ -61,11 +63,17 @@ class State(enum.Enum):
     STARTING = "starting"
     READY = "ready"
     DOWN = "down"
-    """Died; a new process is on its way."""
+    """The process died and a new one is on its way."""
     STOPPED = "stopped"
 
 
 class Instance:
+    _process: WorkerProcess | None
+    _calls: Calls | None
+    _execution: Execution
+    _responses: Responses
+    """The last four belong to the current process."""
+
     def __init__(
         self,
         clock: Clock,
@@ -78,89 +86,105 @@ class Instance:
         permit: Permit | None = None,
     ) -> None:
         self._clock = clock
-        self._permit = permit
-        if permit is not None:
-            permit.offer = self._on_offer
         self._templates = templates
         self._plan = plan
         self.arguments = arguments
         self._arena = arena
         self._statistics = statistics
         self._services = services
+        self._permit = permit
+        if permit is not None:
+            permit.attach(self)
         self.name = arguments.instance_name
         self.state = State.NEW
-        self.on_free: Callable[[Instance], None] = lambda instance: None
-        self.on_state: Callable[[Instance], None] = lambda instance: None
-        self.observers: list[Callable[[], None]] = []
-        """Called before `on_state`."""
-        self.on_idle: Callable[[Instance], None] = lambda instance: None
         self.max_batches = 1
-        self.num_batches = 0
-        self.is_lendable = False
-        """Its scheduler asks no more than that it is free."""
-        self.is_latest = True
-        """No later version of the model serves."""
-        self.lease: Lease | None = None
-        self.process: WorkerProcess | None = None
-        self.calls: Calls | None = None
-        """Of the process that it has now."""
+        self.last_end = ""
+        """How the last process ended, as text."""
+        self._process = None
+        self._calls = None
         self._restarts = Restarts(plan.restarts)
         self._restarting: asyncio.Task[None] | None = None
-        self.last_end = ""
-        """How its process ended the last time, in words."""
-        work = self._work = OpenWork()
-        self._execution = Execution(self, plan, work, clock, statistics, services.busy_poll, permit)
-        self._lending = Lending(self, plan, work, statistics, has_permit=permit is not None)
-        self._heartbeat = Heartbeat(self, clock)
-        answers = Answers(self, plan, work, self._execution, statistics)
-        # Hot: not wrapped in methods of this class, which would be a call more for each batch.
-        self.execute = self._execution.execute
-        self._on_executed, self._on_response = answers.on_executed, answers.on_response
-        self._open, self._abandoned = work.requests, work.abandoned
+        self._observers = Observers(self)
+        self._in_flight = InFlight(services.busy_poll, permit)
+        self.loan = Loan(
+            plan,
+            self._in_flight,
+            self._observers,
+            statistics,
+            services.lease_numbers,
+            has_permit=permit is not None,
+        )
+        self._heartbeat = Heartbeat(self.name, clock, self._in_flight, self.loan, self._observers)
 
-    # What a scheduler looks at.
+    # What a scheduler uses (naiad.instances.executor.Executor).
 
     @property
     def is_free(self) -> bool:
         if (
             self.state is not State.READY
-            or self.num_batches >= self.max_batches
-            or self.lease is not None
+            or len(self._in_flight.batches) >= self.max_batches
+            or self.loan.lease is not None
         ):
             return False
         return self._permit is None or self._permit.may_run()
-
-    def _on_offer(self) -> None:
-        self.on_free(self)
 
     @property
     def is_serving(self) -> bool:
         return self.state is State.READY
 
     @property
-    def is_healthy(self) -> bool:
-        """Ready, answering, and by its own account fit to serve."""
-        return self.state is State.READY and self._heartbeat.is_good
-
-    @property
     def is_broken(self) -> bool:
-        """Died so often that it is only tried again now and then."""
         return self._restarts.is_broken
 
     @property
     def inflight(self) -> int:
-        """Requests whose answer somebody still waits for."""
-        return len(self._open) - len(self._abandoned)
+        return self._in_flight.num_awaited
+
+    def attach(self, observer: InstanceObserver) -> None:
+        self._observers.attach(observer)
+
+    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None:
+        self._execution.execute(requests, on_executed)
+
+    # What a model uses.
+
+    def add_state_observer(self, observer: StateObserver) -> None:
+        """The observer is told before the scheduler is."""
+        self._observers.add_state_observer(observer)
+
+    def remove_state_observer(self, observer: StateObserver) -> None:
+        self._observers.remove_state_observer(observer)
+
+    @property
+    def is_healthy(self) -> bool:
+        """The instance serves, responds, and says that it is ready."""
+        return self.state is State.READY and self._heartbeat.is_healthy
+
+    @property
+    def has_ready_hook(self) -> bool:
+        return self._heartbeat.has_ready_hook
+
+    def heartbeat(self, now_ns: int) -> None:
+        """Asks an idle worker whether its work loop still runs."""
+        self._heartbeat.beat(now_ns)
+
+    def ask_ready(self, on_readiness: Callable[[bool], None]) -> None:
+        """Asks the model's own `is_ready`. The callback may come before this returns."""
+        self._heartbeat.ask_ready(on_readiness)
 
     @property
     def pid(self) -> int:
-        return self.process.pid if self.process is not None else 0
+        return self._process.pid if self._process is not None else 0
 
-    # Life.
+    def drop_slots(self, ids: list[int]) -> None:
+        if self._process is not None and ids:
+            self._process.channel.link.drop_slots(ids)
+
+    # Its life.
 
     async def load(self, process: WorkerProcess | None = None) -> None:
         """Raises when the model cannot be loaded; nothing is left behind then. `process` is one
-        that has configured the model."""
+        that has completed the config of the model."""
         self.state = State.STARTING
         try:
             await self._start(process)
@@ -173,69 +197,59 @@ class Instance:
         if process is None:
             process = WorkerProcess(asyncio.get_running_loop(), self.name, self._arena)
             await process.start(self._templates.get(self._plan.backend))
-        self.process = process
-        # Before the load: a model may create metrics or call others from `initialize`.
-        self.calls = Calls(process.channel, self._services, self.name, self._work.find_trace, self)
-        process.on_message = self._take
-        process.on_end = self._on_process_end
+        self._adopt_process(process)
         loaded = await process.load(self.arguments)
         self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1
-        self._heartbeat.begin(has_ready_hook=loaded.has_ready_hook)
         for sample in self._plan.warmup:
             await run_sample(sample, self._plan.model_name, self._clock.now_ns(), self.execute)
         self.state = State.READY
-        self.tell_state()
-        self.on_free(self)
+        self._heartbeat.begin(process.channel, has_ready_hook=loaded.has_ready_hook)
+        # The readiness hook is asked whenever the instance is idle, which only the server sees.
+        can_lend = self.max_batches == 1 and not loaded.has_ready_hook
+        self.loan.begin(process.channel, self._calls if can_lend else None)
+        self._observers.notify_state_change()
+        self._observers.notify_capacity()
+
+    def _adopt_process(self, process: WorkerProcess) -> None:
+        """Before the model is loaded: it may create metrics or call others while it loads."""
+        channel, in_flight, observers = process.channel, self._in_flight, self._observers
+        self._process = process
+        self._calls = Calls(channel, self._services, self.name, in_flight.find_trace, self)
+        self._execution = Execution(
+            process, self._plan, in_flight, observers, self._statistics, self._clock
+        )
+        self._responses = Responses(channel, self._plan, in_flight, observers, self._statistics)
+        process.attach(self)
 
     async def stop(self, timeout_s: float) -> None:
-        """The scheduler has drained it: finalize, then gone. Requests that are still open are
-        failed."""
+        """The scheduler has drained the instance: the model is finalized, and the process ends.
+        Requests that are still in flight are failed."""
         self.state = State.STOPPED
+        self.loan.is_allowed = False
+        self._heartbeat.end()
         if self._permit is not None:
             self._permit.close()
         if self._restarting is not None:
             self._restarting.cancel()
-        process = self.process
+        process = self._process
         if process is not None and not process.has_ended:
             await process.unload(timeout_s)
         await self._discard_process()
 
     async def _discard_process(self) -> None:
-        if self.process is not None:
-            await self.process.kill()
-            self.process = None
-
-    def _on_process_end(self) -> None:
-        process, was_ready = self.process, self.state is State.READY
-        if self.calls is not None:
-            self.calls.close()
-            self.calls = None
-        if was_ready:
-            self.state = State.DOWN
-        error = internal(
-            f"Failed to process the request(s) for model instance '{self.name}', message: its worker process ended"
-        )
-        self._lending.end()
-        self._heartbeat.settle(False)
-        self._execution.fail_open(error)
-        if was_ready and process is not None:
-            self.tell_state()
-            self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
-
-    def tell_state(self) -> None:
-        for observer in self.observers:
-            observer()
-        self.on_state(self)
+        if self._process is not None:
+            await self._process.kill()
+            self._process = None
 
     async def _restart(self, ended: WorkerProcess) -> None:
-        """Until it serves again. Each attempt waits longer; a crash loop is tried only now and
-        then."""
+        """Tries until the instance serves again. Each attempt waits longer; in a crash loop there
+        is one only now and then."""
         reason = describe_status(await asyncio.shield(ended.exited)) if ended.pid else "ended"
         while self.state is State.DOWN:
             delay_s = self._restarts.next_delay_s(self._clock.now_ns())
             self.last_end = reason
             if self._restarts.is_broken:
-                self.tell_state()
+                self._observers.notify_state_change()
             log.error(f"worker of '{self.name}' {reason}; restarting in {delay_s:g} s")
             await asyncio.sleep(delay_s)
             self._statistics.worker_restarts += 1
@@ -246,78 +260,75 @@ class Instance:
                 reason = f"failed to start: {error.message}"
                 await self._discard_process()
 
-    def _take(self, message: ToServer) -> None:
+    # What its process reports (naiad.instances.worker_process.WorkerListener).
+
+    def on_worker_message(self, message: ToServer) -> None:
         match message:
             case Executed():
-                self._on_executed(message)
+                self._responses.on_executed(message)
             case Response():
-                self._on_response(message)
-            case Responses():
+                self._responses.on_response(message)
+            case ResponseGroup():
                 for item in message.items:
-                    self._on_response(item)
+                    self._responses.on_response(item)
             case Pong():
                 self._heartbeat.on_pong(message)
             case LogLine():
                 log.emit(message.severity, message.message, message.file, message.line, self.pid)
             case Returned():
-                self._lending.on_returned(message)
+                self.loan.on_returned(message)
             case StartCall() | CancelCall() | CallFlow() | Metric() | Control() | DirectCalls():
-                if self.calls is not None:
-                    self.calls.take(message)
+                if self._calls is not None:
+                    self._calls.on_message(message)
 
-    def drop_slots(self, ids: list[int]) -> None:
-        if self.process is not None and ids:
-            self.process.channel.link.drop_slots(ids)
+    def on_worker_end(self) -> None:
+        process, was_ready = self._process, self.state is State.READY
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+        if was_ready:
+            self.state = State.DOWN
+        error = internal(
+            f"Failed to process the request(s) for model instance '{self.name}', message: its "
+            "worker process ended"
+        )
+        self.loan.end()
+        self._heartbeat.end()
+        self._execution.fail_all(error)
+        if was_ready and process is not None:
+            self._observers.notify_state_change()
+            self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
 
-    # Health.
+    # What the rate limiter says (naiad.instances.instance_plan.PermitHolder).
 
-    @property
-    def has_ready_hook(self) -> bool:
-        return self._heartbeat.has_ready_hook
+    def on_permit(self) -> None:
+        self._observers.notify_capacity()
 
-    def heartbeat(self, now_ns: int) -> None:
-        """Asks an idle work loop whether it still turns. A busy one is not asked: busy is not
-        dead."""
-        self._heartbeat.beat(now_ns)
-
-    def ask_ready(self, answer: Callable[[bool], None]) -> None:
-        self._heartbeat.ask_ready(answer)
-
-    # Lending it to a model that calls it.
-
-    @property
-    def is_lent(self) -> bool:
-        return self.lease is not None
-
-    @property
-    def may_borrow(self) -> bool:
-        return self._lending.may_borrow
-
-    def lend(
-        self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]
-    ) -> tuple[Lease, socket.socket] | None:
-        return self._lending.lend(batch_size, is_at_rest, on_over)
-
-    def recall(self, *, is_wanted: bool = False) -> None:
-        """From now on no call goes past the server. It is free again when its worker has said
-        so."""
-        if self.lease is not None:
-            self.lease.recall(is_wanted=is_wanted)
-
-    # For the circles of calls (naiad.instances.call_graph).
+    # Circles of calls (naiad.instances.call_graph.Waiter).
 
     @property
     def model_name(self) -> str:
         return self._plan.model_name
 
+    @property
+    def may_borrow(self) -> bool:
+        """An instance that is lent itself does not borrow."""
+        return (
+            self.state is State.READY
+            and not self.loan.is_active
+            and self.max_batches == 1
+            and not self._plan.is_decoupled
+        )
+
     def executes(self, request: InferRequest) -> bool:
-        return (self.lease is not None and self.lease.request is request) or self._work.has(request)
+        lease = self.loan.lease
+        return (lease is not None and lease.request is request) or self._in_flight.has(request)
 
     def waits(self) -> list[list[OutgoingCall]]:
-        """A call from a thread of the model's own is taken to be what its only batch waits for,
-        unless the model is decoupled."""
-        calls = list(self.calls.waiting()) if self.calls is not None else []
-        batches = self._work.batches
+        """A call from a thread that the model started is assumed to be what its only batch waits
+        for, unless the model is decoupled."""
+        calls = list(self._calls.waiting()) if self._calls is not None else []
+        batches = self._in_flight.batches
         may_guess = len(batches) == 1 and not self._plan.is_decoupled
         waits = [
             [
@@ -327,6 +338,7 @@ class Instance:
             ]
             for batch_handles in (frozenset(batch.handles) for batch in batches.values())
         ]
-        if self.lease is not None:
-            waits.append([call for handles, call in calls if self.lease.id in handles])
+        lease = self.loan.lease
+        if lease is not None:
+            waits.append([call for handles, call in calls if lease.id in handles])
         return waits

@@ -1,9 +1,8 @@
-"""What an instance is made from: what it has in common with the others of its model, and its place
-in the rate limiter."""
+"""What an instance is made from: what it shares with the other instances of its model, and its
+permit from the rate limiter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -13,27 +12,37 @@ from naiad.instances.warmup import WarmupSample
 
 
 class InstancePlan(msgspec.Struct, frozen=True):
-    """What every instance of a model version has in common."""
+    """What every instance of a model version shares."""
 
     backend: str
     model_name: str
     model_version: str
     is_decoupled: bool
     execution_timeout_ns: int
-    """0 means none: a long `execute` is busy, not dead."""
+    """0 means no limit: a long `execute` is busy, not dead."""
     restarts: RestartPolicy
     warmup: list[WarmupSample] = []
 
 
-class Permit(Protocol):
-    """What an instance needs of the rate limiter (naiad.scheduling.rate_limiter.Permit)."""
+class PermitHolder(Protocol):
+    def on_permit(self) -> None:
+        """The instance may ask `may_run` again."""
+        ...
 
-    offer: Callable[[], None]
+
+class Permit(Protocol):
+    """What an instance needs from the rate limiter (naiad.scheduling.rate_limiter.Permit)."""
+
+    def attach(self, holder: PermitHolder) -> None: ...
 
     def may_run(self) -> bool: ...
 
-    def take(self) -> None: ...
+    def acquire(self) -> None:
+        """A batch begins."""
+        ...
 
-    def give_back(self, num_running: int) -> None: ...
+    def release(self) -> None:
+        """A batch has ended."""
+        ...
 
     def close(self) -> None: ...

@@ -1,22 +1,20 @@
-"""An instance that is lent to the model that keeps calling it: the calls go from worker to worker,
-and the server is spared both ways.
+"""A lease: an instance is lent to the model that keeps calling it, and the calls go from worker to
+worker without passing the server.
 
-The server lends (`Calls`) when a model has made blocking calls of one form often enough and nobody
-else waits for the instance, and recalls it the moment somebody does. While it is lent, the instance
-counts as busy. From the recall on no call can be sent this way; the lender's worker finishes what
-had been sent, and says so. Until then those who want it wait, as they would for any busy instance:
-a worker that was stopped in the midst of a call is no different. A model with a limit on execution
-time is never lent, so the limit holds there.
-Invariant: what lends does not borrow, and what borrows does not lend, so no circle of calls is
-           hidden from the server.
+The server lends an instance (naiad.instances.calls) when a model has made blocking calls with the
+same signature often enough and nobody else waits for the instance. It recalls the instance as soon
+as somebody does. While it is lent, the instance counts as busy. After the recall no direct call can
+be sent; the lender's worker finishes what had been sent, and says so. Until then other requests
+wait, as they would for any busy instance, even when the worker was stopped during a call. A model
+with a limit on execution time is never lent, so the limit always holds.
+Invariant: an instance that lends does not borrow, and one that borrows does not lend, so no circle
+           of calls is hidden from the server.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import socket
-from collections.abc import Callable
 from typing import Protocol
 
 from naiad.core.request import InferRequest
@@ -25,39 +23,56 @@ from naiad.core.work import DirectCall
 from naiad.errors import Code
 
 LEND_AFTER = 8
-"""Calls of one model to another before an instance is lent; doubled each time it had to be recalled
-soon."""
+"""How many calls one model makes to another before an instance is lent. The number doubles each time
+the instance had to be recalled soon."""
 MAX_LEND_AFTER = 4096
 IDLE_HEARTBEATS = 5
-"""After which what is not used is recalled: an instance that is not lent is looked after better."""
+"""A lease that is not used for this many heartbeats is recalled: the server checks the health of an
+instance more closely while it is not lent."""
 WORTHWHILE = 8
-"""A lease was, if it served so many times the calls that it took to get it."""
-
-_ids = itertools.count(1 << 40)
+"""A lease paid off when it served this many times the number of calls that it took to get it."""
+FIRST_NUMBER = 1 << 40
 """Leases share a number space with the handles of an instance's requests, which start at 1."""
 
 
-class Lender(Protocol):
-    """An instance (naiad.instances.instance.Instance)."""
+class LeaseNumbers:
+    """Numbers the leases of one server, so that no two of them share a number."""
+
+    def __init__(self) -> None:
+        self._next = FIRST_NUMBER
+
+    def next(self) -> int:
+        self._next += 1
+        return self._next
+
+
+class Borrower(Protocol):
+    """The calls of the instance that borrows (naiad.instances.calls.Calls)."""
 
     @property
-    def model_name(self) -> str: ...
+    def has_borrowed(self) -> bool: ...
 
-    def recall(self, *, is_wanted: bool = False) -> None: ...
+    @property
+    def is_at_rest(self) -> bool:
+        """The borrowing instance executes nothing, so no direct call can be under way."""
+        ...
+
+    def on_lease_end(self, lease: Lease) -> None:
+        """The lender has its instance back."""
+        ...
 
 
 class Lease:
     __slots__ = (
         "_num_idle",
-        "_on_over",
         "_seen_calls",
         "_sock",
         "batch_size",
+        "borrower",
         "id",
-        "is_at_rest",
         "is_recalled",
         "is_wanted",
-        "lender",
+        "model_name",
         "num_calls",
         "request",
         "statistics",
@@ -65,34 +80,32 @@ class Lease:
 
     def __init__(
         self,
-        lender: Lender,
+        id: int,
+        model_name: str,
         sock: socket.socket,
         statistics: ModelStatistics,
         batch_size: int,
-        is_at_rest: Callable[[], bool],
-        on_over: Callable[[Lease], None],
+        borrower: Borrower,
     ) -> None:
-        """`sock` is the lender's end, shared with its worker. Of the borrower: `is_at_rest` when it
-        executes nothing, so that no call can be under way; `on_over` when the lender has the
-        instance back."""
-        self.id = next(_ids)
-        self.lender = lender
+        """`model_name` and `statistics` are the lender's. `sock` is the lender's end, shared with
+        its worker. `batch_size` is that of every call."""
+        self.id = id
+        self.model_name = model_name
         self.statistics = statistics
         self.batch_size = batch_size
-        self.is_at_rest = is_at_rest
+        self.borrower = borrower
         self.is_recalled = False
         self.is_wanted = False
-        """Recalled because others wait for the instance."""
+        """The lease was recalled because other requests wait for the instance."""
         self.num_calls = 0
-        self.request = InferRequest(lender.model_name, [])
-        """Stands for whatever call is being made, where the server looks for circles."""
+        self.request = InferRequest(model_name, [])
+        """Stands for every call of the lease where the server looks for circles."""
         self._sock = sock
         self._seen_calls = 0
         self._num_idle = 0
-        self._on_over = on_over
 
     def recall(self, *, is_wanted: bool) -> None:
-        """Nothing can be sent by it any more. It is over when the lender's worker says so."""
+        """No call can be sent any more. The lease ends when the lender's worker says so."""
         if not self.is_recalled:
             self.is_recalled = True
             self.is_wanted = is_wanted
@@ -101,10 +114,10 @@ class Lease:
 
     def end(self) -> None:
         self._sock.close()
-        self._on_over(self)
+        self.borrower.on_lease_end(self)
 
     def is_idle(self) -> bool:
-        """No call was told of the last few times that this was asked."""
+        """No call was counted the last few times that this was asked."""
         if self._seen_calls != self.num_calls:
             self._seen_calls = self.num_calls
             self._num_idle = 0
@@ -112,7 +125,8 @@ class Lease:
         return self._num_idle > IDLE_HEARTBEATS
 
     def count(self, call: DirectCall) -> None:
-        """In the statistics of the lender's model, as if the server had seen it."""
+        """Counts a direct call in the statistics of the lender's model, as if the server had seen
+        it."""
         self.num_calls += 1
         statistics, start_ns, end_ns = self.statistics, call.start_ns, call.end_ns
         times = BatchTimes(start_ns, call.input_end_ns, call.output_start_ns, end_ns)

@@ -1,15 +1,13 @@
-"""An instance's way back: what its worker answers -> the requests' streams, and the model's
-statistics.
+"""The way back: the responses of one worker -> the requests' streams, and the model's statistics.
 
-In:  `Executed`, with the answers of a batch, and `Response`, one of a response sender. Out:
+In:  `Executed`, with the responses of a batch, and `Response`, from a response sender. Out:
      ResponseStream.put.
-Rule: the next batch leaves (`on_free`) before the answers of the last one are written.
+Rule: the next batch is sent (`on_capacity`) before the responses of the last one are written.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
@@ -17,57 +15,57 @@ from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
 from naiad.core.tensor import REFERENCE
 from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
-from naiad.instances.execution import Execution
+from naiad.instances.channel import Channel
+from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenRequest
 from naiad.instances.instance_plan import InstancePlan
-from naiad.instances.open_work import Batch, OnExecuted, OpenRequest, OpenWork
+from naiad.instances.observers import Observers
 from naiad.ipc.framing import BrokenLinkError
-from naiad.ipc.messages import Executed, Response
-
-if TYPE_CHECKING:
-    from naiad.instances.instance import Instance
+from naiad.ipc.messages import Executed, Response, ToServer
 
 
-class Answers:
+class Responses:
+    """There is one per life of a worker process."""
+
     def __init__(
         self,
-        instance: Instance,
+        channel: Channel[ToServer],
         plan: InstancePlan,
-        work: OpenWork,
-        execution: Execution,
+        in_flight: InFlight,
+        observers: Observers,
         statistics: ModelStatistics,
     ) -> None:
-        self._instance = instance
+        self._channel = channel
         self._plan = plan
-        self._work = work
-        self._open = work.requests
-        self._keep_batches = execution.keep_batches
+        self._in_flight = in_flight
+        self._observers = observers
         self._statistics = statistics
 
-    # Of a batch.
+    # The responses of a batch.
 
     def on_executed(self, message: Executed) -> None:
         """Raises BrokenLinkError."""
-        instance = self._instance
-        batch = self._work.batches.pop(message.batch, None)
+        in_flight = self._in_flight
+        batch = in_flight.end_batch(message.batch)
         if batch is None:
             raise BrokenLinkError(
                 f"response to batch {message.batch}, which the worker does not have"
             )
-        if batch.deadline is not None:
-            batch.deadline.cancel()
-        self._keep_batches(instance.num_batches - 1)
+        if len(message.responses) != len(batch.handles):
+            raise BrokenLinkError(
+                f"{len(message.responses)} responses to a batch of {len(batch.handles)} requests"
+            )
         if batch.on_executed is not None:
-            self._tell_executed(batch, batch.on_executed, message)
-        # The next batch goes out first: the worker works on it while the answers of this one are
+            self._report_executed(batch, batch.on_executed, message)
+        # The next batch is sent first: the worker executes it while the responses of this one are
         # written.
-        instance.on_free(instance)
-        # While they are still open: a reference that is wrong ends the worker, and with it all that
-        # is open is failed.
+        self._observers.notify_capacity()
+        # Now, while the requests are still in flight: a reference that is wrong ends the worker,
+        # which fails all that is in flight.
         for response in message.responses:
             if response is not None:
                 for tensor in response.outputs:
                     if tensor.data.__class__ is REFERENCE:
-                        self._resolve(response)
+                        self._channel.link.resolve(response.outputs)
                         break
         times = BatchTimes(
             batch.compute_start_ns,
@@ -77,31 +75,31 @@ class Answers:
         )
         batch.times = times
         self._statistics.record_execution(batch.batch_size, times)
-        pop = self._open.pop
-        answered: list[InferRequest] = []
-        answers: list[WorkResponse] = []
+        pop = in_flight.requests.pop
+        succeeded: list[InferRequest] = []
+        responses: list[WorkResponse] = []
         for handle, response in zip(batch.handles, message.responses, strict=True):
             if response is not None and (entry := pop(handle, None)) is not None:
                 if response.error is None:
-                    answered.append(entry.request)
-                    answers.append(response)
+                    succeeded.append(entry.request)
+                    responses.append(response)
                 else:
-                    self._answer_error(entry.request, response, response.error, times)
-        if self._work.abandoned:
-            self._work.abandoned.intersection_update(self._open)
-        if answered:
-            self._statistics.record_compute(len(answered), times)
+                    self._deliver_error(entry.request, response, response.error, times)
+        if in_flight.abandoned:
+            in_flight.abandoned.intersection_update(in_flight.requests)
+        if succeeded:
+            self._statistics.record_compute(len(succeeded), times)
             self._statistics.record_responses(
-                answered, times.compute_start_ns, times.compute_end_ns
+                succeeded, times.compute_start_ns, times.compute_end_ns
             )
-            self._deliver(answered, answers, times)
-        if not self._open or not self._work.inflight:
-            instance.on_idle(instance)
+            self._deliver(succeeded, responses, times)
+        if not in_flight.requests or not in_flight.num_awaited:
+            self._observers.notify_idle()
 
     def _deliver(
         self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
     ) -> None:
-        """The only responses of plain requests."""
+        """Delivers the responses of requests that have exactly one."""
         part = requests[0].part
         if (
             part is not None
@@ -121,24 +119,20 @@ class Answers:
                 True,
             )
 
-    def _resolve(self, response: WorkResponse) -> None:
-        """Raises BrokenLinkError."""
-        if self._instance.process is not None:
-            self._instance.process.channel.link.resolve(response.outputs)
-
-    def _tell_executed(self, batch: Batch, on_executed: OnExecuted, message: Executed) -> None:
-        """A request that is to be seen again counts as executed each time, as under Triton; a null
-        request ends here, whatever comes."""
+    def _report_executed(self, batch: Batch, on_executed: OnExecuted, message: Executed) -> None:
+        """A request that the model wants to see again counts as executed each time, as under
+        Triton. A null request always ends here."""
         rescheduled: list[InferRequest] = []
         now_ns = time.monotonic_ns()
-        for at, (handle, request) in enumerate(zip(batch.handles, batch.requests, strict=True)):
-            response = message.responses[at]
+        for handle, request, response in zip(
+            batch.handles, batch.requests, message.responses, strict=True
+        ):
             if request.is_null:
-                self._work.pop(handle)
+                self._in_flight.end_request(handle)
             elif (
                 response is not None
                 and response.is_rescheduled
-                and self._work.pop(handle) is not None
+                and self._in_flight.end_request(handle) is not None
             ):
                 rescheduled.append(request)
                 self._statistics.record_success(
@@ -158,7 +152,7 @@ class Answers:
             self._statistics.record_compute(len(rescheduled), times)
         on_executed(batch.requests, rescheduled)
 
-    def _answer_error(
+    def _deliver_error(
         self,
         request: InferRequest,
         response: WorkResponse,
@@ -173,19 +167,20 @@ class Answers:
             request.start_ns, end_ns, failure_reason(error.code, is_from_backend=True)
         )
         self._statistics.record_first_response(request.start_ns, end_ns)
-        answer = self._to_response(request, response, error)
-        answer.times = times
+        failed = self._to_response(request, response, error)
+        failed.times = times
         assert request.stream is not None
-        request.stream.put(answer, True)
+        request.stream.put(failed, True)
 
-    # Of a response sender.
+    # The responses of a response sender.
 
     def on_response(self, message: Response) -> None:
         response = message.response
         if response is not None:
-            self._resolve(response)
+            self._channel.link.resolve(response.outputs)
+        handle, in_flight = message.handle, self._in_flight
         entry = (
-            self._work.pop(message.handle) if message.is_final else self._open.get(message.handle)
+            in_flight.end_request(handle) if message.is_final else in_flight.requests.get(handle)
         )
         if entry is None or entry.request.is_null:
             return
@@ -204,14 +199,14 @@ class Answers:
             self._count_response(entry, response, now_ns)
         if message.is_final:
             self._count_request(entry, error, now_ns)
-        answer = None if response is None else self._to_response(request, response, error)
-        if answer is not None and is_first:
+        delivered = None if response is None else self._to_response(request, response, error)
+        if delivered is not None and is_first:
             start_ns = entry.batch.compute_start_ns
-            answer.times = BatchTimes(start_ns, start_ns, now_ns, now_ns)
+            delivered.times = BatchTimes(start_ns, start_ns, now_ns, now_ns)
         assert request.stream is not None
-        request.stream.put(answer, message.is_final)
-        if not self._work.inflight:
-            self._instance.on_idle(self._instance)
+        request.stream.put(delivered, message.is_final)
+        if not in_flight.num_awaited:
+            self._observers.notify_idle()
 
     def _count_response(
         self, entry: OpenRequest, response: WorkResponse | None, now_ns: int
@@ -245,7 +240,7 @@ class Answers:
 
     @staticmethod
     def _times_of(batch: Batch, now_ns: int) -> BatchTimes:
-        """As seen from a request that is answered by a sender, now."""
+        """The times of a request to which a response sender sends its final response now."""
         start_ns = batch.compute_start_ns
         return BatchTimes(
             start_ns,

@@ -1,7 +1,7 @@
 """One life of a worker process, from the fork to its end, as the server sees it.
 
-It ends exactly once (`on_end`), whatever came first: the end of its channel, its pidfd, or a
-message that it must not send.
+It ends exactly once (`WorkerListener.on_worker_end`), whichever comes first: the end of its channel,
+the end that its pidfd reports, or a message that a worker must not send.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -35,12 +35,12 @@ from naiad.shm.arena import Arena
 
 REAP_LIMIT_S = 2.0
 STOPPED_LIMIT_S = 2.0
-"""How long a worker that is to finalize may be stopped (SIGSTOP) before that is taken for good."""
+"""How long a worker that must finalize may be stopped (SIGSTOP) before it is killed."""
 _DECODER: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)
 
 
 def describe_status(status: int | None) -> str:
-    """A wait status in words."""
+    """A wait status as text."""
     if status is None:
         return "ended"
     if os.WIFSIGNALED(status):
@@ -52,51 +52,65 @@ def describe_status(status: int | None) -> str:
     return f"exited with status {os.WEXITSTATUS(status)}"
 
 
+class WorkerListener(Protocol):
+    def on_worker_message(self, message: ToServer) -> None:
+        """A message that does not concern the start of the process. Raises BrokenLinkError."""
+        ...
+
+    def on_worker_end(self) -> None:
+        """The process is gone."""
+        ...
+
+
 class WorkerProcess:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, arena: Arena) -> None:
         self._loop = loop
         self.name = name
         self.pid = 0
         self._pidfd: int | None = None
-        self.on_message: Callable[[ToServer], None] = lambda message: None
-        self.on_end: Callable[[], None] = lambda: None
-        self._answer: asyncio.Future[ToServer] | None = None
+        self._listener: WorkerListener | None = None
+        self._reply: asyncio.Future[ToServer] | None = None
+        """The reply to the request that is under way."""
         self.exited: asyncio.Future[int] = loop.create_future()
         """The wait status, from the process that reaps it; later than the end of the channel."""
         ours, self._theirs = socket.socketpair()
         self.channel: Channel[ToServer] = Channel(
-            loop, ours, _DECODER, arena, self._take, self._on_close
+            loop, ours, _DECODER, arena, self._on_message, self._on_close
         )
 
     @property
     def has_ended(self) -> bool:
         return self.channel.is_closed
 
+    def attach(self, listener: WorkerListener) -> None:
+        """Replaces an earlier listener."""
+        self._listener = listener
+
     async def start(self, template: TemplateProcess) -> None:
-        """Nothing is left of it when it raises, or is cancelled: a worker that finds its channel
-        closed ends."""
-        self._answer = self._loop.create_future()
+        """Nothing is left behind when this raises or is cancelled: a worker whose channel is closed
+        ends."""
+        self._reply = self._loop.create_future()
         try:
             await template.fork(self.name, self._theirs, self._on_exit)
-            await self._answer
+            await self._reply
         except BaseException:
-            self._answer.cancel()
+            self._reply.cancel()
             self._close("it did not start")
             raise
 
     async def configure(self, arguments: LoadArguments) -> bytes:
-        answer = await self._ask(Configure(arguments))
-        assert isinstance(answer, Configured)
-        return answer.config
+        reply = await self._ask(Configure(arguments))
+        assert isinstance(reply, Configured)
+        return reply.config
 
     async def load(self, arguments: LoadArguments) -> Loaded:
-        answer = await self._ask(Load(arguments))
-        assert isinstance(answer, Loaded)
-        return answer
+        reply = await self._ask(Load(arguments))
+        assert isinstance(reply, Loaded)
+        return reply
 
     async def unload(self, timeout_s: float) -> None:
-        """Lets the model finalize; kills it when that takes too long, or when it cannot because
-        somebody has stopped it."""
+        """Lets the model finalize. Kills the process when that takes too long, or when somebody has
+        stopped the process."""
         self.channel.send(Unload())
         first_s = min(timeout_s, STOPPED_LIMIT_S)
         if await self._exits_within(first_s):
@@ -116,7 +130,7 @@ class WorkerProcess:
         return self.exited.done()
 
     def _is_stopped(self) -> bool:
-        """By SIGSTOP or a terminal; one that a debugger holds is not."""
+        """SIGSTOP or a terminal has stopped the process; a debugger that holds it does not count."""
         try:
             return (
                 Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
@@ -125,7 +139,7 @@ class WorkerProcess:
             return False
 
     async def kill(self) -> None:
-        """Returns when the process is gone and everything it held is free."""
+        """Returns when the process is gone and everything that it held is free."""
         self._signal(signal.SIGKILL)
         if self.pid:
             await asyncio.shield(self.exited)
@@ -137,36 +151,37 @@ class WorkerProcess:
     async def _ask(self, message: Message) -> ToServer:
         if self.has_ended:
             raise internal(f"worker of '{self.name}' has ended")
-        self._answer = self._loop.create_future()
+        self._reply = self._loop.create_future()
         self.channel.send(message)
-        return await self._answer
+        return await self._reply
 
-    def _take(self, message: ToServer) -> None:
+    def _on_message(self, message: ToServer) -> None:
         match message:
             case Started():
                 self.pid = message.pid
                 self._pidfd = self.channel.link.take_fd()
                 self._loop.add_reader(self._pidfd, self._on_pidfd)
-                self._settle(message)
+                self._finish_reply(message)
             case Configured() | Loaded():
-                self._settle(message)
+                self._finish_reply(message)
             case Failed():
                 log.error(f"worker of '{self.name}' failed: {message.details}")
-                self._settle(NaiadError(Code[message.error.code], message.error.message))
+                self._finish_reply(NaiadError(Code[message.error.code], message.error.message))
             case _:
-                self.on_message(message)
+                if self._listener is not None:
+                    self._listener.on_worker_message(message)
 
-    def _settle(self, result: ToServer | NaiadError) -> None:
-        if self._answer is None or self._answer.done():
+    def _finish_reply(self, result: ToServer | NaiadError) -> None:
+        if self._reply is None or self._reply.done():
             return
         if isinstance(result, NaiadError):
-            self._answer.set_exception(result)
+            self._reply.set_exception(result)
         else:
-            self._answer.set_result(result)
+            self._reply.set_result(result)
 
     def _on_pidfd(self) -> None:
-        """Gone, while a child of the model's own may still hold the channel open: take what it had
-        sent, then close."""
+        """The process is gone, but a child that the model started may still hold the channel open:
+        what the worker had sent is read, then the channel is closed."""
         self.channel.drain()
         self._close("the process is gone")
 
@@ -182,23 +197,24 @@ class WorkerProcess:
             self.channel.close(reason)
 
     def _on_close(self, reason: str) -> None:
-        # Closed for a reason other than its end (a bad message): then it must end now.
+        # After a bad message the process still runs: it must end now.
         self._signal(signal.SIGKILL)
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-        if self._answer is not None and not self._answer.done():
-            # How it ended is known when its parent has reaped it, a moment later.
+        if self._reply is not None and not self._reply.done():
+            # How the process ended is known when its parent has reaped it, a moment later.
             self.exited.add_done_callback(
-                lambda done: self._settle(
+                lambda done: self._finish_reply(
                     internal(f"its worker process {describe_status(done.result())}")
                 )
             )
             self._loop.call_later(
-                REAP_LIMIT_S, self._settle, internal(f"its worker process ended ({reason})")
+                REAP_LIMIT_S, self._finish_reply, internal(f"its worker process ended ({reason})")
             )
-        self.on_end()
+        if self._listener is not None:
+            self._listener.on_worker_end()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd is not None:

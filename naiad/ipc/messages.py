@@ -84,8 +84,8 @@ class CallEvent(Message, tag=14):
     is_final: bool
 
 
-class Answer(Message, tag=15):
-    """To a `Metric` or `Control` that asked for one."""
+class Reply(Message, tag=15):
+    """The reply to a `Metric` or `Control` that asked for one."""
 
     question: int
     value: float = 0.0
@@ -154,8 +154,8 @@ class Response(Message, tag=35):
     is_final: bool
 
 
-class Responses(Message, tag=43):
-    """Of several requests at once: what one step of a language model gave each of them."""
+class ResponseGroup(Message, tag=43):
+    """Responses to several requests: what one step of a language model made for each of them."""
 
     items: list[Response]
 
@@ -221,7 +221,7 @@ ToWorker: TypeAlias = (
     | Cancel
     | Flow
     | CallEvent
-    | Answer
+    | Reply
     | Ping
     | Unload
     | Lend
@@ -236,7 +236,7 @@ ToServer: TypeAlias = (
     | Failed
     | Executed
     | Response
-    | Responses
+    | ResponseGroup
     | StartCall
     | CancelCall
     | CallFlow

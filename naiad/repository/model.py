@@ -15,6 +15,7 @@ import msgspec
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.statistics import ModelStatistics
+from naiad.instances.executor import Executor
 from naiad.instances.instance import Instance
 from naiad.instances.template_process import Templates
 from naiad.pb.model_config_pb2 import ModelConfig
@@ -58,7 +59,7 @@ class Model:
         """Accepts requests: at least one instance has a live worker. It is always True for an
         ensemble, whose steps refuse requests themselves."""
         for instance in instances:
-            instance.observers.append(self._on_state)
+            instance.add_state_observer(self)
 
     @property
     def name(self) -> str:
@@ -68,7 +69,10 @@ class Model:
     def version(self) -> int:
         return self.spec.version
 
-    def _on_state(self) -> None:
+    def on_state_change(self, instance: Executor) -> None:
+        self._update_serving()
+
+    def _update_serving(self) -> None:
         self.is_serving = any(instance.is_serving for instance in self.instances)
 
     @property
@@ -112,8 +116,8 @@ class Model:
             for instance in self.instances:
                 # The latest version may now be another one. Workers that call this instance
                 # directly must ask the server again, also for calls that they have begun.
-                instance.is_latest = self.spec.version == max(versions)
-                instance.recall()
+                instance.loan.is_latest = self.spec.version == max(versions)
+                instance.loan.recall()
             self.spec = msgspec.structs.replace(self.spec, versions=versions)
 
     def set_instances(self, instances: list[Instance], config: ModelConfig) -> None:
@@ -121,15 +125,15 @@ class Model:
         out."""
         for instance in instances:
             if instance not in self.instances:
-                instance.observers.append(self._on_state)
+                instance.add_state_observer(self)
         for instance in self.instances:
             if instance not in instances:
-                instance.observers.remove(self._on_state)
+                instance.remove_state_observer(self)
                 self.signatures.pop(instance.name, None)
         self.instances = instances
         self.config = config
         self.config_json = config_to_json(config)
-        self._on_state()
+        self._update_serving()
 
     async def retire(self, instance: Instance, timeout_s: float) -> None:
         """Returns when an instance that `set_instances` left out has finished its work and has

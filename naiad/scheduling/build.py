@@ -7,6 +7,7 @@ from pathlib import Path
 
 from naiad.core.clock import Clock
 from naiad.core.statistics import ModelStatistics
+from naiad.instances.executor import Executor
 from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
@@ -14,7 +15,7 @@ from naiad.scheduling.ensemble.ensemble import DEFAULT_MAX_INFLIGHT, EnsembleSch
 from naiad.scheduling.ensemble.plan import EnsemblePlan, Step, TensorReshape
 from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.queue import QueuePolicy
-from naiad.scheduling.scheduler import Executor, Scheduler
+from naiad.scheduling.scheduler import Scheduler
 from naiad.scheduling.sequence.controls import read_controls
 from naiad.scheduling.sequence.implicit_state import read_state
 from naiad.scheduling.sequence.lane import DirectRule

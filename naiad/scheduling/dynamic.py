@@ -17,10 +17,11 @@ from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics, failure_reason
 from naiad.errors import NaiadError, unavailable
+from naiad.instances.executor import Executor
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import RETRY_AFTER_S, QueuePolicy, RequestQueue
-from naiad.scheduling.scheduler import Executor, Resizable
+from naiad.scheduling.scheduler import Resizable
 
 MAX_TURNS = 8
 """Of the event loop, that a batch may grow before it leaves."""
@@ -87,10 +88,8 @@ class DynamicScheduler:
             self._adopt(instance)
 
     def _adopt(self, instance: Executor) -> None:
-        instance.on_free = self._on_free
-        instance.on_idle = self._on_idle
-        instance.on_state = self._on_state
-        instance.is_lendable = self._may_lend and not self._is_stopping
+        instance.attach(self)
+        instance.loan.is_allowed = self._may_lend and not self._is_stopping
 
     # Scheduler.
 
@@ -140,15 +139,15 @@ class DynamicScheduler:
         self._is_stopping = True
         self._fail_waiting_if_broken()
         for instance in (*self._instances, *self._leaving):
-            instance.is_lendable = False
-            instance.recall()
+            instance.loan.is_allowed = False
+            instance.loan.recall()
         while not self._is_idle():
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
 
     def _is_idle(self) -> bool:
         return not self.inflight() and not any(
-            instance.is_lent for instance in (*self._instances, *self._leaving)
+            instance.loan.is_active for instance in (*self._instances, *self._leaving)
         )
 
     # Instances come and go.
@@ -169,10 +168,10 @@ class DynamicScheduler:
 
     async def remove_instance(self, instance: Executor) -> None:
         self._instances.remove(instance)
-        instance.is_lendable = False
-        instance.recall()
+        instance.loan.is_allowed = False
+        instance.loan.recall()
         gone = self._leaving[instance] = asyncio.get_running_loop().create_future()
-        self._on_idle(instance)
+        self.on_idle(instance)
         try:
             await gone
         finally:
@@ -203,7 +202,7 @@ class DynamicScheduler:
             instance.execute(batch)
         if self._may_lend and self._queue:
             for instance in self._instances:
-                instance.recall(is_wanted=True)
+                instance.loan.recall(is_wanted=True)
 
     def _dispatch_enough(self) -> None:
         """In the midst of a turn. If all clients' requests went as one batch, server and worker
@@ -270,25 +269,27 @@ class DynamicScheduler:
         self._delay_timer = self._clock.call_at(now_ns + wait_ns, self._dispatch)
         return []
 
-    def _on_free(self, instance: Executor) -> None:
+    # What the instances report (naiad.instances.executor.InstanceObserver).
+
+    def on_capacity(self, instance: Executor) -> None:
         if self._queue:
             self._dispatch_soon()
 
-    def _on_idle(self, instance: Executor) -> None:
+    def on_idle(self, instance: Executor) -> None:
         leaving = self._leaving.get(instance)
         if (
             leaving is not None
             and not leaving.done()
             and not instance.inflight
-            and not instance.is_lent
+            and not instance.loan.is_active
         ):
             leaving.set_result(None)
         if self._stopped is not None and not self._stopped.done() and self._is_idle():
             self._stopped.set_result(None)
 
-    def _on_state(self, instance: Executor) -> None:
+    def on_state_change(self, instance: Executor) -> None:
         self._fail_waiting_if_broken()
-        self._on_idle(instance)
+        self.on_idle(instance)
 
     def _fail_waiting_if_broken(self) -> None:
         """Waiting is worth it while an instance is coming back soon, not while all of them crash in
@@ -307,4 +308,4 @@ class DynamicScheduler:
         )
         assert request.stream is not None
         request.stream.fail(error, request.model_name, request.model_version, request.id)
-        self._on_idle(self._instances[0])
+        self.on_idle(self._instances[0])

@@ -2,27 +2,29 @@
 that its config names are free.
 
 In:  `rate_limiter` of instance groups, and the resources that the server has. Out: a `Permit` per
-     instance, which it asks before a batch. Who has executed least, counted in executions times
-     priority, goes first. One that must wait for resources keeps others from taking them; what
-     needs none of those goes on meanwhile.
+     instance, which the instance asks before each batch.
+The instance that has executed least, counted in executions times priority, goes first. One that
+waits for resources keeps others from acquiring them; instances that need none of those resources go
+on meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from naiad.core.clock import Clock
 from naiad.errors import invalid_arg
+from naiad.instances.instance_plan import PermitHolder
 from naiad.pb.model_config_pb2 import ModelInstanceGroup
 
 EVERY_DEVICE = -1
 GLOBAL = -2
 
 Key: TypeAlias = tuple[str, int]
-"""A resource: its name, and the device that it belongs to, or GLOBAL."""
+"""The name of a resource, and the device that it belongs to, or GLOBAL."""
 
 
 class Needs(msgspec.Struct, frozen=True):
@@ -44,7 +46,7 @@ def read_needs(group: ModelInstanceGroup, device: int) -> Needs:
 
 
 class Permit:
-    """One instance's (naiad.instances.instance_plan.Permit)."""
+    """The permit of one instance (naiad.instances.instance_plan.Permit)."""
 
     def __init__(self, limiter: RateLimiter, needs: Needs) -> None:
         self._limiter = limiter
@@ -52,10 +54,16 @@ class Permit:
         self.num_held = 0
         self.num_executions = 0
         self.is_waiting = False
-        """Its instance had room and was told to wait; perhaps there is nothing to do for it any
-        more."""
-        self.offer: Callable[[], None] = lambda: None
+        """The instance had room and was told to wait. Perhaps it has nothing left to execute."""
+        self._holder: PermitHolder | None = None
+
+    def attach(self, holder: PermitHolder) -> None:
+        self._holder = holder
+
+    def offer(self) -> None:
         """Tells the instance that it may ask again."""
+        if self._holder is not None:
+            self._holder.on_permit()
 
     @property
     def rank(self) -> int:
@@ -64,22 +72,20 @@ class Permit:
     def may_run(self) -> bool:
         return self._limiter.may_run(self)
 
-    def take(self) -> None:
-        self._limiter.take(self)
+    def acquire(self) -> None:
+        self._limiter.acquire(self)
 
-    def give_back(self, num_running: int) -> None:
-        """So many batches are still being executed."""
-        self._limiter.give_back(self, num_running)
+    def release(self) -> None:
+        self._limiter.release(self)
 
     def close(self) -> None:
         self._limiter.remove(self)
 
 
 class RateLimiter:
-    """`available`: the resources that the server was given; None means as many as the most
-    demanding instance needs."""
-
     def __init__(self, clock: Clock, available: Mapping[Key, int] | None = None) -> None:
+        """`available`: the resources that the server has; None means as many as the most demanding
+        instance needs."""
         self._clock = clock
         self._available = available
         self._permits: list[Permit] = []
@@ -93,8 +99,9 @@ class RateLimiter:
             limit = self._limit(key, extra=needs)
             if count > limit:
                 raise invalid_arg(
-                    f'Resource count for "{key[0]}" is limited to {limit} which will prevent scheduling of one or more model instances, '
-                    f"the minimum required count is {count}"
+                    f'Resource count for "{key[0]}" is limited to {limit} which will prevent '
+                    "scheduling of one or more model instances, the minimum required count is "
+                    f"{count}"
                 )
         permit = Permit(self, needs)
         self._permits.append(permit)
@@ -102,7 +109,8 @@ class RateLimiter:
 
     def remove(self, permit: Permit) -> None:
         if permit in self._permits:
-            self.give_back(permit, 0)
+            while permit.num_held:
+                self.release(permit)
             self._permits.remove(permit)
             self._offer_soon()
 
@@ -113,20 +121,19 @@ class RateLimiter:
         self._offer_soon()
         return False
 
-    def take(self, permit: Permit) -> None:
+    def acquire(self, permit: Permit) -> None:
         permit.is_waiting = False
         permit.num_held += 1
         permit.num_executions += 1
         for key, count in permit.needs.resources.items():
             self._in_use[key] = self._in_use.get(key, 0) + count
 
-    def give_back(self, permit: Permit, num_running: int) -> None:
-        returned = permit.num_held - num_running
-        if returned <= 0:
-            return
-        permit.num_held = num_running
+    def release(self, permit: Permit) -> None:
+        if not permit.num_held:
+            return  # removed, while its last batches were executing
+        permit.num_held -= 1
         for key, count in permit.needs.resources.items():
-            self._in_use[key] -= count * returned
+            self._in_use[key] -= count
         if permit.needs.resources:
             self._offer_soon()
 
@@ -145,8 +152,8 @@ class RateLimiter:
         )
 
     def _offer_soon(self) -> None:
-        """Whoever waits may ask again, in order. One with nothing left to do does not, and stands
-        in nobody's way any more."""
+        """Lets instances that wait ask again, in order. An instance with nothing left to execute
+        does not ask, and so it blocks nobody any more."""
         if not self._is_offer_due and any(permit.is_waiting for permit in self._permits):
             self._is_offer_due = True
             self._clock.call_soon(self._offer)
@@ -157,8 +164,8 @@ class RateLimiter:
             key=lambda permit: permit.rank,
         )
         for permit in waiting:
-            # Only those that would be let: the others would ask in vain, each turn of the loop
-            # again.
+            # Only those that may run: the others would ask in every iteration of the loop for
+            # nothing.
             if self._is_next(permit):
                 permit.is_waiting = False
                 permit.offer()
@@ -200,5 +207,6 @@ class RateLimiter:
                 (name, GLOBAL) in needs.resources and device != GLOBAL
             ):
                 raise invalid_arg(
-                    f'Resource "{name}" is present as both global and device-specific resource in the model configuration.'
+                    f'Resource "{name}" is present as both global and device-specific resource in '
+                    "the model configuration."
                 )

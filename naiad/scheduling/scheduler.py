@@ -6,12 +6,11 @@ until its final response.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
-from naiad.instances.open_work import OnExecuted
+from naiad.instances.executor import Executor
 
 
 class Scheduler(Protocol):
@@ -57,38 +56,3 @@ class SequenceKeeper(Scheduler, Protocol):
     def has_sequence(self, id: int | str) -> bool:
         """Whether the sequence has begun and its last request has not arrived."""
         ...
-
-
-class Executor(Protocol):
-    """What a scheduler needs of an instance (naiad.instances.instance.Instance)."""
-
-    on_free: Callable[..., None]
-    on_state: Callable[..., None]
-    on_idle: Callable[..., None]
-    max_batches: int
-    """That it works on at once."""
-    is_lendable: bool
-    """May be lent to a model that calls it (naiad.instances.lease)."""
-
-    @property
-    def is_free(self) -> bool: ...
-
-    @property
-    def is_serving(self) -> bool: ...
-
-    @property
-    def is_broken(self) -> bool: ...
-
-    @property
-    def inflight(self) -> int: ...
-
-    @property
-    def is_lent(self) -> bool: ...
-
-    def recall(self, *, is_wanted: bool = False) -> None:
-        """Of what is lent: it will be free again, by `on_free` and `on_idle`."""
-        ...
-
-    def execute(
-        self, requests: list[InferRequest], on_executed: OnExecuted | None = None
-    ) -> None: ...

@@ -16,7 +16,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -25,7 +25,6 @@ from naiad.core.work import WorkRequest
 from naiad.errors import NaiadError
 from naiad.ipc.framing import Link
 from naiad.ipc.messages import (
-    Answer,
     Borrow,
     CallEvent,
     Cancel,
@@ -33,6 +32,7 @@ from naiad.ipc.messages import (
     Flow,
     Lend,
     Message,
+    Reply,
     ToWorker,
 )
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
@@ -41,12 +41,18 @@ from naiad.worker.direct_calls import LentInstance
 DirectRequest: TypeAlias = "tuple[LentInstance, WorkRequest | None]"
 """From another worker (naiad.instances.lease); None when no more will come."""
 Work: TypeAlias = "ToWorker | DirectRequest"
-Event: TypeAlias = Cancel | Flow | CallEvent | Answer | Borrow
+Event: TypeAlias = Cancel | Flow | CallEvent | Reply | Borrow
 
 READ_BYTES = 1 << 18
 MAX_FDS_PER_CALL = 253
 """The kernel's limit (SCM_MAX_FD)."""
 ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS_PER_CALL * 4)
+
+
+class EventListener(Protocol):
+    def on_event(self, message: Event) -> None:
+        """Called by whichever thread has read the message, under the channel's lock."""
+        ...
 
 
 class WorkerChannel:
@@ -57,7 +63,7 @@ class WorkerChannel:
         self._readable.register(sock, select.POLLIN)
         self.link: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
         self.backlog: deque[Work] = deque()
-        self.on_event: Callable[[Event], None] = lambda message: None
+        self._listener: EventListener | None = None
         self._lent: dict[int, LentInstance] = {}
         """By the descriptor of its socket: this worker's instance, while it is lent."""
         self.borrowed_fds: dict[int, int] = {}
@@ -71,6 +77,9 @@ class WorkerChannel:
         self._send_lock = threading.Lock()
         self._out = bytearray()
         self._buffer = bytearray(READ_BYTES)
+
+    def attach(self, listener: EventListener) -> None:
+        self._listener = listener
 
     # In.
 
@@ -127,9 +136,10 @@ class WorkerChannel:
             self._is_reading = was_reading
         for message in messages:
             if message.__class__ is not Execute and isinstance(
-                message, (Cancel, Flow, CallEvent, Answer, Borrow)
+                message, (Cancel, Flow, CallEvent, Reply, Borrow)
             ):
-                self.on_event(message)
+                if self._listener is not None:
+                    self._listener.on_event(message)
             else:
                 self.backlog.append(message)
         if self._num_waiting:

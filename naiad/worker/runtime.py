@@ -10,10 +10,9 @@ import itertools
 import threading
 import time
 
-from naiad.core.work import ControlOperation, MetricOperation, WorkError, WorkResponse
+from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.ipc.messages import (
-    Answer,
     Borrow,
     CallEvent,
     Cancel,
@@ -21,18 +20,20 @@ from naiad.ipc.messages import (
     Flow,
     LogLine,
     Metric,
+    Reply,
     Response,
-    Responses,
+    ResponseGroup,
 )
 from naiad.worker.calls import WorkerCalls
 from naiad.worker.channel import Event, WorkerChannel
 from naiad.worker.direct_calls import LentInstance
+from naiad.worker.running_call import DoneCall, RunningCall
 
 
 class WorkerRuntime:
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
-        channel.on_event = self._on_event
+        channel.attach(self)
         self.open: set[int] = set()
         """Handles of the requests that the backend has and that are without a final response."""
         self._cancelled: set[int] = set()
@@ -40,9 +41,8 @@ class WorkerRuntime:
         self.lent: dict[int, LentInstance] = {}
         """By lease: the requests of other workers (naiad.instances.lease)."""
         self.calls = WorkerCalls(channel, self.lent)
-        self.call = self.calls.call
         self._untold = self.calls.untold
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, Reply] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -85,13 +85,13 @@ class WorkerRuntime:
         if items:
             try:
                 self._channel.send_many(
-                    Responses(items),
+                    ResponseGroup(items),
                     [item.response.outputs for item in items if item.response is not None],
                 )
             except NaiadError as error:
                 failed = WorkResponse(error=WorkError.of(error))
                 self._channel.send(
-                    Responses([Response(item.handle, failed, item.is_final) for item in items])
+                    ResponseGroup([Response(item.handle, failed, item.is_final) for item in items])
                 )
 
     def _respond_direct(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
@@ -128,7 +128,10 @@ class WorkerRuntime:
     def allocate(self, num_bytes: int) -> memoryview:
         return self._channel.link.arena.allocate(num_bytes)
 
-    # Questions.
+    # What the backend asks of the server.
+
+    def call(self, request: CallRequest) -> RunningCall | DoneCall:
+        return self.calls.call(request)
 
     def log(self, severity: str, message: str, file: str, line: int) -> None:
         self._channel.send(LogLine(severity, message, file, line))
@@ -164,7 +167,7 @@ class WorkerRuntime:
             raise NaiadError(Code[answer.error.code], answer.error.message)
         return answer.value
 
-    def _on_event(self, message: Event) -> None:
+    def on_event(self, message: Event) -> None:
         match message:
             case Cancel():
                 self._cancelled.update(handle for handle in message.handles if handle in self.open)
@@ -176,7 +179,7 @@ class WorkerRuntime:
                     self._paused.add(message.handle)
             case CallEvent():
                 self.calls.take_event(message)
-            case Answer():
+            case Reply():
                 self._answers[message.question] = message
             case Borrow():
                 self.calls.take_borrowed(message)

@@ -53,13 +53,6 @@ class Worker:
         self.runtime = WorkerRuntime(self.channel)
         self.backend = backend
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._open, self._lent, self._close = (
-            self.runtime.open,
-            self.runtime.lent,
-            self.runtime.close,
-        )
-        self._answer_direct = self.runtime.answer_direct
-        self._untold = self.runtime.calls.untold
         self._tasks: set[asyncio.Task[None]] = set()
 
     # The work loop.
@@ -157,7 +150,7 @@ class Worker:
 
     def _take(self, message: Execute) -> list[WorkRequest]:
         requests = message.requests
-        is_open = self._open.add
+        is_open = self.runtime.open.add
         for request in requests:
             is_open(request.handle)
             for tensor in request.inputs:
@@ -183,15 +176,15 @@ class Worker:
             self.channel.send(Returned(lent.lease))
             return
         handle = request.handle
-        self._open.add(handle)
+        self.runtime.open.add(handle)
         lent.input_end_ns = time.monotonic_ns()
-        self._lent[handle] = lent
+        self.runtime.lent[handle] = lent
         try:
             responses: Any = self.backend.execute([request])
         except BaseException as error:
             responses = self._error_responses(error, 1)
         if responses[0] is not None:
-            self._answer_direct(handle, responses[0])
+            self.runtime.answer_direct(handle, responses[0])
 
     def _finish(
         self,
@@ -206,8 +199,8 @@ class Worker:
         for handle, response in zip(handles, responses, strict=True):
             if response is not None:
                 answers.append(response.outputs)
-                self._close(handle)
-        if self._untold:
+                self.runtime.close(handle)
+        if self.runtime.calls.untold:
             self.runtime.calls.tell()
         try:
             self.channel.send_last_use(

@@ -3,15 +3,19 @@ told."""
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
+from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
+from naiad.core.work import ControlOperation, MetricOperation
 from naiad.errors import internal
+from naiad.instances.executor import Executor, InstanceObserver
+from naiad.instances.lease import Lease, LeaseNumbers
 
 
 class FakeTimer:
@@ -84,8 +88,80 @@ class FakeClock:
         self._now_ns = end_ns
 
 
+class FakeServices:
+    """What models may ask of the server (naiad.instances.services.Services): nothing but metrics,
+    which have no effect."""
+
+    busy_poll = None
+    find = None
+
+    def __init__(self) -> None:
+        self.lease_numbers = LeaseNumbers()
+
+    def infer(self, request: InferRequest) -> ResponseStream:
+        raise AssertionError("no model calls another one here")
+
+    def is_decoupled(self, model_name: str, model_version: str) -> bool:
+        return False
+
+    def apply_metric(self, owner: str, operation: MetricOperation) -> float:
+        return 0.0
+
+    def drop_metrics(self, owner: str) -> None:
+        pass
+
+    async def control(self, owner: str, operation: ControlOperation) -> bool:
+        return False
+
+
+class FakeLoan:
+    """The loan of a FakeInstance; tests set `is_active`."""
+
+    def __init__(self) -> None:
+        self.is_allowed = False
+        self.is_active = False
+        self.recalls: list[bool] = []
+        """`is_wanted` of each recall."""
+
+    def recall(self, *, is_wanted: bool = False) -> None:
+        if self.is_active:
+            self.recalls.append(is_wanted)
+
+
+class FakeBorrower:
+    """The calls of an instance that borrows another one."""
+
+    def __init__(self, *, is_at_rest: bool = True) -> None:
+        self.has_borrowed = False
+        self.is_at_rest = is_at_rest
+        self.ended: list[Lease] = []
+
+    def on_lease_end(self, lease: Lease) -> None:
+        self.ended.append(lease)
+
+
+class FakeObserver:
+    """Notes what an instance tells its scheduler."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.capacity = asyncio.Event()
+        self.state_change = asyncio.Event()
+
+    def on_capacity(self, instance: Executor) -> None:
+        self.events.append("capacity")
+        self.capacity.set()
+
+    def on_idle(self, instance: Executor) -> None:
+        self.events.append("idle")
+
+    def on_state_change(self, instance: Executor) -> None:
+        self.events.append("state")
+        self.state_change.set()
+
+
 class FakeInstance:
-    """Collects batches; `finish` answers the oldest one. `answer` makes the outputs of a
+    """Collects batches; `finish` responds to the oldest one. `answer` makes the outputs of a
     response."""
 
     def __init__(self, max_batches: int = 1) -> None:
@@ -96,16 +172,16 @@ class FakeInstance:
         self.max_batches = max_batches
         self.is_serving = True
         self.is_broken = False
-        self.is_lendable = False
-        self.is_lent = False
-        self.recalls: list[bool] = []
-        self.on_free: Callable[[Any], None] = lambda instance: None
-        self.on_idle: Callable[[Any], None] = lambda instance: None
-        self.on_state: Callable[[Any], None] = lambda instance: None
+        self.loan = FakeLoan()
+        self.observer: InstanceObserver = FakeObserver()
+
+    def attach(self, observer: InstanceObserver) -> None:
+        self.observer = observer
 
     @property
     def is_free(self) -> bool:
-        return self.is_serving and len(self.running) < self.max_batches and not self.is_lent
+        has_room = len(self.running) < self.max_batches
+        return self.is_serving and has_room and not self.loan.is_active
 
     @property
     def inflight(self) -> int:
@@ -126,23 +202,18 @@ class FakeInstance:
         again = [request for request in batch if request.id in rescheduled]
         if on_executed is not None:
             on_executed(batch, again)
-        self.on_free(self)
+        self.observer.on_capacity(self)
         for request in batch:
             if is_answered and not request.is_null and request not in again:
                 self.respond(request)
         if not self.running:
-            self.on_idle(self)
+            self.observer.on_idle(self)
         return batch
 
-    def recall(self, *, is_wanted: bool = False) -> None:
-        if self.is_lent:
-            self.recalls.append(is_wanted)
-
-    def come_home(self) -> None:
-        """Its borrower has it no more."""
-        self.is_lent = False
-        self.on_free(self)
-        self.on_idle(self)
+    def end_loan(self) -> None:
+        self.loan.is_active = False
+        self.observer.on_capacity(self)
+        self.observer.on_idle(self)
 
     def respond(self, request: InferRequest, is_final: bool = True) -> None:
         assert request.stream is not None
@@ -155,12 +226,12 @@ class FakeInstance:
         for request in (request for batch in batches for request in batch if not request.is_null):
             assert request.stream is not None
             request.stream.fail(internal("its worker process ended"))
-        self.on_state(self)
+        self.observer.on_state_change(self)
 
     def come_back(self) -> None:
         self.is_serving, self.is_broken = True, False
-        self.on_state(self)
-        self.on_free(self)
+        self.observer.on_state_change(self)
+        self.observer.on_capacity(self)
 
     @property
     def ids(self) -> list[list[str]]:

@@ -26,8 +26,8 @@ class Drains:
         # Not in the task: when the client reads that the model is unloaded or replaced, no other
         # worker may still call these instances directly.
         for instance in model.instances:
-            instance.is_lendable = False
-            instance.recall()
+            instance.loan.is_allowed = False
+            instance.loan.recall()
         return self._run(self._stop(model, on_stopped))
 
     def retire(self, model: Model, instance: Instance) -> None:

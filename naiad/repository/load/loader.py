@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,13 +20,13 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.statistics import ModelStatistics
 from naiad.core.work import LoadArguments
 from naiad.errors import invalid_arg
-from naiad.instances.calls import Calls, Services
+from naiad.instances.configuration import ConfigurationListener
 from naiad.instances.instance import Instance
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.restart import RestartPolicy
+from naiad.instances.services import Services
 from naiad.instances.template_process import Templates
 from naiad.instances.worker_process import WorkerProcess
-from naiad.ipc.messages import CallFlow, CancelCall, Control, LogLine, Metric, StartCall, ToServer
 from naiad.metrics.summary import build_statistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config.config_json import config_to_json
@@ -42,6 +42,7 @@ from naiad.scheduling.build import build_ensemble, build_scheduler
 from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.caching import CachingScheduler
 from naiad.scheduling.ensemble.ensemble import Infer
+from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.rate_limiter import Needs, Permit, RateLimiter, read_needs
 from naiad.scheduling.scheduler import Scheduler
 from naiad.settings import LatencyMetrics
@@ -64,6 +65,14 @@ class LoadOptions(msgspec.Struct, frozen=True):
     gpu_limits: GpuLimits = GpuLimits()
     environments: PythonEnvironments | None = None
     """None: every model runs on the server's own interpreter."""
+
+
+class LoaderServices(Services, Protocol):
+    @property
+    def find(self) -> Find | None:
+        """Finds the model of an ensemble's step, so that batches can go on from step to step as
+        one. None where they must not (`--ensemble-relay=false`)."""
+        ...
 
 
 class ConfiguredProcess(msgspec.Struct, eq=False):
@@ -92,7 +101,7 @@ class Loader:
         self,
         clock: Clock,
         templates: Templates,
-        services: Services,
+        services: LoaderServices,
         options: LoadOptions,
         limiter: RateLimiter | None = None,
         cache: ResponseCache | None = None,
@@ -127,18 +136,7 @@ class Loader:
         arena = Arena(directory=self._directory)
         templates = await self._templates_for(config, backend, model_dir)
         process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
-        calls = Calls(process.channel, self._services, arguments.instance_name)
-
-        def on_message(message: ToServer) -> None:
-            match message:
-                case StartCall() | CancelCall() | CallFlow() | Metric() | Control():
-                    calls.take(message)
-                case LogLine():
-                    log.emit(
-                        message.severity, message.message, message.file, message.line, process.pid
-                    )
-
-        process.on_message = on_message
+        process.attach(ConfigurationListener(process, self._services))
         try:
             await process.start(templates.get(backend))
             return ConfiguredProcess(
@@ -235,7 +233,7 @@ class Loader:
         config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
         statistics = build_statistics(config.name, version, self._options.latency)
         spec = self._spec(config, version, versions, model_dir)
-        find = self._services.find if infer is None or infer is self._services.infer else None
+        find = self._services.find if infer is None or infer == self._services.infer else None
         scheduler = build_ensemble(
             config, version, models, infer or self._services.infer, self._clock, statistics, find
         )

@@ -18,6 +18,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, unavailable
+from naiad.instances.executor import Executor
 from naiad.scheduling.cache.cache import CachedResponse, Key, ResponseCache, cache_key, keep
 from naiad.scheduling.queue import RETRY_AFTER_S
 from naiad.scheduling.scheduler import Resizable, Scheduler

@@ -35,8 +35,13 @@ if TYPE_CHECKING:
 class Target(Protocol):
     """What a relay needs of a model (naiad.repository.model.Model)."""
 
-    check: Callable[[InferRequest], None]
-    scheduler: Scheduler
+    @property
+    def check(self) -> Callable[[InferRequest], None]:
+        """Raises NaiadError for a request that the model does not accept; sets its batch size."""
+        ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
 
 
 Find = Callable[[str, str], Target]

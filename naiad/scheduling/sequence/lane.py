@@ -18,8 +18,8 @@ from naiad.core.clock import Timer
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.tensor import Tensor
+from naiad.instances.executor import Executor
 from naiad.scheduling.batch_rule import BatchRule
-from naiad.scheduling.scheduler import Executor
 
 
 class Sequence:

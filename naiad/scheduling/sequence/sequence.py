@@ -25,10 +25,11 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics, failure_reason
 from naiad.errors import NaiadError, cancelled, invalid_arg, unavailable, unsupported
+from naiad.instances.executor import Executor
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import RETRY_AFTER_S
-from naiad.scheduling.scheduler import Executor, Resizable, SequenceKeeper
+from naiad.scheduling.scheduler import Resizable, SequenceKeeper
 from naiad.scheduling.sequence.controls import SequenceControls
 from naiad.scheduling.sequence.implicit_state import ImplicitState
 from naiad.scheduling.sequence.lane import DirectRule, Lane, Sequence
@@ -68,7 +69,8 @@ class SequenceScheduler:
         self._has_state = bool(plan.state.tensors)
         self._nulls = NullRequests(plan.controls, plan.state)
         self._ordering = Ordering() if plan.preserve_ordering else None
-        self._lanes = [Lane(instance, plan.slots_per_instance) for instance in instances]
+        self._lanes: list[Lane] = []
+        self._lane_of: dict[Executor, Lane] = {}
         self._by_id: dict[int | str, Sequence] = {}
         """Those that can be continued: their last request has not come."""
         self._backlog: dict[Sequence, None] = {}
@@ -78,13 +80,13 @@ class SequenceScheduler:
         self._idle_timer: Timer | None = None
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
-        for lane in self._lanes:
-            self._adopt(lane)
+        for instance in instances:
+            self._add_lane(instance)
 
-    def _adopt(self, lane: Lane) -> None:
-        lane.instance.on_free = partial(self._on_free, lane)
-        lane.instance.on_idle = self._on_idle
-        lane.instance.on_state = partial(self._on_state, lane)
+    def _add_lane(self, instance: Executor) -> None:
+        lane = self._lane_of[instance] = Lane(instance, self._plan.slots_per_instance)
+        self._lanes.append(lane)
+        instance.attach(self)
 
     # Scheduler.
 
@@ -129,7 +131,8 @@ class SequenceScheduler:
     def _is_drained(self) -> bool:
         return not self._by_id and not self.inflight()
 
-    def _on_idle(self, instance: Executor | None = None) -> None:
+    def _check_drained(self) -> None:
+        """Wakes whoever waits until the scheduler, or one of its lanes, is empty."""
         if self._stopped is not None and not self._stopped.done() and self._is_drained():
             self._stopped.set_result(None)
         for lane in self._lanes:
@@ -148,18 +151,17 @@ class SequenceScheduler:
         return self
 
     def add_instance(self, instance: Executor) -> None:
-        lane = Lane(instance, self._plan.slots_per_instance)
-        self._lanes.append(lane)
-        self._adopt(lane)
+        self._add_lane(instance)
         self._take_from_backlog()
 
     async def remove_instance(self, instance: Executor) -> None:
         """The sequences that it has go on to their end."""
-        lane = next(lane for lane in self._lanes if lane.instance is instance)
+        lane = self._lane_of[instance]
         lane.left = asyncio.get_running_loop().create_future()
-        self._on_idle()
+        self._check_drained()
         await lane.left
         self._lanes.remove(lane)
+        del self._lane_of[instance]
 
     # Which sequence.
 
@@ -261,7 +263,7 @@ class SequenceScheduler:
             assert error is not None
             self._refuse(sequence.requests.popleft(), error)
         self._take_from_backlog()
-        self._on_idle()
+        self._check_drained()
 
     def _take_from_backlog(self) -> None:
         while self._backlog:
@@ -334,9 +336,6 @@ class SequenceScheduler:
         self._is_dispatch_due = False
         for lane in self._lanes:
             self._dispatch_lane(lane)
-
-    def _on_free(self, lane: Lane, instance: Executor) -> None:
-        self._dispatch_lane(lane)
 
     def _dispatch_lane(self, lane: Lane) -> None:
         plan = self._plan
@@ -478,9 +477,20 @@ class SequenceScheduler:
             self._settle(sequence)
         outer.put(response, is_final)
 
-    # Instances that come and go.
+    # What the instances report (naiad.instances.executor.InstanceObserver).
 
-    def _on_state(self, lane: Lane, instance: Executor) -> None:
+    def on_capacity(self, instance: Executor) -> None:
+        lane = self._lane_of.get(instance)
+        if lane is not None:
+            self._dispatch_lane(lane)
+
+    def on_idle(self, instance: Executor) -> None:
+        self._check_drained()
+
+    def on_state_change(self, instance: Executor) -> None:
+        lane = self._lane_of.get(instance)
+        if lane is None:
+            return
         if instance.is_serving:
             self._take_from_backlog()
             self._dispatch_soon()
@@ -497,4 +507,4 @@ class SequenceScheduler:
                         sequence,
                         unavailable("no instance of the model is able to serve", RETRY_AFTER_S),
                     )
-        self._on_idle()
+        self._check_drained()

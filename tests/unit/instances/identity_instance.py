@@ -1,5 +1,5 @@
 """Instances with real worker processes, on the built-in identity backend: what the tests of their
-parts have in common."""
+parts share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
-from naiad.core.work import ControlOperation, LoadArguments
-from naiad.instances.calls import Services
+from naiad.core.work import LoadArguments
 from naiad.instances.instance import Instance
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.restart import RestartPolicy
 from naiad.instances.template_process import Templates
 from naiad.shm.arena import Arena
+from tests.fakes import FakeServices
 
 
 def make_instance(
@@ -32,19 +32,6 @@ def make_instance(
         "parameters": {name: {"string_value": value} for name, value in parameters.items()},
     }
 
-    async def no_control(owner: str, operation: ControlOperation) -> bool:
-        return False
-
-    def no_infer(request: InferRequest) -> ResponseStream:
-        raise AssertionError
-
-    services = Services(
-        no_infer,
-        lambda name, version: False,
-        lambda owner, operation: 0.0,
-        lambda owner: None,
-        no_control,
-    )
     arguments = LoadArguments("m", 1, "/nowhere", "m_0", "CPU", 0, msgspec.json.encode(config))
     plan = InstancePlan("identity", "m", "1", False, execution_timeout_ns, RestartPolicy())
     return Instance(
@@ -54,7 +41,7 @@ def make_instance(
         arguments,
         Arena(),
         ModelStatistics("m", 1),
-        services,
+        FakeServices(),
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from naiad.instances import busy_poll
-from naiad.instances.busy_poll import MIN_LONE, BusyPoll, has_spare_cpu
+from naiad.instances.busy_poll import MIN_LONE_REQUESTS, BusyPoll, has_spare_cpu
 from tests.fakes import FakeClock
 
 WINDOW_NS = 200_000
@@ -22,9 +22,9 @@ class Server:
 
     def request(self, *, gap_ns: int = 1_000, takes_ns: int = 1_000, num_requests: int = 1) -> None:
         self.pass_ns(gap_ns)
-        self.poll.leave(num_requests, self.clock.now_ns())
+        self.poll.on_batch_sent(num_requests, self.clock.now_ns())
         self.pass_ns(takes_ns)
-        self.poll.come_back()
+        self.poll.on_batch_done()
 
     @property
     def is_awake(self) -> bool:
@@ -33,7 +33,7 @@ class Server:
 
 def lone_client() -> Server:
     server = Server()
-    for _ in range(MIN_LONE + 1):
+    for _ in range(MIN_LONE_REQUESTS + 1):
         server.request()
     return server
 
@@ -53,7 +53,7 @@ def test_the_loop_sleeps_when_nothing_has_come_for_the_window() -> None:
 
 def test_few_lone_requests_are_not_a_habit() -> None:
     server = Server()
-    for _ in range(MIN_LONE):
+    for _ in range(MIN_LONE_REQUESTS):
         server.request()
     assert not server.is_awake
 
@@ -66,7 +66,7 @@ def test_waits_that_outlast_the_window_are_slept_through(slow: str) -> None:
     server.pass_ns(WINDOW_NS)
     assert not server.is_awake
     server.pass_ns(WINDOW_NS * 3 if slow == "gap_ns" else 1_000)
-    server.poll.leave(1, server.clock.now_ns())
+    server.poll.on_batch_sent(1, server.clock.now_ns())
     assert server.is_awake == (slow == "gap_ns"), (
         "a quick model is waited for even when its client is slow, and the other way round"
     )
@@ -75,14 +75,14 @@ def test_waits_that_outlast_the_window_are_slept_through(slow: str) -> None:
 @pytest.mark.parametrize("num_requests", [1, 2])
 def test_never_under_load(num_requests: int) -> None:
     server = lone_client()
-    server.poll.leave(num_requests, server.clock.now_ns())
-    server.poll.leave(1, server.clock.now_ns())
+    server.poll.on_batch_sent(num_requests, server.clock.now_ns())
+    server.poll.on_batch_sent(1, server.clock.now_ns())
     server.pass_ns(1)
     assert not server.is_awake
-    server.poll.come_back()
-    server.poll.come_back()
+    server.poll.on_batch_done()
+    server.poll.on_batch_done()
     assert not server.is_awake
-    assert server.poll.num_flying == 0
+    assert server.poll.num_batches == 0
 
 
 @pytest.mark.parametrize(

@@ -110,17 +110,17 @@ async def test_a_wrong_reference_in_an_answer_fails_all_that_its_worker_had(
 ) -> None:
     instance = make_instance(templates)
     await instance.load()
-    assert instance.process is not None
-    channel = instance.process.channel
-    take = channel._on_message
+    assert instance._process is not None
+    channel = instance._process.channel
+    receive = channel._on_message
 
     def spoil(message: ToServer) -> None:
         if isinstance(message, Executed):
             answers = [response for response in message.responses if response is not None]
             answers[1].outputs[0].data = SlotRef(12345, 0, 16)  # type: ignore[assignment]
             if is_sender:
-                take(Response(2, WorkResponse(answers[1].outputs), True))
-        take(message)
+                receive(Response(2, WorkResponse(answers[1].outputs), True))
+        receive(message)
 
     channel._on_message = spoil
     given = [request(np.ones(4, np.float32)) for _ in range(3)]

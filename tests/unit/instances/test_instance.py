@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,14 @@ from naiad.instances.worker_process import WorkerProcess
 from tests.unit.instances.identity_instance import make_instance, request
 
 
+class StateQueue:
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[State] = asyncio.Queue()
+
+    def on_state_change(self, instance: Any) -> None:
+        self.queue.put_nowait(instance.state)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(
     templates: Templates, number: signal.Signals
@@ -23,8 +32,8 @@ async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(
     instance = make_instance(templates, execute_delay_ms="60000")
     await instance.load()
     pid = instance.pid
-    states: asyncio.Queue[State] = asyncio.Queue()
-    instance.on_state = lambda changed: states.put_nowait(changed.state)
+    states = StateQueue()
+    instance.add_state_observer(states)
     pending = request(np.ones(4, np.float32))
     instance.execute([pending])
     os.kill(pid, number)
@@ -32,7 +41,7 @@ async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(
     with pytest.raises(NaiadError, match="Failed to process the request") as failure:
         await pending.stream.single()
     assert failure.value.code is Code.INTERNAL
-    assert [await states.get(), await states.get()] == [State.DOWN, State.READY]
+    assert [await states.queue.get(), await states.queue.get()] == [State.DOWN, State.READY]
     assert instance.pid not in (0, pid)
     assert instance._statistics.worker_restarts == 1
     await instance.stop(0)

@@ -6,27 +6,17 @@ import pytest
 
 from naiad.core.statistics import ModelStatistics
 from naiad.core.work import DirectCall
-from naiad.instances.lease import IDLE_HEARTBEATS, Lease
+from naiad.instances.lease import IDLE_HEARTBEATS, Lease, LeaseNumbers
+from tests.fakes import FakeBorrower
 
 
 def make_lease(
     statistics: ModelStatistics, batch_size: int = 1
 ) -> tuple[Lease, socket.socket, list[Lease]]:
-    """The lease, the borrower's end, and what the borrower was told to be over."""
+    """The lease, the borrower's end, and the leases whose end the borrower was told."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    over: list[Lease] = []
-    return (
-        Lease(FakeLender(), ours, statistics, batch_size, lambda: True, over.append),
-        theirs,
-        over,
-    )
-
-
-class FakeLender:
-    model_name = "m"
-
-    def recall(self, *, is_wanted: bool = False) -> None:
-        pass
+    borrower = FakeBorrower()
+    return Lease(7, "m", ours, statistics, batch_size, borrower), theirs, borrower.ended
 
 
 def test_calls_are_counted_as_executions_of_the_lender() -> None:
@@ -78,9 +68,6 @@ def test_from_the_recall_on_nothing_can_be_sent_and_it_is_over_later() -> None:
     theirs.close()
 
 
-def test_no_two_leases_share_a_number() -> None:
-    made = [make_lease(ModelStatistics("m", 1)) for _ in range(2)]
-    assert made[0][0].id != made[1][0].id
-    for lease, theirs, _ in made:
-        lease.end()
-        theirs.close()
+def test_no_two_leases_of_a_server_share_a_number() -> None:
+    numbers = LeaseNumbers()
+    assert len({numbers.next() for _ in range(3)}) == 3

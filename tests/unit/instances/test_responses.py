@@ -13,12 +13,14 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.core.work import WorkError, WorkResponse
+from naiad.instances.in_flight import Batch, InFlight, OpenRequest
 from naiad.instances.instance_plan import InstancePlan
-from naiad.instances.open_work import Batch, OpenRequest, OpenWork
-from naiad.instances.responses import Answers
+from naiad.instances.observers import Observers
+from naiad.instances.responses import Responses
 from naiad.instances.restart import RestartPolicy
 from naiad.ipc.framing import BrokenLinkError
 from naiad.ipc.messages import Executed
+from tests.fakes import FakeInstance, FakeObserver
 
 
 class Relay:
@@ -37,19 +39,19 @@ class Relay:
 class Bench:
     def __init__(self, relay: Relay | None) -> None:
         self.statistics = ModelStatistics("m", 1)
-        self.work = OpenWork()
-        self.events: list[str] = []
-        instance: Any = SimpleNamespace(num_batches=1, process=None)
-        instance.on_free = lambda _: self.events.append("free")
-        instance.on_idle = lambda _: self.events.append("idle")
-        execution: Any = SimpleNamespace(keep_batches=lambda count: None)
+        self.in_flight = InFlight()
+        observer = FakeObserver()
+        self.events = observer.events
+        observers = Observers(FakeInstance())
+        observers.attach(observer)
+        channel: Any = None  # no response refers to shared memory
         plan = InstancePlan("python", "m", "1", False, 0, RestartPolicy())
-        self.answers = Answers(instance, plan, self.work, execution, self.statistics)
+        self.responses = Responses(channel, plan, self.in_flight, observers, self.statistics)
         self.delivered: dict[str, InferResponse | None] = {}
         requests = [self.request(str(number), relay) for number in (1, 2)]
         batch = Batch(requests, [1, 2], 2, 0)
-        self.work.batches[7] = batch
-        self.work.requests.update(
+        self.in_flight.batches[7] = batch
+        self.in_flight.requests.update(
             {
                 handle: OpenRequest(request, batch)
                 for handle, request in zip((1, 2), requests, strict=True)
@@ -64,7 +66,7 @@ class Bench:
         return request
 
     def execute(self, *responses: WorkResponse | None) -> None:
-        self.answers.on_executed(Executed(7, 0, 0, list(responses)))
+        self.responses.on_executed(Executed(7, 0, 0, list(responses)))
 
 
 def good() -> WorkResponse:
@@ -77,9 +79,9 @@ def test_a_batch_that_its_relay_takes_is_answered_by_nobody_else() -> None:
     bench.execute(good(), good())
     assert relay.seen == [["1", "2"]]
     assert bench.delivered == {}
-    assert not bench.work.requests
+    assert not bench.in_flight.requests
     assert bench.statistics.success.count == 2
-    assert bench.events == ["free", "idle"]
+    assert bench.events == ["capacity", "idle"]
 
 
 @pytest.mark.parametrize("relay", [None, Relay(takes=False)])
@@ -104,12 +106,20 @@ def test_errors_and_what_a_sender_answers_do_not_come_to_the_relay() -> None:
     bench = Bench(other)
     bench.execute(None, None)
     assert other.seen == []
-    assert len(bench.work.requests) == 2
+    assert len(bench.in_flight.requests) == 2
 
 
 def test_a_batch_that_the_worker_does_not_have_breaks_its_channel() -> None:
     bench = Bench(None)
     with pytest.raises(BrokenLinkError):
-        bench.answers.on_executed(Executed(8, 0, 0, [good(), None]))
+        bench.responses.on_executed(Executed(8, 0, 0, [good(), None]))
     assert bench.events == []
-    assert len(bench.work.requests) == 2
+    assert len(bench.in_flight.requests) == 2
+
+
+def test_too_few_responses_to_a_batch_break_the_channel_of_its_worker() -> None:
+    bench = Bench(None)
+    with pytest.raises(BrokenLinkError, match="1 responses to a batch of 2 requests"):
+        bench.execute(good())
+    assert bench.delivered == {}
+    assert len(bench.in_flight.requests) == 2

@@ -311,10 +311,10 @@ def test_waiting_requests_fail_when_every_instance_crashes_in_a_loop() -> None:
     bench.send("waiting")
     instance = bench.instances[0]
     instance.is_serving = False
-    instance.on_state(instance)
+    instance.observer.on_state_change(instance)
     assert "waiting" not in bench.answers
     instance.is_broken = True
-    instance.on_state(instance)
+    instance.observer.on_state_change(instance)
     assert bench.error("waiting").code is Code.UNAVAILABLE
 
 
@@ -340,52 +340,62 @@ async def test_stop_refuses_new_requests_and_waits_for_those_in_flight() -> None
 def test_an_instance_that_is_lent_is_recalled_when_a_request_waits_for_it() -> None:
     bench = Bench(may_lend=True)
     (instance,) = bench.instances
-    assert instance.is_lendable
-    instance.is_lent = True
+    assert instance.loan.is_allowed
+    instance.loan.is_active = True
     bench.clock.turn()
-    assert instance.recalls == []
+    assert instance.loan.recalls == []
     bench.send("a")
     bench.clock.turn()
-    assert (instance.recalls, instance.ids) == ([True], [])
-    instance.come_home()
+    assert (instance.loan.recalls, instance.ids) == ([True], [])
+    instance.end_loan()
     bench.clock.turn()
     assert instance.ids == [["a"]]
 
 
 def test_an_instance_that_is_lent_is_left_alone_while_another_is_free() -> None:
     bench = Bench(num_instances=2, may_lend=True)
-    bench.instances[0].is_lent = True
+    bench.instances[0].loan.is_active = True
     bench.send("a")
     bench.clock.turn()
-    assert (bench.instances[0].recalls, bench.instances[1].ids) == ([], [["a"]])
+    assert (bench.instances[0].loan.recalls, bench.instances[1].ids) == ([], [["a"]])
     bench.send("b")
     bench.clock.turn()
-    assert bench.instances[0].recalls == [True]
+    assert bench.instances[0].loan.recalls == [True]
 
 
 @pytest.mark.parametrize("options", [{}, {"may_lend": True, "preserve_ordering": True}])
 def test_what_must_not_be_lent(options: dict[str, Any]) -> None:
-    assert not Bench(**options).instances[0].is_lendable
-    assert not Bench(BatchRule(8, frozenset({8}), 5 * MS), may_lend=True).instances[0].is_lendable
+    assert not Bench(**options).instances[0].loan.is_allowed
+    assert (
+        not Bench(BatchRule(8, frozenset({8}), 5 * MS), may_lend=True).instances[0].loan.is_allowed
+    )
 
 
 async def test_stopping_waits_for_an_instance_that_is_lent() -> None:
     bench = Bench(may_lend=True)
     (instance,) = bench.instances
-    instance.is_lent = True
+    instance.loan.is_active = True
     stopping = asyncio.ensure_future(bench.scheduler.stop())
     await asyncio.sleep(0)
-    assert (instance.is_lendable, instance.recalls, stopping.done()) == (False, [False], False)
-    instance.come_home()
+    assert (instance.loan.is_allowed, instance.loan.recalls, stopping.done()) == (
+        False,
+        [False],
+        False,
+    )
+    instance.end_loan()
     await stopping
 
 
 async def test_an_instance_that_is_lent_can_be_removed() -> None:
     bench = Bench(num_instances=2, may_lend=True)
     instance = bench.instances[0]
-    instance.is_lent = True
+    instance.loan.is_active = True
     removing = asyncio.ensure_future(bench.scheduler.remove_instance(instance))
     await asyncio.sleep(0)
-    assert (instance.is_lendable, instance.recalls, removing.done()) == (False, [False], False)
-    instance.come_home()
+    assert (instance.loan.is_allowed, instance.loan.recalls, removing.done()) == (
+        False,
+        [False],
+        False,
+    )
+    instance.end_loan()
     await removing

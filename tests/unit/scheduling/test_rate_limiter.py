@@ -16,7 +16,7 @@ from tests.fakes import FakeClock
 
 
 class Runner:
-    """An instance with so many batches to execute: it asks when it may, and runs when it is let."""
+    """An instance with batches to execute: it asks when it may, and runs when it is allowed to."""
 
     def __init__(self, name: str, permit: Permit, log: list[str]) -> None:
         self.name = name
@@ -24,22 +24,25 @@ class Runner:
         self.log = log
         self.left = 0
         self.running = 0
-        permit.offer = self.try_to_run
+        permit.attach(self)
 
     def want(self, count: int = 1) -> None:
         self.left += count
+        self.try_to_run()
+
+    def on_permit(self) -> None:
         self.try_to_run()
 
     def try_to_run(self) -> None:
         if self.left and not self.running and self.permit.may_run():
             self.left -= 1
             self.running += 1
-            self.permit.take()
+            self.permit.acquire()
             self.log.append(self.name)
 
     def finish(self) -> None:
         self.running -= 1
-        self.permit.give_back(self.running)
+        self.permit.release()
         self.try_to_run()
 
 
@@ -142,27 +145,29 @@ def test_one_that_waits_behind_a_greater_need_does_not_ask_again_and_again() -> 
         bench.add("large", R=4),
     )
     small.permit.num_executions = 1
-    num_asked = 0
 
-    def ask_later() -> None:
-        nonlocal num_asked
-        num_asked += 1
-        assert num_asked < 10, "asks for ever"
-        bench.clock.call_soon(small.try_to_run)
+    class LateAsker:
+        num_asked = 0
 
-    small.permit.offer = ask_later
+        def on_permit(self) -> None:
+            self.num_asked += 1
+            assert self.num_asked < 10, "asks for ever"
+            bench.clock.call_soon(small.try_to_run)
+
+    asker = LateAsker()
+    small.permit.attach(asker)
     holder.want()
     large.want()
     small.want()
     bench.clock.turn()
     assert bench.log == ["holder"]
-    assert num_asked == 0
+    assert asker.num_asked == 0
     holder.finish()
     bench.clock.turn()
     large.finish()
     bench.clock.turn()
     assert bench.log == ["holder", "large", "small"]
-    assert num_asked == 1
+    assert asker.num_asked == 1
 
 
 def test_one_that_has_nothing_left_to_do_stands_in_nobodys_way() -> None:
@@ -196,11 +201,12 @@ def test_an_instance_that_goes_gives_all_back() -> None:
 def test_several_batches_of_one_instance_each_hold_the_resources() -> None:
     bench = Bench({("R", EVERY_DEVICE): 2})
     permit = bench.limiter.add(Needs({("R", 0): 1}))
-    permit.take()
+    permit.acquire()
     assert permit.may_run()
-    permit.take()
+    permit.acquire()
     assert not permit.may_run()
-    permit.give_back(0)
+    permit.release()
+    permit.release()
     assert permit.may_run()
 
 
@@ -208,10 +214,10 @@ def test_devices_have_their_own_and_a_global_resource_is_shared() -> None:
     bench = Bench({("R", 0): 1, ("R", 1): 2, ("G", EVERY_DEVICE): 1})
     first = bench.limiter.add(Needs({("R", 0): 1}))
     second = bench.limiter.add(Needs({("R", 1): 2}))
-    first.take()
+    first.acquire()
     assert second.may_run()
     shared = [bench.limiter.add(Needs({("G", GLOBAL): 1})) for _ in range(2)]
-    shared[0].take()
+    shared[0].acquire()
     assert not shared[1].may_run()
 
 

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 
 from naiad.core.clock import LoopClock
-from naiad.core.request import InferRequest
-from naiad.core.response import ResponseStream
 from naiad.core.work import LoadArguments
 from naiad.errors import Code, NaiadError
-from naiad.instances.calls import Services
 from naiad.instances.template_process import Templates
 from naiad.metrics.gpu_memory import GpuMemory
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.loader import Loader, LoadOptions
 from naiad.settings.compound import DeviceFraction
+from tests.fakes import FakeServices
 
 MESSAGE = (
     "can not create model 'm_0': memory limit set for GPU 1 has exceeded, model loading is "
@@ -76,21 +74,8 @@ async def templates() -> AsyncIterator[Templates]:
 
 
 def loader(templates: Templates, reader: Reader) -> Loader:
-    async def no_control(caller: str, operation: object) -> bool:
-        return False
-
-    def no_infer(request: InferRequest) -> ResponseStream:
-        raise AssertionError
-
-    services = Services(
-        no_infer,
-        lambda name, version: False,
-        lambda owner, operation: 0.0,
-        lambda owner: None,
-        no_control,
-    )
     options = LoadOptions(gpu_limits=GpuLimits([DeviceFraction(1, 0.5)], reader.read))
-    return Loader(LoopClock(asyncio.get_running_loop()), templates, services, options)
+    return Loader(LoopClock(asyncio.get_running_loop()), templates, FakeServices(), options)
 
 
 def config() -> ModelConfig:

@@ -54,7 +54,7 @@ class Worker(FakeInstance):
 
     def reply(self, answer: Answer = plus_one) -> None:
         requests, start_ns, now_ns = self.running.pop(0), self.starts_ns.pop(0), self.clock.now_ns()
-        self.on_free(self)
+        self.observer.on_capacity(self)
         times = BatchTimes(start_ns, start_ns + 1, now_ns - 2, now_ns)
         self.statistics.record_execution(sum(request.batch_size for request in requests), times)
         good: list[tuple[InferRequest, WorkResponse]] = []
@@ -70,7 +70,7 @@ class Worker(FakeInstance):
             self.deliver(
                 [request for request, _ in good], [response for _, response in good], times
             )
-        self.on_idle(self)
+        self.observer.on_idle(self)
 
     def deliver(
         self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes

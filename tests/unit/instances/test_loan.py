@@ -6,8 +6,8 @@ import signal
 
 import numpy as np
 
-from naiad.instances.lease import Lease
 from naiad.instances.template_process import Templates
+from tests.fakes import FakeBorrower, FakeObserver
 from tests.unit.instances.identity_instance import infer, make_instance, request
 
 
@@ -16,19 +16,19 @@ async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(
 ) -> None:
     instance = make_instance(templates)
     await instance.load()
-    instance.is_lendable = True
-    over: list[Lease] = []
-    lent = instance.lend(1, lambda: False, over.append)
+    instance.loan.is_allowed = True
+    borrower = FakeBorrower(is_at_rest=False)
+    lent = instance.loan.lend(1, borrower)
     assert lent is not None
-    free = asyncio.Event()
-    instance.on_free = lambda _: free.set()
+    observer = FakeObserver()
+    instance.attach(observer)
     os.kill(instance.pid, signal.SIGSTOP)
-    instance.recall(is_wanted=True)
+    instance.loan.recall(is_wanted=True)
     assert not instance.is_free  # as any other that is busy: who wants it waits
     os.kill(instance.pid, signal.SIGCONT)
-    await asyncio.wait_for(free.wait(), 60)
+    await asyncio.wait_for(observer.capacity.wait(), 60)
     assert instance.is_free
-    assert over == [lent[0]]
+    assert borrower.ended == [lent[0]]
     array = np.ones(4, np.float32)
     (result,) = await infer(instance, request(array))
     assert np.array_equal(result, array)
@@ -39,8 +39,8 @@ async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(
 async def test_what_has_a_limit_on_execution_is_never_lent(templates: Templates) -> None:
     instance = make_instance(templates, execution_timeout_ns=60_000_000_000)
     await instance.load()
-    instance.is_lendable = True
-    assert instance.lend(1, lambda: True, lambda lease: None) is None
+    instance.loan.is_allowed = True
+    assert instance.loan.lend(1, FakeBorrower()) is None
     assert instance.is_free
     await instance.stop(5)
 
@@ -51,13 +51,13 @@ async def test_what_is_lent_is_neither_free_nor_lent_again_nor_borrows(
     instance = make_instance(templates)
     await instance.load()
     # its scheduler has not said that it may
-    assert instance.lend(1, lambda: True, lambda lease: None) is None
-    instance.is_lendable = True
+    assert instance.loan.lend(1, FakeBorrower()) is None
+    instance.loan.is_allowed = True
     assert instance.may_borrow
-    lent = instance.lend(1, lambda: True, lambda lease: None)
+    lent = instance.loan.lend(1, FakeBorrower())
     assert lent is not None
     assert not instance.is_free
     assert not instance.may_borrow
-    assert instance.lend(1, lambda: True, lambda lease: None) is None
+    assert instance.loan.lend(1, FakeBorrower()) is None
     lent[1].close()
     await instance.stop(5)

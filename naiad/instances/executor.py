@@ -1,0 +1,81 @@
+"""What a scheduler sees of an instance, and what an instance tells its scheduler.
+
+`Executor` is implemented by naiad.instances.instance.Instance. Schedulers implement
+`InstanceObserver` and attach themselves to each of their instances.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from naiad.core.request import InferRequest
+from naiad.instances.in_flight import OnExecuted
+
+
+class StateObserver(Protocol):
+    def on_state_change(self, instance: Executor) -> None:
+        """`is_serving`, `is_broken` or the health of the instance may have changed."""
+        ...
+
+
+class InstanceObserver(StateObserver, Protocol):
+    def on_capacity(self, instance: Executor) -> None:
+        """The instance may have become free."""
+        ...
+
+    def on_idle(self, instance: Executor) -> None:
+        """No request is in flight any more, or the instance has come back from a loan."""
+        ...
+
+
+class LoanControl(Protocol):
+    """The loan of an instance to a model that calls it (naiad.instances.loan.Loan)."""
+
+    is_allowed: bool
+    """The scheduler lets calls bypass it and go to this instance."""
+
+    @property
+    def is_active(self) -> bool:
+        """The instance is lent now, and so it is not free."""
+        ...
+
+    def recall(self, *, is_wanted: bool = False) -> None:
+        """Ends an active loan. The instance is free again a moment later: `on_capacity` and
+        `on_idle` say when. `is_wanted`: other requests wait for the instance."""
+        ...
+
+
+class Executor(Protocol):
+    @property
+    def max_batches(self) -> int:
+        """How many batches the instance executes at once."""
+        ...
+
+    @property
+    def is_free(self) -> bool:
+        """The instance can execute another batch now."""
+        ...
+
+    @property
+    def is_serving(self) -> bool: ...
+
+    @property
+    def is_broken(self) -> bool:
+        """The worker died so often that it is restarted only now and then."""
+        ...
+
+    @property
+    def inflight(self) -> int:
+        """Requests whose final response somebody waits for."""
+        ...
+
+    @property
+    def loan(self) -> LoanControl: ...
+
+    def attach(self, observer: InstanceObserver) -> None:
+        """From now on the instance tells this scheduler, and no other."""
+        ...
+
+    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None:
+        """Executes a batch; only when `is_free`. The responses go to the requests' streams."""
+        ...

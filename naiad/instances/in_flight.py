@@ -1,0 +1,118 @@
+"""What an instance has handed to its worker and not got back: batches until `execute` returns, and
+requests until their final response.
+
+There is one `InFlight` per instance. The part that sends (naiad.instances.execution) and the part
+that receives (naiad.instances.responses) share it.
+Invariant: while a batch is in `batches`, it holds the instance's permit and is counted by the busy
+           poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from naiad.core.clock import Timer
+from naiad.core.request import InferRequest
+from naiad.core.statistics import BatchTimes
+from naiad.core.trace import Trace
+from naiad.instances.busy_poll import BusyPoll
+from naiad.instances.instance_plan import Permit
+
+OnExecuted: TypeAlias = Callable[[list[InferRequest], list[InferRequest]], None]
+"""Called with (requests, those of them that the model wants to see again) when `execute` has
+returned, before any response of the batch is delivered. It is not called when the worker ended
+first: the observers of the instance are told then."""
+
+
+class Batch(msgspec.Struct, eq=False):
+    requests: list[InferRequest]
+    handles: list[int]
+    """The first handle is also the number of the batch."""
+    batch_size: int
+    compute_start_ns: int
+    times: BatchTimes | None = None
+    """Known when `execute` has returned."""
+    deadline: Timer | None = None
+    on_executed: OnExecuted | None = None
+
+
+class OpenRequest(msgspec.Struct, eq=False):
+    request: InferRequest
+    batch: Batch
+    num_responses: int = 0
+
+
+class InFlight:
+    def __init__(self, busy_poll: BusyPoll | None = None, permit: Permit | None = None) -> None:
+        self._busy_poll = busy_poll
+        self._permit = permit
+        self.next_handle = 1
+        self.batches: dict[int, Batch] = {}
+        """By number."""
+        self.requests: dict[int, OpenRequest] = {}
+        """By handle."""
+        self.abandoned: set[int] = set()
+        """Handles of requests whose caller is gone. They end when the model ends them, and nothing
+        waits for that."""
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.batches)
+
+    @property
+    def num_awaited(self) -> int:
+        """Requests whose final response somebody waits for."""
+        return len(self.requests) - len(self.abandoned)
+
+    def add_batch(self, number: int, batch: Batch) -> None:
+        """`requests` already holds the requests of the batch."""
+        self.next_handle = number + len(batch.handles)
+        self.batches[number] = batch
+        if self._busy_poll is not None:
+            self._busy_poll.on_batch_sent(len(batch.requests), batch.compute_start_ns)
+        if self._permit is not None:
+            self._permit.acquire()
+
+    def end_batch(self, number: int) -> Batch | None:
+        """The worker has no such batch any more. None when it never had it."""
+        batch = self.batches.pop(number, None)
+        if batch is not None:
+            self._release(batch)
+        return batch
+
+    def end_request(self, handle: int) -> OpenRequest | None:
+        self.abandoned.discard(handle)
+        return self.requests.pop(handle, None)
+
+    def clear(self) -> list[InferRequest]:
+        """Ends everything; returns the requests that had no final response."""
+        requests = [entry.request for entry in self.requests.values()]
+        self.requests.clear()
+        self.abandoned.clear()
+        batches = list(self.batches.values())
+        self.batches.clear()
+        for batch in batches:
+            self._release(batch)
+        return requests
+
+    def _release(self, batch: Batch) -> None:
+        if batch.deadline is not None:
+            batch.deadline.cancel()
+        if self._busy_poll is not None:
+            self._busy_poll.on_batch_done()
+        if self._permit is not None:
+            self._permit.release()
+
+    def has(self, request: InferRequest) -> bool:
+        return any(entry.request is request for entry in self.requests.values())
+
+    def find_trace(self, id: int) -> Trace | None:
+        """The trace with this number, if it belongs to a request that the worker executes."""
+        for entry in self.requests.values():
+            trace = entry.request.trace
+            if trace is not None and trace.id == id:
+                return trace
+        return None
