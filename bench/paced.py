@@ -27,7 +27,7 @@ from naiad.backends.llm.chat import read_chat_templates
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
 from naiad.backends.served_config import read_config
-from naiad.core.work import LoadArguments
+from naiad.ipc.work import LoadArguments
 from naiad.llm.block_pool import BlockPool
 from naiad.llm.checkpoint.folder import open_folder, read_tokenizer
 from naiad.llm.engine import Engine

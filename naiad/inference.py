@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from naiad.core.job import Job
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
@@ -133,36 +134,40 @@ class InferenceCore:
             return infer_with_regions(
                 request, self.regions, self.infer, partial(self.input_buffer, request.model_name)
             )
-        request.start_ns = time.monotonic_ns()
+        start_ns = time.monotonic_ns()
         if model is None:
             model = self.repository.ready_model(request.model_name, request.model_version)
         model.check(request)
+        job = Job(request, ResponseStream(), start_ns, request.batch_size)
         if request.trace is not None:
-            return enqueue_traced(request, model.name, model.version, model.scheduler.enqueue)
-        return model.scheduler.enqueue(request)
+            return enqueue_traced(job, model.name, model.version, model.scheduler.enqueue)
+        return model.scheduler.enqueue(job)
 
     def infer_again(self, request: InferRequest, model: Model) -> ResponseStream:
         """Of a form that has been accepted by the same model before, with as much data, neither
         traced nor in shared memory."""
         if self.is_exiting:
             raise unavailable("Server exiting", RETRY_AFTER_S)
-        request.start_ns = time.monotonic_ns()
-        return model.scheduler.enqueue(request)
+        return model.scheduler.enqueue(
+            Job(request, ResponseStream(), time.monotonic_ns(), request.batch_size)
+        )
 
-    def call(self, request: InferRequest) -> ResponseStream:
-        """Runs a request on behalf of another one: an ensemble step or a BLS call.
+    def call(self, job: Job) -> ResponseStream:
+        """Runs a job on behalf of another one: an ensemble step or a BLS call.
 
-        Such requests are accepted even while the server drains.
+        Such jobs are accepted even while the server drains.
         """
-        request.start_ns = time.monotonic_ns()
-        request.is_inner = True
+        request = job.request
+        job.start_ns = time.monotonic_ns()
+        job.is_inner = True
         model = self.repository.ready_model(request.model_name, request.model_version)
         model.check(request)
-        if request.caller is not None:
-            request.caller.enter(request, model.name, model.instances)
+        job.batch_size = request.batch_size
+        if job.caller is not None:
+            job.caller.enter(job, model.name, model.instances)
         if request.trace is not None:
-            return enqueue_traced(request, model.name, model.version, model.scheduler.enqueue)
-        return model.scheduler.enqueue(request)
+            return enqueue_traced(job, model.name, model.version, model.scheduler.enqueue)
+        return model.scheduler.enqueue(job)
 
     def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:
         """Allocates memory shared with the model's workers, to receive a large body into.

@@ -14,10 +14,9 @@ from pathlib import Path
 from naiad import __version__
 from naiad.core.clock import Clock, LoopClock
 from naiad.core.installed_backends import installed_backends
+from naiad.core.job import Job
 from naiad.core.model_spec import ServerMetadata
-from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
-from naiad.core.work import ControlOperation, MetricOperation
 from naiad.errors import internal, unsupported
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
@@ -26,9 +25,11 @@ from naiad.instances.devices import gpu_ids
 from naiad.instances.lease import LeaseNumbers
 from naiad.instances.restart import RestartPolicy
 from naiad.instances.template_process import Templates
+from naiad.ipc.work import ControlOperation
 from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries
+from naiad.metrics.operation import MetricOperation
 from naiad.repository.config.config import ConfigOptions
 from naiad.repository.environment.python_environment import PythonEnvironments, default_cache
 from naiad.repository.load.gpu_limit import GpuLimits
@@ -167,8 +168,8 @@ class ModelServices:
         self.busy_poll = busy_poll
         self.lease_numbers: LeaseNumbers | None = LeaseNumbers()
 
-    def infer(self, request: InferRequest) -> ResponseStream:
-        return self.core.call(request)
+    def infer(self, job: Job) -> ResponseStream:
+        return self.core.call(job)
 
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
         return self.core.model(model_name, model_version).spec.is_decoupled

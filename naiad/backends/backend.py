@@ -11,15 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import Protocol
 
-from naiad.core.work import (
+from naiad.ipc.completion_request import Example
+from naiad.ipc.work import (
     CallRequest,
     ControlOperation,
     LoadArguments,
-    MetricOperation,
     WorkRequest,
     WorkResponse,
 )
-from naiad.ipc.completion_request import Example
+from naiad.metrics.operation import MetricOperation
 
 
 class Call(Protocol):

@@ -21,14 +21,14 @@ from naiad.backends.tensor_array import (
     array_dtype,
     flat_bytes,
     require_type,
-    reshaped,
     to_array,
     to_tensor,
 )
 from naiad.core.datatype import BY_CONFIG_NAME
+from naiad.core.reshape import reshaped
 from naiad.core.tensor import Tensor
-from naiad.core.work import WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError, internal
+from naiad.ipc.work import WorkError, WorkRequest, WorkResponse
 
 Run: TypeAlias = Callable[[dict[str, Array], list[str]], list[Array]]
 """Runs the model: (inputs by name, output names) -> these outputs, in this order."""

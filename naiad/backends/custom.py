@@ -21,8 +21,8 @@ from naiad.backends.python.model_module import version_dir
 from naiad.backends.served_config import ServedConfig, read_config
 from naiad.backends.tensor_array import Array
 from naiad.core.datatype import DATATYPES
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import internal
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 
 __all__ = ["Array", "ArrayBackend", "Context"]
 

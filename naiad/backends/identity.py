@@ -15,15 +15,15 @@ import time
 import msgspec
 
 from naiad.backends.backend import Backend, Runtime
-from naiad.core.work import (
+from naiad.errors import Code, invalid_arg
+from naiad.ipc.work import (
     LoadArguments,
-    MetricOperation,
     WorkError,
     WorkRequest,
     WorkResponse,
     WorkTensor,
 )
-from naiad.errors import Code, invalid_arg
+from naiad.metrics.operation import MetricOperation
 
 BYTE_COUNTER = "input_byte_size_counter"
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from naiad.core.datatype import BY_CONFIG_NAME
-from naiad.core.work import LoadArguments
 from naiad.errors import invalid_arg
+from naiad.ipc.work import LoadArguments
 
 
 class Reshape(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ them with aligned instructions.
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,21 +54,3 @@ def require_type(name: str, array: Array, datatype: str) -> None:
             f"unexpected datatype {shown} for inference output '{name}', expecting "
             f"{DATATYPES[datatype].config_name}"
         )
-
-
-def reshaped(shape: list[int], source: list[int], target: list[int], offset: int) -> list[int]:
-    """Changes `shape` from the pattern `source` to the pattern `target`, after `offset` dimensions.
-
-    Both patterns have the same number of -1, whose sizes are kept, in order. A shape that does not
-    follow `source` is returned unchanged.
-    """
-    tail = shape[offset:]
-    if len(tail) != len(source) or any(
-        pattern not in (-1, dim) for dim, pattern in zip(tail, source, strict=True)
-    ):
-        return shape
-    variable = iter(dim for dim, pattern in zip(tail, source, strict=True) if pattern == -1)
-    result = [next(variable, -1) if pattern == -1 else pattern for pattern in target]
-    if prod(result) != prod(tail):
-        return shape
-    return [*shape[:offset], *result]

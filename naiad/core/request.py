@@ -1,14 +1,12 @@
-"""One inference request, whatever endpoint, ensemble step or BLS call it came from.
+"""One inference request: what a client, an ensemble step or a BLS call asks for.
 
 In:  built by protocol decoders, ensembles and BLS. Out: read by schedulers and workers.
-Rule: fields hold what the client asked for; what the core works out about it is in the second
-      block.
+Rule: what the server notes about a request on its way is in naiad.core.job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -16,37 +14,9 @@ from naiad.core.region_slice import RegionUse
 from naiad.core.tensor import Tensor
 
 if TYPE_CHECKING:
-    from naiad.core.response import ResponseStream
-    from naiad.core.statistics import BatchTimes
     from naiad.core.trace import Trace
-    from naiad.core.work import WorkResponse
 
 ParameterValue: TypeAlias = bool | int | float | str
-
-
-class Caller(Protocol):
-    """A call of a model (naiad.instances.call_graph.OutgoingCall)."""
-
-    def enter(self, request: InferRequest, model_name: str, instances: Sequence[Any]) -> None:
-        """Raises NaiadError when the request would wait for ever."""
-        ...
-
-
-class Relay(Protocol):
-    """Knows what comes after a step of an ensemble (naiad.scheduling.ensemble.relay)."""
-
-    def take(
-        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
-    ) -> bool:
-        """A batch whose first request is of this step has been answered. False: nothing has
-        happened, each is to be answered by itself."""
-        ...
-
-
-class Part(Protocol):
-    """A request's place in an ensemble (naiad.scheduling.ensemble.ensemble)."""
-
-    relay: Relay | None
 
 
 class RequestForm(msgspec.Struct):
@@ -99,26 +69,6 @@ class InferRequest(msgspec.Struct, eq=False):
     regions: RegionUse | None = None
     """Tensors in clients' shared memory, until the core has read them."""
     trace: Trace | None = None
-    """Of a request that is traced."""
-
-    # Set by the core.
-    start_ns: int = 0
+    """Set when the request is traced."""
     batch_size: int = 1
-    queue_start_ns: int = 0
-    stream: ResponseStream | None = None
-    is_waiting: bool = False
-    """In a queue, and not cancelled or timed out there."""
-    is_null: bool = False
-    """Fills an empty slot of a sequence batch: counted nowhere, answered to nobody."""
-    is_inner: bool = False
-    """Made on behalf of another request, by an ensemble or a model: it is served while the server
-    drains."""
-    caller: Caller | None = None
-    """The call of a model that it belongs to."""
-    part: Part | None = None
-    """Of a step of an ensemble: answers of a whole batch of them go on together."""
-    is_batched: bool = False
-    """Its scheduler keeps nothing of it once an instance has it."""
-    waits_in: Any = None
-    """The level of a queue that it is in, or was in last: a request of an ensemble comes from one
-    queue into the next."""
+    """Set by the model's check of the request."""

@@ -80,6 +80,12 @@ class ResponseStream:
     def close(self) -> None:
         self.put(None, True)
 
+    def close_unseen(self) -> None:
+        """Closes the stream without telling its consumer, who gets the response by other means: an
+        ensemble does, whose last step was executed in a batch (naiad.scheduling.ensemble.relay)."""
+        self.is_closed = True
+        self._on_cancel = self._on_flow = None
+
     def fail(
         self, error: NaiadError, model_name: str = "", model_version: str = "", id: str = ""
     ) -> None:

@@ -89,7 +89,7 @@ class ResponseStatistics(msgspec.Struct):
 
 
 class CompletedRequest(Protocol):
-    """The part of an InferRequest that is counted when it has its response."""
+    """The part of a Job that is counted when it has its response."""
 
     start_ns: int
     queue_start_ns: int

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.errors import internal
 from naiad.instances.loan import Loan
 
@@ -41,7 +41,7 @@ class Waiter(Protocol):
     @property
     def loan(self) -> Loan: ...
 
-    def executes(self, request: InferRequest) -> bool: ...
+    def executes(self, job: Job) -> bool: ...
 
     def waits(self) -> list[list[OutgoingCall]]:
         """For each batch that the instance executes: the calls that the batch waits for."""
@@ -49,20 +49,18 @@ class Waiter(Protocol):
 
 
 class Target(msgspec.Struct, eq=False):
-    """A request that a call has led to: the called one, or a step of a called ensemble."""
+    """A job that a call has led to: the called one, or a step of a called ensemble."""
 
-    request: InferRequest
+    job: Job
     model_name: str
     instances: Sequence[Waiter]
 
     @property
     def is_over(self) -> bool:
-        return self.request.stream is not None and self.request.stream.is_closed
+        return self.job.stream.is_closed
 
     def executor(self) -> Waiter | None:
-        return next(
-            (instance for instance in self.instances if instance.executes(self.request)), None
-        )
+        return next((instance for instance in self.instances if instance.executes(self.job)), None)
 
 
 class OutgoingCall:
@@ -74,11 +72,11 @@ class OutgoingCall:
         self.instance = instance
         self.targets: list[Target] = []
 
-    def enter(self, request: InferRequest, model_name: str, instances: Sequence[Waiter]) -> None:
-        """Registers a request before it is queued. Raises NaiadError when it would never be
+    def enter(self, job: Job, model_name: str, instances: Sequence[Waiter]) -> None:
+        """Registers a job before it is queued. Raises NaiadError when it would never be
         executed."""
         self.targets = [target for target in self.targets if not target.is_over]
-        target = Target(request, model_name, instances)
+        target = Target(job, model_name, instances)
         self.targets.append(target)
         if not instances or any(instance.is_free for instance in instances):
             return

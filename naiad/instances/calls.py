@@ -12,17 +12,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import SlotRef, Tensor
 from naiad.core.trace import Trace
-from naiad.core.work import (
-    SEQUENCE_END,
-    SEQUENCE_START,
-    CallRequest,
-    WorkError,
-    WorkResponse,
-)
 from naiad.errors import Code, NaiadError, unsupported
 from naiad.instances.call_graph import OutgoingCall, Target, Waiter
 from naiad.instances.channel import Channel
@@ -39,6 +33,13 @@ from naiad.ipc.messages import (
     Reply,
     StartCall,
     ToServer,
+)
+from naiad.ipc.work import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    CallRequest,
+    WorkError,
+    WorkResponse,
 )
 
 MAX_REMEMBERED_LEASES = 256
@@ -129,8 +130,9 @@ class Calls:
             work.priority,
             work.timeout_us,
         )
+        job = Job(request, ResponseStream())
         if self._instance is not None:
-            request.caller = outgoing = OutgoingCall(self._instance)
+            job.caller = outgoing = OutgoingCall(self._instance)
             self._outgoing[work.handle] = (call.callers, outgoing)
             if call.is_repeatable:
                 self._repeatable.add(work.handle)
@@ -146,7 +148,7 @@ class Calls:
                     "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
                     "decoupled models.'"
                 )
-            stream = self._services.infer(request)
+            stream = self._services.infer(job)
         except NaiadError as error:
             self._outgoing.pop(work.handle, None)
             self._repeatable.discard(work.handle)
@@ -209,7 +211,7 @@ class Calls:
         if count < self._lend_after.get(name, LEND_AFTER):
             return
         for instance in target.instances:
-            loan = instance.loan.lend(target.request.batch_size, self)
+            loan = instance.loan.lend(target.job.batch_size, self)
             if loan is None:
                 continue
             lease, sock = loan
@@ -220,7 +222,7 @@ class Calls:
                 if oldest not in self._borrowed:
                     del self._leases[oldest]
             outgoing = OutgoingCall(borrower)
-            outgoing.targets.append(Target(lease.request, name, [instance]))
+            outgoing.targets.append(Target(lease.job, name, [instance]))
             self._outgoing[-lease.id] = ([], outgoing)
             with sock:
                 self._channel.send(Borrow(lease.id, number, instance.name), [sock.fileno()])

@@ -1,9 +1,9 @@
 """The way out: batches of a scheduler -> messages to one worker; cancelling, flow control, the limit
 on execution time.
 
-In:  lists of requests, from `Instance.execute`. Out: `Execute` messages. Each request stays in
-     `InFlight` until its final response.
-Hot: one pass over the requests of a batch, with as few calls per request as possible.
+In:  lists of jobs, from `Instance.execute`. Out: `Execute` messages. Each job stays in `InFlight`
+     until its final response.
+Hot: one pass over the jobs of a batch, with as few calls per job as possible.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import partial
 
 from naiad import log
 from naiad.core.clock import Clock
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.statistics import ModelStatistics
-from naiad.core.work import SEQUENCE_END, SEQUENCE_START, WorkRequest
 from naiad.errors import NaiadError, internal
-from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenRequest
+from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenJob
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.observers import Observers
 from naiad.instances.worker_process import WorkerProcess
 from naiad.ipc.messages import Cancel, Execute, Flow
+from naiad.ipc.work import SEQUENCE_END, SEQUENCE_START, WorkRequest
 from naiad.shm.arena import INLINE_MAX_BYTES
 
 
@@ -45,18 +45,19 @@ class Execution:
         self._statistics = statistics
         self._clock = clock
 
-    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None) -> None:
+    def execute(self, jobs: list[Job], on_executed: OnExecuted | None) -> None:
         channel, in_flight = self._channel, self._in_flight
         now_ns = time.monotonic_ns()
         handles: list[int] = []
-        batch = Batch(requests, handles, 0, now_ns, on_executed=on_executed)
+        batch = Batch(jobs, handles, 0, now_ns, on_executed=on_executed)
         work: list[WorkRequest] = []
         handle = number = in_flight.next_handle
         size = 0
         no_memory: NaiadError | None = None
-        open_requests, cancel = in_flight.requests, self._cancel
+        open_jobs, cancel = in_flight.jobs, self._cancel
         is_decoupled = self._plan.is_decoupled
-        for request in requests:
+        for job in jobs:
+            request, stream = job.request, job.stream
             inputs = request.inputs
             for tensor in inputs:
                 if len(tensor.data) > INLINE_MAX_BYTES:
@@ -82,19 +83,17 @@ class Execution:
                 request.timeout_us,
                 request.priority,
                 "",
-                request.is_null,
+                job.is_null,
             )
             if request.trace is not None:
                 item.trace_context, item.trace_id = request.trace.context, request.trace.id
             work.append(item)
-            open_requests[handle] = OpenRequest(request, batch)
+            open_jobs[handle] = OpenJob(job, batch)
             handles.append(handle)
-            stream = request.stream
-            assert stream is not None
             stream.on_cancel(cancel, handle)
             if is_decoupled:
                 stream.on_flow(partial(self._set_paused, handle))
-            size += request.batch_size
+            size += job.batch_size
             handle += 1
         batch.batch_size = size
         in_flight.add_batch(number, batch)
@@ -117,9 +116,9 @@ class Execution:
     def fail_all(self, error: NaiadError) -> None:
         """The worker is gone, and everything that it had is lost."""
         now_ns = self._clock.now_ns()
-        for request in self._in_flight.clear():
-            if not request.is_null:
-                self._fail(request, error, "BACKEND", now_ns)
+        for job in self._in_flight.clear():
+            if not job.is_null:
+                self._fail(job, error, "BACKEND", now_ns)
         self._observers.notify_idle()
 
     def _fail_unsent(self, number: int, work: list[WorkRequest], error: NaiadError) -> None:
@@ -130,16 +129,16 @@ class Execution:
         batch = self._in_flight.end_batch(number)
         assert batch is not None
         for handle in batch.handles:
-            if (entry := self._in_flight.end_request(handle)) is not None:
-                self._fail(entry.request, error, "OTHER", self._clock.now_ns())
+            if (entry := self._in_flight.end_job(handle)) is not None:
+                self._fail(entry.job, error, "OTHER", self._clock.now_ns())
         if batch.on_executed is not None:
-            batch.on_executed(batch.requests, [])
+            batch.on_executed(batch.jobs, [])
         self._observers.notify_idle()
 
-    def _fail(self, request: InferRequest, error: NaiadError, reason: str, now_ns: int) -> None:
-        self._statistics.record_failure(request.start_ns, now_ns, reason)
-        assert request.stream is not None
-        request.stream.fail(error, self._plan.model_name, self._plan.model_version, request.id)
+    def _fail(self, job: Job, error: NaiadError, reason: str, now_ns: int) -> None:
+        self._statistics.record_failure(job.start_ns, now_ns, reason)
+        plan = self._plan
+        job.stream.fail(error, plan.model_name, plan.model_version, job.request.id)
 
     def _on_execution_timeout(self) -> None:
         limit_s = self._plan.execution_timeout_ns / 1e9
@@ -151,7 +150,7 @@ class Execution:
 
     def _cancel(self, handle: int) -> None:
         in_flight = self._in_flight
-        if handle in in_flight.requests:
+        if handle in in_flight.jobs:
             in_flight.abandoned.add(handle)
             self._channel.send(Cancel([handle]))
             if not in_flight.num_awaited:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.instances.in_flight import OnExecuted
 
 
@@ -24,7 +24,7 @@ class InstanceObserver(StateObserver, Protocol):
         ...
 
     def on_idle(self, instance: Executor) -> None:
-        """No request is in flight any more, or the instance has come back from a loan."""
+        """No job is in flight any more, or the instance has come back from a loan."""
         ...
 
 
@@ -66,7 +66,7 @@ class Executor(Protocol):
 
     @property
     def inflight(self) -> int:
-        """Requests whose final response somebody waits for."""
+        """Jobs whose final response somebody waits for."""
         ...
 
     @property
@@ -76,6 +76,6 @@ class Executor(Protocol):
         """From now on the instance tells this scheduler, and no other."""
         ...
 
-    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None:
-        """Executes a batch; only when `is_free`. The responses go to the requests' streams."""
+    def execute(self, jobs: list[Job], on_executed: OnExecuted | None = None) -> None:
+        """Executes a batch; only when `is_free`. The responses go to the streams of the jobs."""
         ...

@@ -1,5 +1,5 @@
 """What an instance has handed to its worker and not got back: batches until `execute` returns, and
-requests until their final response.
+jobs until their final response.
 
 There is one `InFlight` per instance. The part that sends (naiad.instances.execution) and the part
 that receives (naiad.instances.responses) share it.
@@ -15,20 +15,20 @@ from typing import TypeAlias
 import msgspec
 
 from naiad.core.clock import Timer
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.statistics import BatchTimes
 from naiad.core.trace import Trace
 from naiad.instances.busy_poll import BusyPoll
 from naiad.instances.instance_plan import Permit
 
-OnExecuted: TypeAlias = Callable[[list[InferRequest], list[InferRequest]], None]
-"""Called with (requests, those of them that the model wants to see again) when `execute` has
+OnExecuted: TypeAlias = Callable[[list[Job], list[Job]], None]
+"""Called with (jobs, those of them that the model wants to see again) when `execute` has
 returned, before any response of the batch is delivered. It is not called when the worker ended
 first: the observers of the instance are told then."""
 
 
 class Batch(msgspec.Struct, eq=False):
-    requests: list[InferRequest]
+    jobs: list[Job]
     handles: list[int]
     """The first handle is also the number of the batch."""
     batch_size: int
@@ -39,8 +39,8 @@ class Batch(msgspec.Struct, eq=False):
     on_executed: OnExecuted | None = None
 
 
-class OpenRequest(msgspec.Struct, eq=False):
-    request: InferRequest
+class OpenJob(msgspec.Struct, eq=False):
+    job: Job
     batch: Batch
     num_responses: int = 0
 
@@ -52,10 +52,10 @@ class InFlight:
         self.next_handle = 1
         self.batches: dict[int, Batch] = {}
         """By number."""
-        self.requests: dict[int, OpenRequest] = {}
+        self.jobs: dict[int, OpenJob] = {}
         """By handle."""
         self.abandoned: set[int] = set()
-        """Handles of requests whose caller is gone. They end when the model ends them, and nothing
+        """Handles of jobs whose caller is gone. They end when the model ends them, and nothing
         waits for that."""
 
     @property
@@ -64,15 +64,15 @@ class InFlight:
 
     @property
     def num_awaited(self) -> int:
-        """Requests whose final response somebody waits for."""
-        return len(self.requests) - len(self.abandoned)
+        """Jobs whose final response somebody waits for."""
+        return len(self.jobs) - len(self.abandoned)
 
     def add_batch(self, number: int, batch: Batch) -> None:
-        """`requests` already holds the requests of the batch."""
+        """`jobs` already holds the jobs of the batch."""
         self.next_handle = number + len(batch.handles)
         self.batches[number] = batch
         if self._busy_poll is not None:
-            self._busy_poll.on_batch_sent(len(batch.requests), batch.compute_start_ns)
+            self._busy_poll.on_batch_sent(len(batch.jobs), batch.compute_start_ns)
         if self._permit is not None:
             self._permit.acquire()
 
@@ -83,20 +83,20 @@ class InFlight:
             self._release(batch)
         return batch
 
-    def end_request(self, handle: int) -> OpenRequest | None:
+    def end_job(self, handle: int) -> OpenJob | None:
         self.abandoned.discard(handle)
-        return self.requests.pop(handle, None)
+        return self.jobs.pop(handle, None)
 
-    def clear(self) -> list[InferRequest]:
-        """Ends everything; returns the requests that had no final response."""
-        requests = [entry.request for entry in self.requests.values()]
-        self.requests.clear()
+    def clear(self) -> list[Job]:
+        """Ends everything; returns the jobs that had no final response."""
+        jobs = [entry.job for entry in self.jobs.values()]
+        self.jobs.clear()
         self.abandoned.clear()
         batches = list(self.batches.values())
         self.batches.clear()
         for batch in batches:
             self._release(batch)
-        return requests
+        return jobs
 
     def _release(self, batch: Batch) -> None:
         if batch.deadline is not None:
@@ -106,13 +106,13 @@ class InFlight:
         if self._permit is not None:
             self._permit.release()
 
-    def has(self, request: InferRequest) -> bool:
-        return any(entry.request is request for entry in self.requests.values())
+    def has(self, job: Job) -> bool:
+        return any(entry.job is job for entry in self.jobs.values())
 
     def find_trace(self, id: int) -> Trace | None:
-        """The trace with this number, if it belongs to a request that the worker executes."""
-        for entry in self.requests.values():
-            trace = entry.request.trace
+        """The trace with this number, if it belongs to a job that the worker executes."""
+        for entry in self.jobs.values():
+            trace = entry.job.request.trace
             if trace is not None and trace.id == id:
                 return trace
         return None

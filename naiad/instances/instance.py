@@ -1,12 +1,12 @@
 """A copy of a model, and its life in one worker process after the other: it starts, is restarted
 when its process dies, and stops.
 
-In:  batches from a scheduler. Out: responses to the requests' streams; what happens to the
+In:  batches from a scheduler. Out: responses to the streams of jobs; what happens to the
      instance, to its observers.
 The parts do the work, and none of them refers to the instance: `InFlight` holds what the worker
 has, `Execution` sends batches, `Responses` delivers what comes back, `Calls` serves what the worker
 asks, `Loan` lends the instance to a model that calls it, `Heartbeat` knows whether it is healthy.
-Invariant: every request that was handed over gets exactly one final response, from the model or,
+Invariant: every job that was handed over gets exactly one final response, from the model or,
            when its process ends, from here.
 """
 
@@ -18,9 +18,8 @@ from collections.abc import Callable
 
 from naiad import log
 from naiad.core.clock import Clock
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.statistics import ModelStatistics
-from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError, internal
 from naiad.instances.call_graph import OutgoingCall
 from naiad.instances.calls import Calls
@@ -52,6 +51,7 @@ from naiad.ipc.messages import (
     StartCall,
     ToServer,
 )
+from naiad.ipc.work import LoadArguments
 from naiad.shm.arena import Arena
 
 ASYNC_MAX_BATCHES = 64
@@ -143,8 +143,8 @@ class Instance:
     def attach(self, observer: InstanceObserver) -> None:
         self._observers.attach(observer)
 
-    def execute(self, requests: list[InferRequest], on_executed: OnExecuted | None = None) -> None:
-        self._execution.execute(requests, on_executed)
+    def execute(self, jobs: list[Job], on_executed: OnExecuted | None = None) -> None:
+        self._execution.execute(jobs, on_executed)
 
     # What a model uses.
 
@@ -223,7 +223,7 @@ class Instance:
 
     async def stop(self, timeout_s: float) -> None:
         """The scheduler has drained the instance: the model is finalized, and the process ends.
-        Requests that are still in flight are failed."""
+        Jobs that are still in flight are failed."""
         self.state = State.STOPPED
         self.loan.is_allowed = False
         self._heartbeat.end()
@@ -320,9 +320,9 @@ class Instance:
             and not self._plan.is_decoupled
         )
 
-    def executes(self, request: InferRequest) -> bool:
+    def executes(self, job: Job) -> bool:
         lease = self.loan.lease
-        return (lease is not None and lease.request is request) or self._in_flight.has(request)
+        return (lease is not None and lease.job is job) or self._in_flight.has(job)
 
     def waits(self) -> list[list[OutgoingCall]]:
         """A call from a thread that the model started is assumed to be what its only batch waits

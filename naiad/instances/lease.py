@@ -17,10 +17,12 @@ import contextlib
 import socket
 from typing import Protocol
 
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
-from naiad.core.work import DirectCall
 from naiad.errors import Code
+from naiad.ipc.work import DirectCall
 
 LEND_AFTER = 8
 """How many calls one model makes to another before an instance is lent. The number doubles each time
@@ -72,9 +74,9 @@ class Lease:
         "id",
         "is_recalled",
         "is_wanted",
+        "job",
         "model_name",
         "num_calls",
-        "request",
         "statistics",
     )
 
@@ -98,7 +100,7 @@ class Lease:
         self.is_wanted = False
         """The lease was recalled because other requests wait for the instance."""
         self.num_calls = 0
-        self.request = InferRequest(model_name, [])
+        self.job = Job(InferRequest(model_name, []), ResponseStream())
         """Stands for every call of the lease where the server looks for circles."""
         self._sock = sock
         self._seen_calls = 0

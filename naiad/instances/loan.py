@@ -79,7 +79,7 @@ class Loan:
     def _may_lend(self) -> bool:
         if not (self.is_allowed and self.is_latest and self._can_lend) or self.lease is not None:
             return False
-        if self._in_flight.batches or self._in_flight.requests:
+        if self._in_flight.batches or self._in_flight.jobs:
             return False
         # An instance that borrows does not lend, so that no circle of calls is hidden.
         return self._borrower is not None and not self._borrower.has_borrowed

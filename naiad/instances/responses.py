@@ -1,4 +1,4 @@
-"""The way back: the responses of one worker -> the requests' streams, and the model's statistics.
+"""The way back: the responses of one worker -> the streams of jobs, and the model's statistics.
 
 In:  `Executed`, with the responses of a batch, and `Response`, from a response sender. Out:
      ResponseStream.put.
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import InferResponse
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
 from naiad.core.tensor import REFERENCE
-from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.instances.channel import Channel
-from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenRequest
+from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenJob
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.observers import Observers
 from naiad.ipc.framing import BrokenLinkError
 from naiad.ipc.messages import Executed, Response, ToServer
+from naiad.ipc.work import WorkError, WorkResponse
 
 
 class Responses:
@@ -59,7 +59,7 @@ class Responses:
         # The next batch is sent first: the worker executes it while the responses of this one are
         # written.
         self._observers.notify_capacity()
-        # Now, while the requests are still in flight: a reference that is wrong ends the worker,
+        # Now, while the jobs are still in flight: a reference that is wrong ends the worker,
         # which fails all that is in flight.
         for response in message.responses:
             if response is not None:
@@ -75,44 +75,42 @@ class Responses:
         )
         batch.times = times
         self._statistics.record_execution(batch.batch_size, times)
-        pop = in_flight.requests.pop
-        succeeded: list[InferRequest] = []
+        pop = in_flight.jobs.pop
+        succeeded: list[Job] = []
         responses: list[WorkResponse] = []
         for handle, response in zip(batch.handles, message.responses, strict=True):
             if response is not None and (entry := pop(handle, None)) is not None:
                 if response.error is None:
-                    succeeded.append(entry.request)
+                    succeeded.append(entry.job)
                     responses.append(response)
                 else:
-                    self._deliver_error(entry.request, response, response.error, times)
+                    self._deliver_error(entry.job, response, response.error, times)
         if in_flight.abandoned:
-            in_flight.abandoned.intersection_update(in_flight.requests)
+            in_flight.abandoned.intersection_update(in_flight.jobs)
         if succeeded:
             self._statistics.record_compute(len(succeeded), times)
             self._statistics.record_responses(
                 succeeded, times.compute_start_ns, times.compute_end_ns
             )
             self._deliver(succeeded, responses, times)
-        if not in_flight.requests or not in_flight.num_awaited:
+        if not in_flight.jobs or not in_flight.num_awaited:
             self._observers.notify_idle()
 
-    def _deliver(
-        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
-    ) -> None:
-        """Delivers the responses of requests that have exactly one."""
-        part = requests[0].part
+    def _deliver(self, jobs: list[Job], responses: list[WorkResponse], times: BatchTimes) -> None:
+        """Delivers the responses of jobs that have exactly one."""
+        part = jobs[0].part
         if (
             part is not None
             and part.relay is not None
-            and part.relay.take(requests, responses, times)
+            and part.relay.forward(jobs, responses, times)
         ):
             return
         name, version = self._plan.model_name, self._plan.model_version
-        for request, response in zip(requests, responses, strict=True):
+        for job, response in zip(jobs, responses, strict=True):
+            request = job.request
             if request.trace is not None:
                 request.trace.computed(times)
-            assert request.stream is not None
-            request.stream.put(
+            job.stream.put(
                 InferResponse(
                     name, version, request.id, response.outputs, response.parameters, None, times
                 ),
@@ -120,25 +118,23 @@ class Responses:
             )
 
     def _report_executed(self, batch: Batch, on_executed: OnExecuted, message: Executed) -> None:
-        """A request that the model wants to see again counts as executed each time, as under
-        Triton. A null request always ends here."""
-        rescheduled: list[InferRequest] = []
+        """A job that the model wants to see again counts as executed each time, as under
+        Triton. A null job always ends here."""
+        rescheduled: list[Job] = []
         now_ns = time.monotonic_ns()
-        for handle, request, response in zip(
-            batch.handles, batch.requests, message.responses, strict=True
-        ):
-            if request.is_null:
-                self._in_flight.end_request(handle)
+        for handle, job, response in zip(batch.handles, batch.jobs, message.responses, strict=True):
+            if job.is_null:
+                self._in_flight.end_job(handle)
             elif (
                 response is not None
                 and response.is_rescheduled
-                and self._in_flight.end_request(handle) is not None
+                and self._in_flight.end_job(handle) is not None
             ):
-                rescheduled.append(request)
+                rescheduled.append(job)
                 self._statistics.record_success(
-                    request.batch_size,
-                    request.start_ns,
-                    request.queue_start_ns,
+                    job.batch_size,
+                    job.start_ns,
+                    job.queue_start_ns,
                     batch.compute_start_ns,
                     now_ns,
                 )
@@ -150,27 +146,26 @@ class Responses:
                 now_ns,
             )
             self._statistics.record_compute(len(rescheduled), times)
-        on_executed(batch.requests, rescheduled)
+        on_executed(batch.jobs, rescheduled)
 
     def _deliver_error(
         self,
-        request: InferRequest,
+        job: Job,
         response: WorkResponse,
         work_error: WorkError,
         times: BatchTimes,
     ) -> None:
         error = NaiadError(Code[work_error.code], work_error.message, work_error.retry_after_s)
         end_ns = times.compute_end_ns
-        if request.trace is not None:
-            request.trace.computed(times)
+        if job.request.trace is not None:
+            job.request.trace.computed(times)
         self._statistics.record_failure(
-            request.start_ns, end_ns, failure_reason(error.code, is_from_backend=True)
+            job.start_ns, end_ns, failure_reason(error.code, is_from_backend=True)
         )
-        self._statistics.record_first_response(request.start_ns, end_ns)
-        failed = self._to_response(request, response, error)
+        self._statistics.record_first_response(job.start_ns, end_ns)
+        failed = self._to_response(job, response, error)
         failed.times = times
-        assert request.stream is not None
-        request.stream.put(failed, True)
+        job.stream.put(failed, True)
 
     # The responses of a response sender.
 
@@ -179,12 +174,10 @@ class Responses:
         if response is not None:
             self._channel.link.resolve(response.outputs)
         handle, in_flight = message.handle, self._in_flight
-        entry = (
-            in_flight.end_request(handle) if message.is_final else in_flight.requests.get(handle)
-        )
-        if entry is None or entry.request.is_null:
+        entry = in_flight.end_job(handle) if message.is_final else in_flight.jobs.get(handle)
+        if entry is None or entry.job.is_null:
             return
-        request = entry.request
+        job = entry.job
         now_ns = time.monotonic_ns()
         is_first = entry.num_responses == 0
         error = None
@@ -194,23 +187,20 @@ class Responses:
                     Code[response.error.code], response.error.message, response.error.retry_after_s
                 )
             if is_first:
-                self._statistics.record_first_response(request.start_ns, now_ns)
+                self._statistics.record_first_response(job.start_ns, now_ns)
         if self._plan.is_decoupled:
             self._count_response(entry, response, now_ns)
         if message.is_final:
-            self._count_request(entry, error, now_ns)
-        delivered = None if response is None else self._to_response(request, response, error)
+            self._count_job(entry, error, now_ns)
+        delivered = None if response is None else self._to_response(job, response, error)
         if delivered is not None and is_first:
             start_ns = entry.batch.compute_start_ns
             delivered.times = BatchTimes(start_ns, start_ns, now_ns, now_ns)
-        assert request.stream is not None
-        request.stream.put(delivered, message.is_final)
+        job.stream.put(delivered, message.is_final)
         if not in_flight.num_awaited:
             self._observers.notify_idle()
 
-    def _count_response(
-        self, entry: OpenRequest, response: WorkResponse | None, now_ns: int
-    ) -> None:
+    def _count_response(self, entry: OpenJob, response: WorkResponse | None, now_ns: int) -> None:
         statistics = self._statistics.response(entry.num_responses)
         entry.num_responses += 1
         took_ns = now_ns - entry.batch.compute_start_ns
@@ -223,24 +213,24 @@ class Responses:
             statistics.compute_infer.add(took_ns)
             statistics.compute_output.add(0)
 
-    def _count_request(self, entry: OpenRequest, error: NaiadError | None, now_ns: int) -> None:
-        request, batch = entry.request, entry.batch
-        if request.trace is not None:
-            request.trace.computed(self._times_of(batch, now_ns))
+    def _count_job(self, entry: OpenJob, error: NaiadError | None, now_ns: int) -> None:
+        job, batch = entry.job, entry.batch
+        if job.request.trace is not None:
+            job.request.trace.computed(self._times_of(batch, now_ns))
         if error is not None:
             self._statistics.record_failure(
-                request.start_ns, now_ns, failure_reason(error.code, is_from_backend=True)
+                job.start_ns, now_ns, failure_reason(error.code, is_from_backend=True)
             )
             return
         start_ns = batch.compute_start_ns
         self._statistics.record_compute(1, self._times_of(batch, now_ns))
         self._statistics.record_success(
-            request.batch_size, request.start_ns, request.queue_start_ns, start_ns, now_ns
+            job.batch_size, job.start_ns, job.queue_start_ns, start_ns, now_ns
         )
 
     @staticmethod
     def _times_of(batch: Batch, now_ns: int) -> BatchTimes:
-        """The times of a request to which a response sender sends its final response now."""
+        """The times of a job to which a response sender sends its final response now."""
         start_ns = batch.compute_start_ns
         return BatchTimes(
             start_ns,
@@ -250,12 +240,12 @@ class Responses:
         )
 
     def _to_response(
-        self, request: InferRequest, response: WorkResponse, error: NaiadError | None
+        self, job: Job, response: WorkResponse, error: NaiadError | None
     ) -> InferResponse:
         return InferResponse(
             self._plan.model_name,
             self._plan.model_version,
-            request.id,
+            job.request.id,
             response.outputs,
             response.parameters,
             error,

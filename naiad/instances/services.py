@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import ResponseStream
-from naiad.core.work import ControlOperation, MetricOperation
 from naiad.instances.busy_poll import BusyPoll
 from naiad.instances.lease import LeaseNumbers
+from naiad.ipc.work import ControlOperation
+from naiad.metrics.operation import MetricOperation
 
 
 class Services(Protocol):
@@ -24,8 +25,8 @@ class Services(Protocol):
         """None where no call may bypass the server (`--direct-calls=false`)."""
         ...
 
-    def infer(self, request: InferRequest) -> ResponseStream:
-        """Runs a request on behalf of another one. Raises NaiadError when it is refused."""
+    def infer(self, job: Job) -> ResponseStream:
+        """Runs a job on behalf of another one. Raises NaiadError when it is refused."""
         ...
 
     def is_decoupled(self, model_name: str, model_version: str) -> bool:

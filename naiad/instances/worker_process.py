@@ -16,7 +16,6 @@ from typing import Protocol
 import msgspec
 
 from naiad import log
-from naiad.core.work import LoadArguments
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
 from naiad.instances.template_process import TemplateProcess
@@ -31,6 +30,7 @@ from naiad.ipc.messages import (
     ToServer,
     Unload,
 )
+from naiad.ipc.work import LoadArguments
 from naiad.shm.arena import Arena
 
 REAP_LIMIT_S = 2.0

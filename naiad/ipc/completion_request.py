@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.core.work import LoadArguments
+from naiad.ipc.work import LoadArguments
 
 
 class Example(msgspec.Struct, frozen=True):

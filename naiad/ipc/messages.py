@@ -10,16 +10,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from naiad.core.work import (
+from naiad.ipc.work import (
     CallRequest,
     ControlOperation,
     DirectCall,
     LoadArguments,
-    MetricOperation,
     WorkError,
     WorkRequest,
     WorkResponse,
 )
+from naiad.metrics.operation import MetricOperation
 
 
 class Message(msgspec.Struct, array_like=True, tag_field="t"):

@@ -14,10 +14,10 @@ from collections.abc import Collection
 from itertools import count
 
 from naiad.core.statistics import Histogram
-from naiad.core.work import MetricOperation
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.metrics.exposition import COUNTER, GAUGE, HISTOGRAM, Block, label_text
 from naiad.metrics.family import Family, Metric, check_family, check_labels, checked_bounds
+from naiad.metrics.operation import MetricOperation
 
 DELETED_FAMILY = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The "

@@ -1,8 +1,8 @@
-"""When a batch closes and which waiting requests are in it: the arithmetic of Triton's dynamic
-batcher, free of time and I/O.
+"""When a batch closes and which waiting jobs are in it: the arithmetic of Triton's dynamic batcher,
+free of time and I/O.
 
-In:  the waiting requests in order, and the age of the oldest. Out: how many to take now, or how
-     long to wait.
+In:  the waiting jobs in order, and the age of the oldest. Out: how many to execute now, or how long
+     to wait.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 
 
 class BatchRule(msgspec.Struct, frozen=True):
     max_batch_size: int
-    """Sum of the requests' batch sizes; 1 where requests are never merged."""
+    """The limit for the sum of the jobs' batch sizes; 1 where jobs are never merged."""
     preferred_batch_sizes: frozenset[int] = frozenset()
     max_queue_delay_ns: int = 0
     equal_inputs: frozenset[str] = frozenset()
-    """Inputs whose shape must be the same in all requests of a batch: those of variable size that
-    are not ragged."""
+    """Inputs whose shape must be the same in all jobs of a batch: inputs of variable size that are
+    not ragged."""
     has_optional_inputs: bool = False
 
     @property
@@ -30,31 +30,29 @@ class BatchRule(msgspec.Struct, frozen=True):
 
     @property
     def is_checked(self) -> bool:
-        """Requests may differ in a way that keeps them out of one batch."""
+        """Jobs may differ in a way that keeps them out of one batch."""
         return bool(self.equal_inputs) or self.has_optional_inputs
 
-    def choose(self, requests: Iterable[InferRequest], oldest_age_ns: int) -> tuple[int, int]:
-        """(number of requests to take, 0) or (0, nanoseconds to wait for more). `requests` is not
-        empty."""
+    def choose(self, jobs: Iterable[Job], oldest_age_ns: int) -> tuple[int, int]:
+        """Returns (number of jobs to execute, 0) or (0, nanoseconds to wait for more). `jobs` is
+        not empty."""
         size = count = 0
         best_count = 0
         is_full = False
         signature: object = None
         is_checked = self.is_checked
         max_preferred = self.max_preferred
-        for request in requests:
+        for job in jobs:
             if count:
-                grown = size + request.batch_size
+                grown = size + job.batch_size
                 if grown > max_preferred and not best_count:
                     best_count = count
-                if grown > self.max_batch_size or (
-                    is_checked and self.signature(request) != signature
-                ):
+                if grown > self.max_batch_size or (is_checked and self.signature(job) != signature):
                     is_full = True
                     break
             elif is_checked:
-                signature = self.signature(request)
-            size += request.batch_size
+                signature = self.signature(job)
+            size += job.batch_size
             count += 1
             if size in self.preferred_batch_sizes:
                 best_count = count
@@ -65,13 +63,13 @@ class BatchRule(msgspec.Struct, frozen=True):
             return count, 0
         return 0, self.max_queue_delay_ns - oldest_age_ns
 
-    def signature(self, request: InferRequest) -> object:
+    def signature(self, job: Job) -> object:
         """What must be equal within a batch: the set of inputs, and the shapes (without the batch
-        dimension) of those that vary."""
+        dimension) of those in `equal_inputs`."""
         equal = self.equal_inputs
         return tuple(
             sorted(
                 (tensor.name, tuple(tensor.shape[1:]) if tensor.name in equal else ())
-                for tensor in request.inputs
+                for tensor in job.request.inputs
             )
         )

@@ -1,10 +1,11 @@
 """Dynamic batching: requests for one model -> batches for its instances.
 
-In:  InferRequest, from InferenceCore, on the event loop.
-Out: lists of requests handed to Instance.execute.
-Rule: only batch_rule.py decides *when* a batch closes; only queue.py decides *order*; this file
-      carries it out. A model without a scheduler in its config gets the same with a rule that never
-      merges requests.
+In:  jobs, from InferenceCore, on the event loop.
+Out: lists of jobs for Instance.execute.
+Rule: only batch_rule.py decides *when* a batch closes, only batch_growth.py whether it waits for
+      requests that are about to arrive, only queue.py the *order*. This file carries it out. A
+      model without a scheduler in its config gets the same scheduler with a rule that never merges
+      requests.
 """
 
 from __future__ import annotations
@@ -13,24 +14,16 @@ import asyncio
 from collections.abc import Sequence
 
 from naiad.core.clock import Clock, Timer
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics, failure_reason
 from naiad.errors import NaiadError, unavailable
 from naiad.instances.executor import Executor
+from naiad.scheduling.batch_growth import BatchGrowth
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
-from naiad.scheduling.queue import RETRY_AFTER_S, QueuePolicy, RequestQueue
-from naiad.scheduling.scheduler import Resizable
-
-MAX_TURNS = 8
-"""Of the event loop, that a batch may grow before it leaves."""
-FULL_CONVOY = 8
-"""Requests of an ensemble that do not wait for more to go with them through all of its steps."""
-MAX_YIELDS = 2
-"""Of the CPU, that bring no further request."""
-ENOUGH = 32
-"""Requests that share the price of a batch so well that an idle worker need not wait for more."""
+from naiad.scheduling.queue import RETRY_AFTER_S, JobQueue, QueuePolicy
+from naiad.scheduling.scheduler import Resizable, stopping_error
 
 
 class DynamicScheduler:
@@ -48,23 +41,24 @@ class DynamicScheduler:
         preserve_ordering: bool = False,
         may_lend: bool = False,
     ) -> None:
-        """`may_lend`: a call by a model may go past here to an instance that nobody else waits
-        for."""
+        """`may_lend`: calls of a model may bypass the scheduler and go to an instance that nobody
+        else waits for."""
         self._instances = list(instances)
         self._may_lend = may_lend and not preserve_ordering and not rule.max_queue_delay_ns
         policies = (default_policy, *(priority_queue_policy or {}).values())
-        self.takes_batches = not (
+        self.accepts_batches = not (
             preserve_ordering
             or rule.max_queue_delay_ns
             or rule.preferred_batch_sizes - {rule.max_batch_size}
             or any(policy.max_queue_size for policy in policies)
         )
-        """A batch is made by its size alone, and no request of it is refused."""
+        """Only the size of a batch matters, and none of its jobs is refused: `enqueue_batch` may be
+        used."""
         self._rule = rule
         self._clock = clock
         self.now_ns = clock.now_ns
         self._statistics = statistics
-        self._queue = RequestQueue(
+        self._queue = JobQueue(
             clock,
             self._refuse,
             default_policy,
@@ -74,12 +68,7 @@ class DynamicScheduler:
         )
         self._ordering = Ordering() if preserve_ordering else None
         self._is_dispatch_due = False
-        self._seen_size = 0
-        self._num_turns = 0
-        self._yielded_size = 0
-        self._num_yields = 0
-        self._last_count = 0
-        self._enough = min(ENOUGH, rule.max_batch_size)
+        self._growth = BatchGrowth(self._queue, clock, rule.max_batch_size)
         self._delay_timer: Timer | None = None
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
@@ -93,41 +82,38 @@ class DynamicScheduler:
 
     # Scheduler.
 
-    def enqueue(self, request: InferRequest) -> ResponseStream:
-        if self._is_stopping and not request.is_inner:
-            raise unavailable(
-                "Server is stopping, scheduler for model has stopped accepting new inference requests",
-                RETRY_AFTER_S,
-            )
-        stream = outer = request.stream = ResponseStream()
-        request.queue_start_ns = self._clock.now_ns()
+    def enqueue(self, job: Job) -> ResponseStream:
+        if self._is_stopping and not job.is_inner:
+            raise stopping_error()
+        stream = job.stream
+        job.queue_start_ns = self._clock.now_ns()
         try:
-            self._queue.push(request)
+            self._queue.push(job)
         except NaiadError as error:
-            self._statistics.record_failure(request.start_ns, request.queue_start_ns, "REJECTED")
+            self._statistics.record_failure(job.start_ns, job.queue_start_ns, "REJECTED")
             raise error
         if self._ordering is not None:
-            outer = self._ordering.add(stream)
+            stream = self._ordering.add(stream)
         self._statistics.pending_request_count += 1
-        request.is_batched = True
+        job.is_batched = True
         self._dispatch_soon()
-        if self._is_dispatch_due and len(self._queue) >= self._enough and request.caller is None:
+        if self._is_dispatch_due and len(self._queue) >= self._growth.enough and job.caller is None:
             self._dispatch_enough()
-        return outer
+        return stream
 
-    def take_batch(self, requests: list[InferRequest], batch_size: int) -> None:
-        """One that has come about elsewhere (only where `takes_batches`): as a whole, when it would
-        leave like this if its requests came one by one; else through the queue. Their streams go
-        on."""
-        fits = len(requests) == 1 or batch_size <= self._rule.max_batch_size
+    def enqueue_batch(self, jobs: list[Job], batch_size: int) -> None:
+        """Accepts a batch that another model's scheduler has formed (only where `accepts_batches`).
+        It is executed as a whole when it would be if its jobs came one by one; otherwise the jobs
+        are queued. The jobs keep their streams."""
+        fits = len(jobs) == 1 or batch_size <= self._rule.max_batch_size
         instance = self._free_instance() if fits and not self._queue else None
         if instance is not None:
-            self._last_count = len(requests)
-            instance.execute(requests)
+            self._growth.on_batch_sent(len(jobs))
+            instance.execute(jobs)
             return
-        for request in requests:
-            self._queue.push(request)
-        self._statistics.pending_request_count += len(requests)
+        for job in jobs:
+            self._queue.push(job)
+        self._statistics.pending_request_count += len(jobs)
         self._dispatch_soon()
 
     def inflight(self) -> int:
@@ -180,7 +166,7 @@ class DynamicScheduler:
     # Dispatching.
 
     def _dispatch_soon(self) -> None:
-        """Where requests are merged, those that arrived in the same turn of the loop, on other
+        """Where requests are merged, those that arrive in the same iteration of the loop, on other
         connections, join the batch."""
         if self._rule.max_batch_size <= 1:
             self._dispatch()
@@ -190,7 +176,7 @@ class DynamicScheduler:
 
     def _dispatch(self) -> None:
         self._is_dispatch_due = False
-        if self._is_growing():
+        if self._growth.should_wait():
             self._dispatch_soon()
             return
         while self._queue and (instance := self._free_instance()) is not None:
@@ -198,72 +184,39 @@ class DynamicScheduler:
             if not batch:
                 return
             self._statistics.pending_request_count -= len(batch)
-            self._last_count = len(batch)
+            self._growth.on_batch_sent(len(batch))
             instance.execute(batch)
         if self._may_lend and self._queue:
             for instance in self._instances:
                 instance.loan.recall(is_wanted=True)
 
     def _dispatch_enough(self) -> None:
-        """In the midst of a turn. If all clients' requests went as one batch, server and worker
-        would only ever wait for each other: this way one works on the first half while the other
-        works on the second. Calls of models come in bursts anyway."""
+        """Dispatches before the iteration of the loop ends. If the requests of all clients were
+        one batch, server and worker would only wait for each other; this way each works on one
+        half. (Calls of models come in bursts anyway, so they do not get here.)"""
         instance = self._free_instance()
         if instance is not None and instance.max_batches == 1 and not self._rule.max_queue_delay_ns:
-            self._num_turns = MAX_TURNS
+            self._growth.stop_waiting()
             self._dispatch()
 
-    def _is_growing(self) -> bool:
-        """Requests came in during the last turn of the loop, so more are likely in the next: a
-        fuller batch shares its two wake-ups among more requests, and costs them a few turns,
-        microseconds each. A request that comes alone is not held up."""
-        size = len(self._queue)
-        is_worth_it = self._seen_size < size < self._rule.max_batch_size and (
-            size > 1 or self._last_count > 1
-        )
-        if is_worth_it and self._num_turns < MAX_TURNS:
-            self._seen_size = size
-            self._num_turns += 1
-            return True
-        if size > self._yielded_size:
-            self._num_yields = 0
-        if (
-            self._num_yields < MAX_YIELDS
-            and size < FULL_CONVOY
-            and self._last_count > 1
-            and self._is_convoy()
-        ):
-            self._yielded_size = size
-            self._num_yields += 1
-            self._clock.yield_cpu()
-            return True
-        self._seen_size = self._num_turns = self._yielded_size = 0
-        return False
-
-    def _is_convoy(self) -> bool:
-        """The price of this batch is paid at every step of an ensemble. So clients that wait for a
-        CPU, on this machine, are let go first, as long as that brings requests."""
-        first = self._queue.first()
-        return first is not None and first.part is not None and first.part.relay is not None
-
     def _free_instance(self) -> Executor | None:
-        """The one with the least to do; instances take turns only by that."""
+        """The free instance with the fewest jobs in flight."""
         free: Executor | None = None
         for instance in self._instances:
             if instance.is_free and (free is None or instance.inflight < free.inflight):
                 free = instance
         return free
 
-    def _next_batch(self) -> list[InferRequest]:
-        """Empty when it pays to wait; then a timer is set."""
+    def _next_batch(self) -> list[Job]:
+        """Empty when the batch waits for more jobs; a timer is set then."""
         if self._rule.max_batch_size <= 1:
-            return self._queue.take(1)
+            return self._queue.pop(1)
         now_ns = self._clock.now_ns()
         first = self._queue.first()
         assert first is not None
         count, wait_ns = self._rule.choose(self._queue.in_order(), now_ns - first.queue_start_ns)
         if count:
-            return self._queue.take(count)
+            return self._queue.pop(count)
         if self._delay_timer is not None:
             self._delay_timer.cancel()
         self._delay_timer = self._clock.call_at(now_ns + wait_ns, self._dispatch)
@@ -292,20 +245,17 @@ class DynamicScheduler:
         self.on_idle(instance)
 
     def _fail_waiting_if_broken(self) -> None:
-        """Waiting is worth it while an instance is coming back soon, not while all of them crash in
-        a loop."""
+        """Jobs may wait while an instance restarts, but not while all of them crash in a loop."""
         if self._instances and all(instance.is_broken for instance in self._instances):
             self._queue.remove_all(
                 unavailable("no instance of the model is able to serve", RETRY_AFTER_S)
             )
 
-    def _refuse(self, request: InferRequest, error: NaiadError) -> None:
+    def _refuse(self, job: Job, error: NaiadError) -> None:
         self._statistics.pending_request_count -= 1
         self._statistics.record_failure(
-            request.start_ns,
-            self._clock.now_ns(),
-            failure_reason(error.code, is_from_backend=False),
+            job.start_ns, self._clock.now_ns(), failure_reason(error.code, is_from_backend=False)
         )
-        assert request.stream is not None
-        request.stream.fail(error, request.model_name, request.model_version, request.id)
+        request = job.request
+        job.stream.fail(error, request.model_name, request.model_version, request.id)
         self.on_idle(self._instances[0])

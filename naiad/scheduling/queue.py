@@ -1,8 +1,10 @@
-"""The waiting requests of one model: priorities, timeouts, limits. Only this file decides *order*.
+"""The waiting jobs of one model: priorities, timeouts, limits. Only this file decides *order*.
 
-Level 1 goes first, always. Each level has its policy: how many may wait, how long, and what happens
-then: REJECT fails the request at that moment (by timer, not when its turn comes), DELAY moves it
-behind all that have not timed out.
+Level 1 always goes first. Each level has its policy: how many jobs may wait, how long, and what
+happens then: REJECT fails the job at that moment (by a timer, not when its turn comes), DELAY moves
+it behind all jobs that have not timed out.
+Invariant: `job.queued_in` is a level exactly while the job waits there. A job that is cancelled or
+           times out stays in the level's deque until it comes first, and is skipped then.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from naiad.core.clock import Clock, Timer
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.errors import NaiadError, cancelled, unavailable
 
 RETRY_AFTER_S = 1
+MAX_LEFTOVERS = 64
+"""A level holds at most this many removed jobs, and as many again as it has waiting ones."""
 
 
 class QueuePolicy(msgspec.Struct, frozen=True):
@@ -29,15 +33,16 @@ class QueuePolicy(msgspec.Struct, frozen=True):
     max_queue_size: int = 0
     """0 means unlimited."""
 
-    def timeout_us(self, request: InferRequest) -> int:
-        """A request may only make its timeout smaller, and only where the policy lets it."""
+    def timeout_us(self, job: Job) -> int:
+        """A request may only shorten its timeout, and only where the policy allows it."""
         timeout_us = self.default_timeout_us
+        requested_us = job.request.timeout_us
         if (
             self.allow_timeout_override
-            and request.timeout_us
-            and (timeout_us == 0 or request.timeout_us < timeout_us)
+            and requested_us
+            and (timeout_us == 0 or requested_us < timeout_us)
         ):
-            timeout_us = request.timeout_us
+            timeout_us = requested_us
         return timeout_us
 
 
@@ -47,24 +52,23 @@ class _Level:
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
         self.has_timeouts = bool(policy.default_timeout_us) or policy.allow_timeout_override
-        self.waiting: deque[InferRequest] = deque()
-        self.delayed: deque[InferRequest] = deque()
+        self.waiting: deque[Job] = deque()
+        self.delayed: deque[Job] = deque()
         self.size = 0
 
 
-class RequestQueue:
-    """`on_removed(request, error)` is called for each request that leaves without being taken: it
-    must be answered with the error."""
-
+class JobQueue:
     def __init__(
         self,
         clock: Clock,
-        on_removed: Callable[[InferRequest, NaiadError], None],
+        on_removed: Callable[[Job, NaiadError], None],
         default_policy: QueuePolicy = QueuePolicy(),  # noqa: B008 - frozen
         priority_levels: int = 0,
         default_priority_level: int = 0,
         priority_queue_policy: dict[int, QueuePolicy] | None = None,
     ) -> None:
+        """`on_removed` gets every job that is cancelled, times out or is removed by
+        `remove_all`."""
         policies = priority_queue_policy or {}
         self._clock = clock
         self._on_removed = on_removed
@@ -74,7 +78,7 @@ class RequestQueue:
             for level in range(1, max(priority_levels, 1) + 1)
         ]
         self._size = 0
-        self._expiries: list[tuple[int, int, _Level, InferRequest]] = []
+        self._expiries: list[tuple[int, int, _Level, Job]] = []
         self._order = itertools.count()
         self._timer: Timer | None = None
         self._timer_ns = 0
@@ -82,80 +86,78 @@ class RequestQueue:
     def __len__(self) -> int:
         return self._size
 
-    def push(self, request: InferRequest) -> None:
-        """Raises NaiadError when its level is full."""
-        priority = request.priority
-        at = priority if 1 <= priority <= len(self._levels) else self._default_level
-        level = self._levels[at - 1]
+    def push(self, job: Job) -> None:
+        """Raises NaiadError when the job's level is full."""
+        priority = job.request.priority
+        number = priority if 1 <= priority <= len(self._levels) else self._default_level
+        level = self._levels[number - 1]
         policy = level.policy
         if policy.max_queue_size and level.size >= policy.max_queue_size:
             raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
-        level.waiting.append(request)
+        level.waiting.append(job)
         level.size += 1
         self._size += 1
-        request.is_waiting = True
-        request.waits_in = level
-        assert request.stream is not None
-        request.stream.on_cancel(self._cancel, level, request)
+        job.queued_in = level
+        job.stream.on_cancel(self._cancel, level, job)
         if level.has_timeouts:
-            timeout_us = policy.timeout_us(request)
+            timeout_us = policy.timeout_us(job)
             if timeout_us:
-                self._expire_at(request.queue_start_ns + timeout_us * 1000, level, request)
+                self._expire_at(job.queue_start_ns + timeout_us * 1000, level, job)
 
-    def first(self) -> InferRequest | None:
+    def first(self) -> Job | None:
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
                 while queue:
-                    if queue[0].is_waiting:
+                    if queue[0].queued_in is level:
                         return queue[0]
                     queue.popleft()
         return None
 
-    def in_order(self) -> Iterator[InferRequest]:
-        """Without copying them; the queue must not change meanwhile."""
+    def in_order(self) -> Iterator[Job]:
+        """Yields the jobs without copying them; the queue must not change meanwhile."""
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
-                for request in queue:
-                    if request.is_waiting:
-                        yield request
+                for job in queue:
+                    if job.queued_in is level:
+                        yield job
 
-    def take(self, count: int) -> list[InferRequest]:
-        """The first `count` requests; they are the caller's now."""
-        taken: list[InferRequest] = []
+    def pop(self, count: int) -> list[Job]:
+        """Removes and returns the first `count` jobs."""
+        popped: list[Job] = []
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
-                while queue and len(taken) < count:
-                    request = queue.popleft()
-                    if request.is_waiting:
-                        request.is_waiting = False
+                while queue and len(popped) < count:
+                    job = queue.popleft()
+                    if job.queued_in is level:
+                        job.queued_in = None
                         level.size -= 1
-                        taken.append(request)
-        self._size -= len(taken)
-        return taken
+                        popped.append(job)
+        self._size -= len(popped)
+        return popped
 
     def remove_all(self, error: NaiadError) -> None:
-        for request in self.take(self._size):
-            self._on_removed(request, error)
+        for job in self.pop(self._size):
+            self._on_removed(job, error)
 
-    def _cancel(self, level: _Level, request: InferRequest) -> None:
-        if request.is_waiting:
-            self._drop(level, request, cancelled("request was cancelled while it was waiting"))
+    def _cancel(self, level: _Level, job: Job) -> None:
+        if job.queued_in is level:
+            self._remove(level, job, cancelled("request was cancelled while it was waiting"))
 
-    def _drop(self, level: _Level, request: InferRequest, error: NaiadError) -> None:
-        """It stays in its deque until its turn comes, unless such leftovers pile up behind an
-        instance that hangs."""
-        request.is_waiting = False
+    def _remove(self, level: _Level, job: Job, error: NaiadError) -> None:
+        """Leaves the job in its deque, unless such leftovers pile up behind an instance that
+        hangs."""
+        job.queued_in = None
         level.size -= 1
         self._size -= 1
-        if len(level.waiting) + len(level.delayed) > 2 * level.size + 64:
-            level.waiting = deque(r for r in level.waiting if r.is_waiting)
-            level.delayed = deque(r for r in level.delayed if r.is_waiting)
-        self._on_removed(request, error)
+        if len(level.waiting) + len(level.delayed) > 2 * level.size + MAX_LEFTOVERS:
+            level.waiting = deque(kept for kept in level.waiting if kept.queued_in is level)
+            level.delayed = deque(kept for kept in level.delayed if kept.queued_in is level)
+        self._on_removed(job, error)
 
-    # Timeouts: one timer, for the earliest.
+    # Timeouts: there is one timer, for the earliest.
 
-    def _expire_at(self, when_ns: int, level: _Level, request: InferRequest) -> None:
-        heapq.heappush(self._expiries, (when_ns, next(self._order), level, request))
+    def _expire_at(self, when_ns: int, level: _Level, job: Job) -> None:
+        heapq.heappush(self._expiries, (when_ns, next(self._order), level, job))
         if self._timer is None or when_ns < self._timer_ns:
             self._set_timer(when_ns)
 
@@ -169,26 +171,22 @@ class RequestQueue:
         self._timer = None
         now_ns = self._clock.now_ns()
         expiries = self._expiries
-        while expiries and (not expiries[0][3].is_waiting or expiries[0][0] <= now_ns):
-            _, _, level, request = heapq.heappop(expiries)
-            # It may have been taken and be waiting again, here or elsewhere: that time is not this
-            # one's.
-            if (
-                request.is_waiting
-                and request.waits_in is level
-                and self._expiry_ns(level, request) <= now_ns
-            ):
-                self._expire(level, request)
+        while expiries and (expiries[0][3].queued_in is None or expiries[0][0] <= now_ns):
+            _, _, level, job = heapq.heappop(expiries)
+            # The job may have left and wait again, here or in another queue. It has another time
+            # limit there.
+            if job.queued_in is level and self._expiry_ns(level, job) <= now_ns:
+                self._expire(level, job)
         if expiries:
             self._set_timer(expiries[0][0])
 
     @staticmethod
-    def _expiry_ns(level: _Level, request: InferRequest) -> int:
-        return request.queue_start_ns + level.policy.timeout_us(request) * 1000
+    def _expiry_ns(level: _Level, job: Job) -> int:
+        return job.queue_start_ns + level.policy.timeout_us(job) * 1000
 
-    def _expire(self, level: _Level, request: InferRequest) -> None:
+    def _expire(self, level: _Level, job: Job) -> None:
         if level.policy.is_delay:
-            level.waiting.remove(request)
-            level.delayed.append(request)
+            level.waiting.remove(job)
+            level.delayed.append(job)
         else:
-            self._drop(level, request, unavailable("Request timeout expired"))
+            self._remove(level, job, unavailable("Request timeout expired"))

@@ -1,30 +1,40 @@
-"""The interface of a scheduler: requests for one model version in, responses out.
+"""The interface of a scheduler: jobs for one model version in, responses out.
 
-A scheduler owns a request from `enqueue` until it hands it to an instance; the instance owns it
-until its final response.
+A scheduler owns a job from `enqueue` until it hands it to an instance; the instance owns it until
+its final response.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import ResponseStream
+from naiad.errors import NaiadError, unavailable
 from naiad.instances.executor import Executor
+from naiad.scheduling.queue import RETRY_AFTER_S
+
+
+def stopping_error() -> NaiadError:
+    """The error of a scheduler that has begun to stop."""
+    return unavailable(
+        "Server is stopping, scheduler for model has stopped accepting new inference requests",
+        RETRY_AFTER_S,
+    )
 
 
 class Scheduler(Protocol):
-    def enqueue(self, request: InferRequest) -> ResponseStream:
-        """Takes the request over. Raises NaiadError when it is refused at once; nothing has
-        happened then."""
+    def enqueue(self, job: Job) -> ResponseStream:
+        """Accepts a job and returns where its responses come. Raises NaiadError when the job is
+        refused at once; nothing has happened then."""
         ...
 
     def inflight(self) -> int:
-        """Requests that were taken over and have not had their final response."""
+        """Jobs that were accepted and have not had their final response."""
         ...
 
     async def stop(self) -> None:
-        """Refuses new requests and returns when none is in flight."""
+        """Refuses new jobs and returns when none is in flight."""
         ...
 
     @property

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from naiad.core.work import SlotRef
+from naiad.core.tensor import SlotRef
 from naiad.shm.directory import SlotDirectory
 
 Bytes1d: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]

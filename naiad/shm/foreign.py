@@ -9,7 +9,7 @@ Rule: memory with more than one reader is not lent, because a model may write to
 
 from __future__ import annotations
 
-from naiad.core.work import SlotRef
+from naiad.core.tensor import SlotRef
 from naiad.shm.directory import SharedRange, SlotDirectory
 
 

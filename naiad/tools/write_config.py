@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 
 from naiad.core.datatype import DATATYPES
-from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError, invalid_arg
 from naiad.ipc.completion_request import CompletionAnswer, CompletionRequest, Example
+from naiad.ipc.work import LoadArguments
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.autocomplete import apply_auto_complete
 from naiad.repository.config.config import ConfigOptions, read_model_config

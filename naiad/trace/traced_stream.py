@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.trace import Trace
 from naiad.errors import NaiadError
 
 
 def enqueue_traced(
-    request: InferRequest,
+    job: Job,
     model_name: str,
     model_version: int,
-    enqueue: Callable[[InferRequest], ResponseStream],
+    enqueue: Callable[[Job], ResponseStream],
 ) -> ResponseStream:
     """Raises NaiadError as `enqueue` does. The model is not part of the trace then."""
-    trace = request.trace
+    request, trace = job.request, job.request.trace
     assert trace is not None
-    trace.begin(model_name, str(model_version), request.id, request.start_ns)
+    trace.begin(model_name, str(model_version), request.id, job.start_ns)
     trace.queued(request.inputs)
     try:
-        inner = enqueue(request)
+        inner = enqueue(job)
     except NaiadError:
         trace.rejected()
         raise

@@ -13,8 +13,13 @@ import asyncio
 import itertools
 import threading
 
-from naiad.core.work import CallRequest, DirectCall, WorkRequest, WorkResponse
 from naiad.ipc.messages import Borrow, CallEvent, DirectCalls, StartCall
+from naiad.ipc.work import (
+    CallRequest,
+    DirectCall,
+    WorkRequest,
+    WorkResponse,
+)
 from naiad.worker.channel import WorkerChannel
 from naiad.worker.direct_calls import BorrowedInstance, Form, LentInstance, form_of
 from naiad.worker.running_call import DoneCall, RunningCall

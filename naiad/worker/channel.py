@@ -21,7 +21,6 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from naiad.core.tensor import Tensor
-from naiad.core.work import WorkRequest
 from naiad.errors import NaiadError
 from naiad.ipc.framing import Link
 from naiad.ipc.messages import (
@@ -35,6 +34,7 @@ from naiad.ipc.messages import (
     Reply,
     ToWorker,
 )
+from naiad.ipc.work import WorkRequest
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.worker.direct_calls import LentInstance
 

@@ -19,15 +19,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from naiad.core.work import (
+from naiad.errors import Code
+from naiad.ipc.work import (
     CallRequest,
-    DirectAnswer,
     DirectCall,
+    DirectResponse,
     WorkError,
     WorkRequest,
     WorkResponse,
 )
-from naiad.errors import Code
 
 MAX_PACKET_BYTES = 60_000
 MAX_DATA_BYTES = 32_768
@@ -72,7 +72,7 @@ class BorrowedInstance:
         self._readable.register(self._sock, select.POLLIN)
         self._buffer = bytearray(MAX_PACKET_BYTES + 1)
         self._out = bytearray()
-        self._decoder = msgspec.msgpack.Decoder(DirectAnswer)
+        self._decoder = msgspec.msgpack.Decoder(DirectResponse)
         self._is_broken = False
         self.is_unfit = False
         """Its answers are so large that they are better off in shared memory."""
@@ -110,7 +110,7 @@ class BorrowedInstance:
         )
         return answer.response, call
 
-    def _receive(self) -> DirectAnswer | None:
+    def _receive(self) -> DirectResponse | None:
         buffer, whole = self._buffer, bytearray()
         while True:
             self._readable.poll()
@@ -178,7 +178,7 @@ class LentInstance:
             if response is not None
             else WorkResponse(error=WorkError(Code.INTERNAL.name, words))
         )
-        data = _ENCODER.encode(DirectAnswer(given, self.input_end_ns, output_start_ns))
+        data = _ENCODER.encode(DirectResponse(given, self.input_end_ns, output_start_ns))
         try:
             for at in range(0, len(data), MAX_PACKET_BYTES):
                 part = memoryview(data)[at : at + MAX_PACKET_BYTES]

@@ -12,8 +12,8 @@ import errno
 import os
 import platform
 
-from naiad.core.work import LoadArguments
 from naiad.errors import invalid_arg
+from naiad.ipc.work import LoadArguments
 
 MPOL_BIND = 2
 SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}

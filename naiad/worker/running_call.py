@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from naiad.core.work import WorkResponse
 from naiad.ipc.messages import CallFlow, CancelCall
+from naiad.ipc.work import WorkResponse
 
 if TYPE_CHECKING:
     from naiad.worker.calls import WorkerCalls

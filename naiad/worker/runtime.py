@@ -10,7 +10,6 @@ import itertools
 import threading
 import time
 
-from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkError, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.ipc.messages import (
     Borrow,
@@ -24,6 +23,13 @@ from naiad.ipc.messages import (
     Response,
     ResponseGroup,
 )
+from naiad.ipc.work import (
+    CallRequest,
+    ControlOperation,
+    WorkError,
+    WorkResponse,
+)
+from naiad.metrics.operation import MetricOperation
 from naiad.worker.calls import WorkerCalls
 from naiad.worker.channel import Event, WorkerChannel
 from naiad.worker.direct_calls import LentInstance

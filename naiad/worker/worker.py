@@ -22,7 +22,6 @@ from typing import Any
 
 from naiad.backends.backend import Backend
 from naiad.core.tensor import REFERENCE, Tensor
-from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError
 from naiad.ipc.messages import (
     Configure,
@@ -37,6 +36,12 @@ from naiad.ipc.messages import (
     Returned,
     Started,
     Unload,
+)
+from naiad.ipc.work import (
+    LoadArguments,
+    WorkError,
+    WorkRequest,
+    WorkResponse,
 )
 from naiad.worker.channel import WorkerChannel
 from naiad.worker.direct_calls import LentInstance

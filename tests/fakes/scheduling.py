@@ -1,4 +1,4 @@
-"""Stand-ins that tests drive by hand: a clock that is advanced, an instance that answers when
+"""Stand-ins that tests drive by hand: a clock that is advanced, an instance that responds when
 told."""
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
-from naiad.core.work import ControlOperation, MetricOperation
 from naiad.errors import internal
 from naiad.instances.executor import Executor, InstanceObserver
 from naiad.instances.lease import Lease, LeaseNumbers
+from naiad.ipc.work import ControlOperation
+from naiad.metrics.operation import MetricOperation
 
 
 class FakeTimer:
@@ -98,7 +100,7 @@ class FakeServices:
     def __init__(self) -> None:
         self.lease_numbers = LeaseNumbers()
 
-    def infer(self, request: InferRequest) -> ResponseStream:
+    def infer(self, job: Job) -> ResponseStream:
         raise AssertionError("no model calls another one here")
 
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
@@ -165,10 +167,10 @@ class FakeInstance:
     response."""
 
     def __init__(self, max_batches: int = 1) -> None:
-        self.batches: list[list[InferRequest]] = []
-        self.running: list[list[InferRequest]] = []
+        self.batches: list[list[Job]] = []
+        self.running: list[list[Job]] = []
         self.callbacks: list[Any] = []
-        self.answer: Callable[[InferRequest], list[Tensor]] = lambda request: []
+        self.answer: Callable[[Job], list[Tensor]] = lambda job: []
         self.max_batches = max_batches
         self.is_serving = True
         self.is_broken = False
@@ -187,25 +189,23 @@ class FakeInstance:
     def inflight(self) -> int:
         return sum(len(batch) for batch in self.running)
 
-    def execute(self, requests: list[InferRequest], on_executed: Any = None) -> None:
-        self.batches.append(requests)
-        self.running.append(requests)
+    def execute(self, jobs: list[Job], on_executed: Any = None) -> None:
+        self.batches.append(jobs)
+        self.running.append(jobs)
         self.callbacks.append(on_executed)
 
-    def finish(
-        self, *, rescheduled: tuple[str, ...] = (), is_answered: bool = True
-    ) -> list[InferRequest]:
-        """`rescheduled`: ids of requests that the model wants again. Not answered: `execute`
-        returned, the responses come later."""
+    def finish(self, *, rescheduled: tuple[str, ...] = (), is_answered: bool = True) -> list[Job]:
+        """`rescheduled`: ids of requests that the model wants to see again. Not `is_answered`:
+        `execute` has returned, the responses come later."""
         batch = self.running.pop(0)
         on_executed = self.callbacks.pop(0)
-        again = [request for request in batch if request.id in rescheduled]
+        again = [job for job in batch if job.request.id in rescheduled]
         if on_executed is not None:
             on_executed(batch, again)
         self.observer.on_capacity(self)
-        for request in batch:
-            if is_answered and not request.is_null and request not in again:
-                self.respond(request)
+        for job in batch:
+            if is_answered and not job.is_null and job not in again:
+                self.respond(job)
         if not self.running:
             self.observer.on_idle(self)
         return batch
@@ -215,17 +215,16 @@ class FakeInstance:
         self.observer.on_capacity(self)
         self.observer.on_idle(self)
 
-    def respond(self, request: InferRequest, is_final: bool = True) -> None:
-        assert request.stream is not None
-        request.stream.put(InferResponse("m", "1", request.id, self.answer(request)), is_final)
+    def respond(self, job: Job, is_final: bool = True) -> None:
+        job.stream.put(InferResponse("m", "1", job.request.id, self.answer(job)), is_final)
 
     def die(self, is_broken: bool = False) -> None:
-        """As an instance whose worker ended: what it had is failed, then its scheduler is told."""
+        """Does what an instance does whose worker has ended: it fails what it had, then tells its
+        scheduler."""
         batches, self.running, self.callbacks = self.running, [], []
         self.is_serving, self.is_broken = False, is_broken
-        for request in (request for batch in batches for request in batch if not request.is_null):
-            assert request.stream is not None
-            request.stream.fail(internal("its worker process ended"))
+        for job in (job for batch in batches for job in batch if not job.is_null):
+            job.stream.fail(internal("its worker process ended"))
         self.observer.on_state_change(self)
 
     def come_back(self) -> None:
@@ -235,11 +234,14 @@ class FakeInstance:
 
     @property
     def ids(self) -> list[list[str]]:
-        return [[request.id for request in batch] for batch in self.batches]
+        return [[job.request.id for job in batch] for batch in self.batches]
 
 
-def fake_request(
+def fake_job(
     id: str = "", batch_size: int = 1, shape: list[int] | None = None, **fields: Any
-) -> InferRequest:
+) -> Job:
+    """`fields` are those of Job and of InferRequest."""
     tensor = Tensor("INPUT0", "FP32", [batch_size, *(shape or [4])], b"")
-    return InferRequest("m", [tensor], id=id, batch_size=batch_size, **fields)
+    of_job = {name: fields.pop(name) for name in list(fields) if name in Job.__struct_fields__}
+    request = InferRequest("m", [tensor], id=id, batch_size=batch_size, **fields)
+    return Job(request, ResponseStream(), batch_size=batch_size, **of_job)

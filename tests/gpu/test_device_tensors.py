@@ -14,7 +14,7 @@ import torch
 
 from naiad.backends.python.error import TritonModelException
 from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
-from naiad.core.work import WorkTensor
+from naiad.ipc.work import WorkTensor
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]

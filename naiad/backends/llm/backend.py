@@ -21,8 +21,8 @@ from naiad.backends.llm.sampling import is_forwarded_header, read_json_object, r
 from naiad.backends.llm.service import Generation, LlmService
 from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import invalid_arg
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.core.work import LoadArguments
+from naiad.ipc.work import LoadArguments
 
 
 def tensor(

@@ -24,8 +24,8 @@ from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.pending_response import Answer
 from naiad.backends.llm.thread import EngineThread
 from naiad.backends.llm.window import ArrivalWindow
-from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import NaiadError, cancelled, internal
+from naiad.ipc.work import WorkError, WorkResponse
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
 
 MAX_FAILED_STEPS = 3

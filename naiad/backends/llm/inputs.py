@@ -9,8 +9,8 @@ import numpy as np
 
 from naiad.core.byte_strings import encode_byte_strings
 from naiad.core.tensor import Tensor
-from naiad.core.work import WorkRequest
 from naiad.errors import NaiadError, invalid_arg
+from naiad.ipc.work import WorkRequest
 
 
 class Inputs:

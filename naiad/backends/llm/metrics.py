@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from naiad.backends.backend import Runtime
 from naiad.backends.llm.model import OpenModel
 from naiad.core.statistics import Histogram
-from naiad.core.work import MetricOperation
 from naiad.llm.generation import FinishReason
+from naiad.metrics.operation import MetricOperation
 
 TOKEN_BUCKETS = (
     1.0,

@@ -25,7 +25,6 @@ from naiad.backends.llm.thread import EngineThread
 from naiad.backends.python.model_module import version_dir
 from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.ipc.generation_call import (
     CALL_PARAMETER,
@@ -37,6 +36,7 @@ from naiad.ipc.generation_call import (
     event_tensor,
     read_call,
 )
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.llm.generation import EbnfGrammar, GenerationRequest, Grammar, TokenLogprobs
 
 UNLOAD_LIMIT_S = 5.0

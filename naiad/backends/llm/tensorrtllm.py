@@ -24,8 +24,8 @@ from naiad.backends.llm.tensorrtllm_request import (
 from naiad.backends.llm.tensorrtllm_response import TensorrtllmForm
 from naiad.backends.llm.tensorrtllm_tensors import INPUTS, OUTPUTS
 from naiad.backends.served_config import read_config
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import invalid_arg
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):

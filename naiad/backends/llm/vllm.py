@@ -24,9 +24,9 @@ from naiad.backends.llm.vllm_arguments import ENGINE_FILE, LORA_FILE, read_argum
 from naiad.backends.llm.vllm_sampling import read_vllm_sampling
 from naiad.backends.python.model_module import version_dir
 from naiad.core.tensor import Tensor
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import invalid_arg
 from naiad.ipc.generation_call import GrammarCall
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):

@@ -27,8 +27,8 @@ from naiad.backends.signature import (
     default_max_batch_size,
 )
 from naiad.backends.tensor_array import Array, array_dtype
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import invalid_arg
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.shm.arena import INLINE_MAX_BYTES
 
 _DATATYPES = {

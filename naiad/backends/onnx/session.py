@@ -11,8 +11,8 @@ import os
 import onnxruntime
 
 from naiad.backends.served_config import Accelerator, ServedConfig, read_integer
-from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.ipc.work import LoadArguments
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"

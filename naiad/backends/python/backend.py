@@ -29,8 +29,13 @@ from naiad.backends.python.request import (
 )
 from naiad.backends.python.reshape import read_reshapes
 from naiad.backends.python.response import InferenceResponse, encode_response
-from naiad.core.work import LoadArguments, WorkError, WorkRequest, WorkResponse
 from naiad.errors import Code, NaiadError, internal
+from naiad.ipc.work import (
+    LoadArguments,
+    WorkError,
+    WorkRequest,
+    WorkResponse,
+)
 
 Responses = list[WorkResponse | None]
 Execute = Callable[[list[InferenceRequest]], Any]

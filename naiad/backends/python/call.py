@@ -13,8 +13,8 @@ from naiad.backends.backend import Call
 from naiad.backends.python.error import ErrorCode, TritonError, TritonModelException
 from naiad.backends.python.instance import current, from_finalizer
 from naiad.backends.python.response import InferenceResponse, decode_response
-from naiad.core.work import CallRequest, WorkRequest, WorkResponse
 from naiad.errors import NaiadError
+from naiad.ipc.work import CallRequest, WorkRequest, WorkResponse
 
 
 class ResponseIterator:

@@ -10,8 +10,8 @@ from typing import Any
 from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.instance import current
 from naiad.backends.python.wire_text import wire_text
-from naiad.core.work import ControlOperation
 from naiad.errors import NaiadError
+from naiad.ipc.work import ControlOperation
 
 
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:

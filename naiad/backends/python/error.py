@@ -10,8 +10,8 @@ import enum
 from typing import ClassVar
 
 from naiad.backends.python.wire_text import wire_text
-from naiad.core.work import WorkError
 from naiad.errors import Code
+from naiad.ipc.work import WorkError
 
 
 class ErrorCode(enum.IntEnum):

@@ -17,14 +17,14 @@ from typing import Any, NoReturn
 
 from naiad.backends.backend import Runtime
 from naiad.backends.python.reshape import Reshapes
-from naiad.core.work import (
+from naiad.errors import NaiadError, unavailable
+from naiad.ipc.work import (
     CallRequest,
     ControlOperation,
-    MetricOperation,
     WorkRequest,
     WorkResponse,
 )
-from naiad.errors import NaiadError, unavailable
+from naiad.metrics.operation import MetricOperation
 
 AWAITED_HANDLES: ContextVar[list[int] | None] = ContextVar("awaited_handles", default=None)
 """The requests of the current `async def execute`. The tasks that it starts inherit the value."""

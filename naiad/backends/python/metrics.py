@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.instance import Instance, current, from_finalizer
 from naiad.backends.python.wire_text import wire_text
-from naiad.core.work import MetricOperation
 from naiad.errors import NaiadError
+from naiad.metrics.operation import MetricOperation
 
 
 class MetricKind(enum.IntEnum):

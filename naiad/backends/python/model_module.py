@@ -14,8 +14,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.ipc.work import LoadArguments
 
 MODEL_CLASS = "TritonPythonModel"
 MODULES_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "modules")

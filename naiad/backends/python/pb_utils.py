@@ -38,7 +38,7 @@ from naiad.backends.python.sender import (
     InferenceResponseSender,
 )
 from naiad.backends.python.tensor import Tensor
-from naiad.core.work import SEQUENCE_END, SEQUENCE_START
+from naiad.ipc.work import SEQUENCE_END, SEQUENCE_START
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = SEQUENCE_START
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = SEQUENCE_END

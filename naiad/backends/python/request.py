@@ -20,7 +20,7 @@ from naiad.backends.python.response import InferenceResponse
 from naiad.backends.python.sender import InferenceResponseSender
 from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
 from naiad.backends.python.wire_text import wire_text
-from naiad.core.work import WorkRequest
+from naiad.ipc.work import WorkRequest
 
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from naiad.backends.tensor_array import reshaped
-from naiad.core.work import WorkRequest, WorkResponse, WorkTensor
+from naiad.core.reshape import reshaped
+from naiad.ipc.work import WorkRequest, WorkResponse, WorkTensor
 
 
 class Reshapes(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from naiad.backends.python.error import (
 )
 from naiad.backends.python.parameters import Parameters, check_parameters, encode_parameters
 from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
-from naiad.core.work import WorkResponse
+from naiad.ipc.work import WorkResponse
 
 
 class InferenceResponse:

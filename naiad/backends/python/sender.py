@@ -15,7 +15,7 @@ from typing import SupportsIndex
 from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.instance import Instance, from_finalizer
 from naiad.backends.python.response import InferenceResponse, encode_response
-from naiad.core.work import WorkError, WorkResponse
+from naiad.ipc.work import WorkError, WorkResponse
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 

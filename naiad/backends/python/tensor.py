@@ -20,7 +20,7 @@ from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.wire_text import wire_text
 from naiad.core.byte_strings import decode_byte_strings, encode_byte_strings
 from naiad.core.datatype import BY_NUMPY, DATATYPES
-from naiad.core.work import WorkTensor
+from naiad.ipc.work import WorkTensor
 
 Array = np.ndarray[Any, Any]
 

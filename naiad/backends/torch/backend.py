@@ -25,9 +25,9 @@ from naiad.backends.torch.options import apply_options, choose_device, inference
 from naiad.backends.torch.program import STRINGS, Calling, Program, match
 from naiad.backends.torch.tensor import Allocate, from_strings, from_torch, to_strings, to_torch
 from naiad.core.datatype import BY_CONFIG_NAME
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.errors import internal, invalid_arg
 from naiad.ipc.completion_request import Example
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 
 
 class PytorchBackend(Backend):

@@ -25,8 +25,8 @@ from naiad.backends.torch.archive import (
 )
 from naiad.backends.torch.program import DICTIONARY, STRINGS, TENSOR, Argument, Program
 from naiad.backends.torch.tensor import DATATYPES
-from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.ipc.work import LoadArguments
 
 FORCE_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 PYTHON_RUNTIME = "model.py"

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from naiad.backends.served_config import ServedConfig
-from naiad.core.work import LoadArguments
 from naiad.errors import invalid_arg
+from naiad.ipc.work import LoadArguments
 
 
 def choose_device(arguments: LoadArguments) -> Any:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from naiad.core.work import LoadArguments
 from naiad.errors import unavailable
+from naiad.ipc.work import LoadArguments
 from naiad.metrics.gpu_memory import GpuMemory, read_gpu_memory
 from naiad.settings.compound import DeviceFraction
 

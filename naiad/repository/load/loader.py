@@ -18,7 +18,6 @@ from naiad import log
 from naiad.core.clock import Clock
 from naiad.core.model_spec import ModelSpec
 from naiad.core.statistics import ModelStatistics
-from naiad.core.work import LoadArguments
 from naiad.errors import invalid_arg
 from naiad.instances.configuration import ConfigurationListener
 from naiad.instances.instance import Instance
@@ -27,6 +26,7 @@ from naiad.instances.restart import RestartPolicy
 from naiad.instances.services import Services
 from naiad.instances.template_process import Templates
 from naiad.instances.worker_process import WorkerProcess
+from naiad.ipc.work import LoadArguments
 from naiad.metrics.summary import build_statistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config.config_json import config_to_json

@@ -1,9 +1,9 @@
-"""The response cache: what it keeps, under which key, and what any kind of it can do.
+"""The response cache: what it keeps, under which key, and what every kind of cache can do.
 
-The key covers all that a model's answer may depend on: model, version, inputs with their shapes,
-parameters. An answer serves whoever asks for the same outputs or for some of them. (Triton's key
-covers names and bytes of the inputs only, and it hands out whatever outputs the first request had
-asked for.)
+The key covers everything that a model's response may depend on: model, version, inputs with their
+shapes, parameters. A cached response serves requests for the same outputs or for some of them.
+(Triton's key covers only the names and bytes of the inputs, and Triton returns the outputs that the
+first request asked for.)
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ Key: TypeAlias = bytes
 
 class CachedResponse(msgspec.Struct, array_like=True, frozen=True):
     outputs: list[Tensor]
-    """Their data is of our own, and never written to."""
+    """The cache owns their data, and nobody writes to it."""
     parameters: dict[str, ParameterValue]
-    asked: list[str] = []
-    """Names of the outputs that were asked for; the model may have left some out."""
+    requested: list[str] = []
+    """The outputs that the request asked for; the model may have left some out."""
 
-    def pick(self, wanted: list[str]) -> list[Tensor] | None:
-        """These outputs, in this order; None when it was not made for all of them."""
-        if not set(wanted) <= set(self.asked):
+    def select(self, names: list[str]) -> list[Tensor] | None:
+        """These outputs, in this order; None when the response was not made for all of them."""
+        if not set(names) <= set(self.requested):
             return None
         by_name = {tensor.name: tensor for tensor in self.outputs}
-        return [by_name[name] for name in wanted if name in by_name]
+        return [by_name[name] for name in names if name in by_name]
 
     @property
     def num_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Roughly how much memory the response needs."""
         return 200 + sum(len(tensor.data) + len(tensor.name) + 100 for tensor in self.outputs)
 
 
 class ResponseCache(Protocol):
-    def look_up(self, key: Key, on_found: Callable[[CachedResponse | None], None]) -> None:
-        """Calls back exactly once, perhaps before it returns. A cache that cannot answer says
-        None."""
+    def look_up(self, key: Key, on_lookup: Callable[[CachedResponse | None], None]) -> None:
+        """Calls back exactly once, perhaps before it returns. A cache that does not respond counts
+        as a miss."""
         ...
 
     def insert(self, key: Key, response: CachedResponse) -> None: ...
@@ -67,11 +67,10 @@ def cache_key(request: InferRequest, spec: ModelSpec) -> Key:
     return digest.digest()
 
 
-def keep(response: InferResponse, asked: list[str]) -> CachedResponse:
-    """A copy: what the response itself refers to belongs to a worker, and may be written to
-    downstream."""
+def keep(response: InferResponse, requested: list[str]) -> CachedResponse:
+    """Copies the tensors: their memory belongs to a worker, and others may write to it."""
     outputs = [
         Tensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data))
         for tensor in response.outputs
     ]
-    return CachedResponse(outputs, response.parameters, asked)
+    return CachedResponse(outputs, response.parameters, requested)

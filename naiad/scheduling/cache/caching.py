@@ -1,10 +1,10 @@
-"""In front of a model's scheduler: requests that were answered before are answered from the
-response cache.
+"""A scheduler in front of a model's own: requests whose response is known get it from the response
+cache.
 
-In:  requests of a model whose config enables `response_cache`. Out: the cached answer, or the
-     request on its way to the scheduler.
-Rule: only the one successful answer of a request is kept. A hit counts as a request that succeeded,
-      not as an inference.
+In:  jobs of a model whose config enables `response_cache`. Out: the cached response, or the job, to
+     the model's own scheduler.
+Rule: a response is kept only if it is the one successful response of its request. A hit counts as a
+      request that succeeded, not as an inference.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import asyncio
 from functools import partial
 
 from naiad.core.clock import Clock
+from naiad.core.job import Job
 from naiad.core.model_spec import ModelSpec
-from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
-from naiad.errors import NaiadError, unavailable
+from naiad.errors import NaiadError
 from naiad.instances.executor import Executor
 from naiad.scheduling.cache.cache import CachedResponse, Key, ResponseCache, cache_key, keep
-from naiad.scheduling.queue import RETRY_AFTER_S
-from naiad.scheduling.scheduler import Resizable, Scheduler
+from naiad.scheduling.scheduler import Resizable, Scheduler, stopping_error
 
 
 class CachingScheduler:
@@ -39,31 +38,28 @@ class CachingScheduler:
         self._version = str(spec.version)
         self._clock = clock
         self._statistics = statistics
-        self._num_looking = 0
+        self._num_lookups = 0
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
 
     # Scheduler.
 
-    def enqueue(self, request: InferRequest) -> ResponseStream:
-        if self._is_stopping and not request.is_inner:
-            raise unavailable(
-                "Server is stopping, scheduler for model has stopped accepting new inference requests",
-                RETRY_AFTER_S,
-            )
+    def enqueue(self, job: Job) -> ResponseStream:
+        if self._is_stopping and not job.is_inner:
+            raise stopping_error()
         stream = ResponseStream()
-        start_ns = request.queue_start_ns = self._clock.now_ns()
-        key = cache_key(request, self._spec)
-        self._num_looking += 1
-        self._cache.look_up(key, partial(self._on_found, request, stream, key, start_ns))
+        start_ns = job.queue_start_ns = self._clock.now_ns()
+        key = cache_key(job.request, self._spec)
+        self._num_lookups += 1
+        self._cache.look_up(key, partial(self._on_lookup, job, stream, key, start_ns))
         return stream
 
     def inflight(self) -> int:
-        return self._num_looking + self._inner.inflight()
+        return self._num_lookups + self._inner.inflight()
 
     async def stop(self) -> None:
         self._is_stopping = True
-        while self._num_looking:
+        while self._num_lookups:
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
         await self._inner.stop()
@@ -79,60 +75,60 @@ class CachingScheduler:
 
     # Hits and misses.
 
-    def _on_found(
+    def _on_lookup(
         self,
-        request: InferRequest,
+        job: Job,
         stream: ResponseStream,
         key: Key,
         start_ns: int,
-        found: CachedResponse | None,
+        cached: CachedResponse | None,
     ) -> None:
         now_ns = self._clock.now_ns()
-        wanted = request.requested_outputs or list(self._spec.outputs)
-        outputs = None if found is None else found.pick(wanted)
-        if found is not None and outputs is not None:
-            self._statistics.record_cache_hit(request.start_ns, now_ns - start_ns, now_ns)
+        requested = job.request.requested_outputs or list(self._spec.outputs)
+        outputs = None if cached is None else cached.select(requested)
+        if cached is not None and outputs is not None:
+            self._statistics.record_cache_hit(job.start_ns, now_ns - start_ns, now_ns)
             response = InferResponse(
-                self._spec.name, self._version, request.id, outputs, found.parameters
+                self._spec.name, self._version, job.request.id, outputs, cached.parameters
             )
             stream.put(response, True)
         elif not stream.is_cancelled:
-            self._pass_on(request, stream, key, wanted, now_ns - start_ns)
+            self._pass_on(job, stream, key, requested, now_ns - start_ns)
         else:
-            self._statistics.record_failure(request.start_ns, now_ns, "CANCELED")
+            self._statistics.record_failure(job.start_ns, now_ns, "CANCELED")
             stream.close()
-        self._num_looking -= 1
-        if self._stopped is not None and not self._stopped.done() and not self._num_looking:
+        self._num_lookups -= 1
+        if self._stopped is not None and not self._stopped.done() and not self._num_lookups:
             self._stopped.set_result(None)
 
     def _pass_on(
         self,
-        request: InferRequest,
+        job: Job,
         stream: ResponseStream,
         key: Key,
-        wanted: list[str],
-        look_up_ns: int,
+        requested: list[str],
+        lookup_ns: int,
     ) -> None:
         try:
-            inner = self._inner.enqueue(request)
+            inner = self._inner.enqueue(job)
         except NaiadError as error:
-            stream.fail(error, self._spec.name, self._version, request.id)
+            stream.fail(error, self._spec.name, self._version, job.request.id)
             return
         stream.on_cancel(inner.cancel)
-        inner.deliver_to(partial(self._on_response, stream, key, wanted, look_up_ns))
+        inner.deliver_to(partial(self._on_response, stream, key, requested, lookup_ns))
 
     def _on_response(
         self,
         stream: ResponseStream,
         key: Key,
-        wanted: list[str],
-        look_up_ns: int,
+        requested: list[str],
+        lookup_ns: int,
         response: InferResponse | None,
         is_final: bool,
     ) -> None:
         start_ns = self._clock.now_ns()
         if response is not None and response.error is None and is_final:
-            self._cache.insert(key, keep(response, wanted))
+            self._cache.insert(key, keep(response, requested))
         if is_final:
-            self._statistics.cache_miss.add(look_up_ns + self._clock.now_ns() - start_ns)
+            self._statistics.cache_miss.add(lookup_ns + self._clock.now_ns() - start_ns)
         stream.put(response, is_final)

@@ -31,7 +31,7 @@ class LocalCache:
             self.counts, num_entries=len(self), utilization=self.num_bytes / self._max_bytes
         )
 
-    def look_up(self, key: Key, on_found: Callable[[CachedResponse | None], None]) -> None:
+    def look_up(self, key: Key, on_lookup: Callable[[CachedResponse | None], None]) -> None:
         start_ns = time.monotonic_ns()
         counts, entry = self.counts, self._entries.get(key)
         counts.num_lookups += 1
@@ -39,7 +39,7 @@ class LocalCache:
             self._entries.move_to_end(key)
             counts.num_hits += 1
         counts.lookup_ns += time.monotonic_ns() - start_ns
-        on_found(entry)
+        on_lookup(entry)
 
     def insert(self, key: Key, response: CachedResponse) -> None:
         """One that is larger than the whole cache is not kept."""

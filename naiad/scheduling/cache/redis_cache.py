@@ -58,11 +58,11 @@ class RedisCache:
 
     # ResponseCache.
 
-    def look_up(self, key: Key, on_found: Callable[[CachedResponse | None], None]) -> None:
+    def look_up(self, key: Key, on_lookup: Callable[[CachedResponse | None], None]) -> None:
         if self._connection is None:
-            on_found(None)
+            on_lookup(None)
             return
-        look_up = _LookUp(on_found, self._decode)
+        look_up = _LookUp(on_lookup, self._decode)
         look_up.timer = self._clock.call_at(
             self._clock.now_ns() + int(self._options.look_up_timeout_s * 1e9), look_up.give_up
         )
@@ -171,30 +171,30 @@ class RedisCache:
 class _LookUp:
     """Answers once: with what came, or with nothing when it took too long."""
 
-    __slots__ = ("_decode", "_on_found", "timer")
+    __slots__ = ("_decode", "_on_lookup", "timer")
 
     def __init__(
         self,
-        on_found: Callable[[CachedResponse | None], None],
+        on_lookup: Callable[[CachedResponse | None], None],
         decode: Callable[[bytes], CachedResponse | None],
     ) -> None:
-        self._on_found: Callable[[CachedResponse | None], None] | None = on_found
+        self._on_lookup: Callable[[CachedResponse | None], None] | None = on_lookup
         self._decode = decode
         self.timer: Timer | None = None
 
     def take(self, reply: Reply) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        if self._on_found is not None:
+        if self._on_lookup is not None:
             self._settle(self._decode(reply) if isinstance(reply, bytes) else None)
 
     def give_up(self) -> None:
         self._settle(None)
 
     def _settle(self, found: CachedResponse | None) -> None:
-        on_found, self._on_found = self._on_found, None
-        if on_found is not None:
-            on_found(found)
+        on_lookup, self._on_lookup = self._on_lookup, None
+        if on_lookup is not None:
+            on_lookup(found)
 
 
 def _is_whole(tensor: Tensor) -> bool:

@@ -1,9 +1,9 @@
 """Ensembles: one request -> a data flow of requests to other models.
 
-In:  InferRequest for the ensemble. Out: step requests through `infer` (passed in: the same door
-     that clients use), and the answers. A request is a run (ensemble_run.py). Those whose steps
-     were in one batch go on to the next step as one, where nothing speaks against it
-     (ensemble_relay.py).
+In:  jobs for the ensemble. Out: jobs for the steps, through `infer` (passed in: every check that a
+     client's request gets applies to them), and the responses.
+Each request is a run (run.py). Requests whose steps were in one batch go on to the next step as one
+batch, where that makes no difference to them (relay.py).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import asyncio
 from collections.abc import Callable
 
 from naiad.core.clock import Clock
-from naiad.core.request import InferRequest, Relay
+from naiad.core.job import Job, Relay
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
 from naiad.core.tensor import Tensor
-from naiad.errors import NaiadError, unavailable
+from naiad.errors import NaiadError
 from naiad.scheduling.ensemble.plan import EnsemblePlan, Route, RouteStep
-from naiad.scheduling.ensemble.relay import AnswerRelay, Find, StepRelay
+from naiad.scheduling.ensemble.relay import FinalRelay, Find, StepRelay
 from naiad.scheduling.ensemble.run import Run
-from naiad.scheduling.queue import RETRY_AFTER_S
+from naiad.scheduling.scheduler import stopping_error
 
-Infer = Callable[[InferRequest], ResponseStream]
+Infer = Callable[[Job], ResponseStream]
 
 DEFAULT_MAX_INFLIGHT = 64
 
@@ -36,8 +36,8 @@ class EnsembleScheduler:
         statistics: ModelStatistics,
         find: Find | None = None,
     ) -> None:
-        """`find`: what a step's model is, for batches that go on as one; None where `infer` does
-        more than to look it up."""
+        """`find` finds the model of a step, so that batches can go on as one. It is None where they
+        must not, and where `infer` does more than to look the model up."""
         self.plan = plan
         self._find = find
         self.infer = infer
@@ -47,18 +47,14 @@ class EnsembleScheduler:
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
 
-    def enqueue(self, request: InferRequest) -> ResponseStream:
-        if self._is_stopping and not request.is_inner:
-            raise unavailable(
-                "Server is stopping, scheduler for model has stopped accepting new inference requests",
-                RETRY_AFTER_S,
-            )
-        stream = request.stream = ResponseStream()
-        request.queue_start_ns = self._clock.now_ns()
-        run = Run(self, request, stream)
+    def enqueue(self, job: Job) -> ResponseStream:
+        if self._is_stopping and not job.is_inner:
+            raise stopping_error()
+        job.queue_start_ns = self._clock.now_ns()
+        run = Run(self, job)
         self._runs.add(run)
         run.start()
-        return stream
+        return job.stream
 
     def inflight(self) -> int:
         return len(self._runs)
@@ -78,62 +74,58 @@ class EnsembleScheduler:
         return None
 
     def relay_of(self, entry: RouteStep, route: Route) -> Relay | None:
-        """What takes batches of this step's answers on, where they may go on as one."""
+        """What sends on whole batches of this step; None where they must not go on as one."""
         if entry.relay is None and self._find is not None:
             if entry.is_last:
-                entry.relay = AnswerRelay(entry, self, route.outputs)
-            elif entry.heir is not None:
-                self.relay_of(entry.heir, route)
-                entry.relay = StepRelay(entry, entry.heir, self._find)
+                entry.relay = FinalRelay(entry, self, route.outputs)
+            elif entry.sole_successor is not None:
+                self.relay_of(entry.sole_successor, route)
+                entry.relay = StepRelay(entry, entry.sole_successor, self._find)
         return entry.relay
 
     def on_end(self, run: Run, times: BatchTimes, error: NaiadError | None) -> None:
-        now_ns, statistics, request = self._clock.now_ns(), self._statistics, run.request
+        now_ns, statistics, job = self._clock.now_ns(), self._statistics, run.job
         if error is not None:
             statistics.record_failure(
-                request.start_ns, now_ns, failure_reason(error.code, is_from_backend=False)
+                job.start_ns, now_ns, failure_reason(error.code, is_from_backend=False)
             )
         else:
-            statistics.record_execution(request.batch_size, times)
+            statistics.record_execution(job.batch_size, times)
             statistics.record_compute(1, times)
             statistics.record_success(
-                request.batch_size,
-                request.start_ns,
-                request.queue_start_ns,
-                request.queue_start_ns,
-                now_ns,
+                job.batch_size, job.start_ns, job.queue_start_ns, job.queue_start_ns, now_ns
             )
         self._runs.discard(run)
-        self._tell_if_stopped()
+        self._check_stopped()
 
     def finish(self, runs: list[Run], outputs: list[list[Tensor]]) -> None:
-        """Of runs whose last step was answered in one batch. Each counts as one execution, as if it
-        had been answered by itself."""
+        """Ends runs whose last step was executed in one batch. Each counts as one execution, as if
+        it had been executed alone."""
         now_ns, statistics = self._clock.now_ns(), self._statistics
         totals: list[BatchTimes] = []
         alike, count = runs[0], 0
         for run in runs:
-            if run.times != alike.times or run.request.batch_size != alike.request.batch_size:
-                self._count(alike, count, totals)
+            if run.times != alike.times or run.job.batch_size != alike.job.batch_size:
+                self._count_alike(alike, count, totals)
                 alike, count = run, 0
             count += 1
-            run.end_answered()
-        self._count(alike, count, totals)
-        statistics.record_unqueued([run.request for run in runs], now_ns)
+            run.end_in_batch()
+        self._count_alike(alike, count, totals)
+        statistics.record_unqueued([run.job for run in runs], now_ns)
         self._runs.difference_update(runs)
-        self._tell_if_stopped()
+        self._check_stopped()
         for run, tensors, times in zip(runs, outputs, totals, strict=True):
             response = run.response(tensors)
             response.times = times
-            run.stream.put(response, True)
+            run.job.stream.put(response, True)
 
-    def _count(self, run: Run, count: int, totals: list[BatchTimes]) -> None:
-        """So many runs whose steps took the same time."""
+    def _count_alike(self, run: Run, count: int, totals: list[BatchTimes]) -> None:
+        """Counts `count` runs whose steps took the same time as those of `run`."""
         times = run.total_times()
         totals += [times] * count
-        self._statistics.record_execution(run.request.batch_size, times, count)
+        self._statistics.record_execution(run.job.batch_size, times, count)
         self._statistics.record_compute(count, times)
 
-    def _tell_if_stopped(self) -> None:
+    def _check_stopped(self) -> None:
         if self._stopped is not None and not self._stopped.done() and not self._runs:
             self._stopped.set_result(None)

@@ -1,20 +1,21 @@
-"""What an ensemble is: its steps, and who feeds whom. Worked out once, read by every run.
+"""What an ensemble consists of: its steps, and which step feeds which. It is computed once and read
+by every run.
 
-In:  `ensemble_scheduling` of a ModelConfig (build.py). Out: a `Route` per set of outputs that is
-     asked for: the steps that it takes, how many tensors each of them waits for, and who waits for
-     what it makes.
+In:  `ensemble_scheduling` of a ModelConfig (build.py). Out: a `Route` per set of requested outputs:
+     the steps that it needs, how many tensors each of them waits for, and which steps read what a
+     step makes.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from naiad.backends.tensor_array import reshaped
-from naiad.core.request import Relay
+from naiad.core.job import Relay
+from naiad.core.reshape import reshaped
 from naiad.core.tensor import Tensor
 
 MAX_ROUTES = 256
-"""Sets of outputs that are remembered; a client that asks for ever new ones pays for them
+"""Routes that are remembered. A client that requests ever new sets of outputs slows down only
 itself."""
 
 
@@ -23,36 +24,36 @@ class Step(msgspec.Struct, frozen=True):
     model_version: str
     """Empty means the latest."""
     input_map: dict[str, str]
-    """Input of the model -> tensor of the ensemble."""
+    """The inputs of the model -> tensors of the ensemble."""
     output_map: dict[str, str]
-    """Output of the model -> tensor of the ensemble."""
+    """The outputs of the model -> tensors of the ensemble."""
     is_decoupled: bool = False
 
 
 class RouteStep(msgspec.Struct, eq=False):
     number: int
-    """Its place in the route."""
+    """The index of the step in the route."""
     step: Step
     outputs: list[str]
-    """Of the model: those that the step is asked for."""
+    """The outputs that are requested from the model."""
     num_awaited: int
-    """Tensors that other steps make."""
-    takes: dict[str, tuple[str, bool]] = {}
-    """Output of the model -> tensor of the ensemble, and whether several read it."""
+    """The number of tensors that other steps make for this one."""
+    output_tensors: dict[str, tuple[str, bool]] = {}
+    """The outputs of the model -> the tensor of the ensemble, and whether several read it."""
     num_outputs: int = 0
-    """Of the ensemble, that it makes."""
+    """The number of outputs of the ensemble that the step makes."""
     feeds: list[tuple[RouteStep, int]] = []
-    """Steps that wait for what it makes, and for how many tensors of it each."""
-    heir: RouteStep | None = None
-    """The one step that reads all that it makes, when that step reads nothing else."""
+    """The steps that read what this one makes, and how many tensors each of them reads."""
+    sole_successor: RouteStep | None = None
+    """The one step that reads everything that this one makes, if that step reads nothing else."""
     is_last: bool = False
-    """Makes every output of the ensemble, and nothing else."""
+    """The step makes every output of the ensemble, and nothing else."""
     relay: Relay | None = None
-    """What takes a batch of its answers on, once there has been one."""
+    """What sends on whole batches of this step, once there has been one."""
 
 
 class TensorReshape(msgspec.Struct, frozen=True):
-    """`reshape` of the ensemble's own inputs and outputs: its clients see `dims`, its steps the
+    """`reshape` of the ensemble's own inputs and outputs: clients see `dims`, the steps see the
     other shape."""
 
     source: list[int]
@@ -68,13 +69,13 @@ class Route(msgspec.Struct, frozen=True):
     outputs: list[str]
     steps: list[RouteStep]
     num_made_outputs: int
-    """Of `outputs`: those that a step makes. The others are inputs that are passed through."""
+    """How many of `outputs` a step makes. The others are inputs that are passed through."""
     shared: frozenset[str]
-    """Tensors that more than one step or the answer reads."""
+    """Tensors with more than one reader; the response counts as a reader."""
     first: list[RouteStep]
-    """Those that wait for no other."""
+    """The steps that wait for no other."""
     awaited: list[int]
-    """By step: how many tensors of others it waits for."""
+    """By step: how many tensors of other steps it waits for."""
 
 
 class EnsemblePlan:
@@ -94,10 +95,10 @@ class EnsemblePlan:
         self.steps = steps
         self.outputs = outputs
         self.is_decoupled = is_decoupled
-        """Any of its steps is: it answers any number of times."""
+        """A step is decoupled, so the ensemble may respond any number of times."""
         self.max_inflight_requests = max_inflight_requests
-        """Answers of one decoupled step that may be on their way downstream; then it is told to
-        pause."""
+        """How many responses of one decoupled step may be on their way through the later steps
+        before the step is told to pause."""
         self.input_reshapes = input_reshapes or {}
         self.output_reshapes = output_reshapes or {}
         self._all = self._find_route(outputs)
@@ -135,16 +136,18 @@ class EnsemblePlan:
         shared = frozenset(tensor for tensor, count in readers.items() if count > 1)
         for entry in steps:
             output_map = entry.step.output_map
-            entry.takes = {name: (tensor, tensor in shared) for name, tensor in output_map.items()}
+            entry.output_tensors = {
+                name: (tensor, tensor in shared) for name, tensor in output_map.items()
+            }
             entry.num_outputs = sum(tensor in outputs for tensor in output_map.values())
-            taken = [
+            num_read = [
                 (reader, len(set(output_map.values()).intersection(reader.step.input_map.values())))
                 for reader in steps
             ]
-            entry.feeds = [(reader, count) for reader, count in taken if count]
+            entry.feeds = [(reader, count) for reader, count in num_read if count]
         if not self.is_decoupled:
             for entry in steps:
-                entry.heir = _heir(entry)
+                entry.sole_successor = _sole_successor(entry)
                 entry.is_last = self._is_last(entry, outputs)
         first = [entry for entry in steps if not entry.num_awaited]
         return Route(
@@ -166,21 +169,21 @@ class EnsemblePlan:
         )
 
     def _needed_steps(self, outputs: list[str]) -> list[int]:
-        """Steps that contribute to these outputs; the others need not run."""
-        wanted = set(outputs)
+        """The steps that contribute to these outputs; the others need not run."""
+        needed_tensors = set(outputs)
         needed: set[int] = set()
         is_growing = True
         while is_growing:
             is_growing = False
             for number, step in enumerate(self.steps):
-                if number not in needed and not wanted.isdisjoint(step.output_map.values()):
+                if number not in needed and not needed_tensors.isdisjoint(step.output_map.values()):
                     needed.add(number)
-                    wanted.update(step.input_map.values())
+                    needed_tensors.update(step.input_map.values())
                     is_growing = True
         return sorted(needed)
 
 
-def _heir(entry: RouteStep) -> RouteStep | None:
+def _sole_successor(entry: RouteStep) -> RouteStep | None:
     if len(entry.feeds) != 1 or entry.num_outputs:
         return None
     (reader, count), made = entry.feeds[0], list(entry.step.output_map.values())

@@ -1,39 +1,37 @@
-"""A whole batch of answers of one step of an ensemble -> the batch of the next step, or the answers
-of the ensemble's requests.
+"""The relay of an ensemble: a whole batch of one step's responses -> the batch of the next step, or
+the responses of the ensemble.
 
-In:  batches as their instance answers them (naiad.instances.responses). Out: the same requests, on
-     their way to the next model as one batch. What one by one would be found out for each request
-     again is looked at once: that the model serves and takes tensors of this form. Requests and
-     their streams stay the same. Rule: whatever is out of the ordinary (a request that is
-     cancelled, an answer of another form or with parameters, a model that schedules in another way)
-     sends the batch the normal way, and nothing has happened yet then.
+In:  batches as their instance has executed them (naiad.instances.responses). Out: the same jobs, as
+     one batch for the next model. What would be checked for each request is checked once: that the
+     next model serves and accepts tensors with this signature. The jobs and their streams stay the
+     same.
+Rule: a relay declines a batch with any exception in it (a job that is cancelled, a response with
+      another signature or with parameters, a model with another scheduler). Nothing has happened
+      then, and each response is delivered by itself.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
+from naiad.core.job import Job, ModelResponse
 from naiad.core.request import InferRequest
 from naiad.core.statistics import BatchTimes
 from naiad.core.tensor import Tensor
 from naiad.core.tensor_form import TensorForm, made_form
-from naiad.core.work import WorkResponse
 from naiad.errors import NaiadError
 from naiad.scheduling.dynamic import DynamicScheduler
 from naiad.scheduling.ensemble.plan import RouteStep
+from naiad.scheduling.ensemble.run import Run, StepCall
 from naiad.scheduling.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from naiad.scheduling.ensemble.ensemble import EnsembleScheduler
-    from naiad.scheduling.ensemble.run import Run, StepCall
 
 
 class Target(Protocol):
-    """What a relay needs of a model (naiad.repository.model.Model)."""
+    """What a relay needs to know about a model (naiad.repository.model.Model)."""
 
     @property
     def check(self) -> Callable[[InferRequest], None]:
@@ -45,58 +43,68 @@ class Target(Protocol):
 
 
 Find = Callable[[str, str], Target]
-"""(model, version) -> what serves now. Raises NaiadError."""
+"""(model, version) -> the model that serves now. Raises NaiadError."""
+
+
+class RunFinisher(Protocol):
+    """An ensemble (naiad.scheduling.ensemble.ensemble.EnsembleScheduler)."""
+
+    def finish(self, runs: list[Run], outputs: list[list[Tensor]]) -> None: ...
 
 
 class StepRelay:
-    """From one step to the next."""
+    """Sends batches from one step to the next."""
 
-    def __init__(self, entry: RouteStep, heir: RouteStep, find: Find) -> None:
-        self._heir = heir
+    def __init__(self, entry: RouteStep, successor: RouteStep, find: Find) -> None:
+        self._successor = successor
         self._find = find
         made_by = {tensor: name for name, tensor in entry.step.output_map.items()}
-        self._wanted = [(made_by[tensor], name) for name, tensor in heir.step.input_map.items()]
+        self._wanted = [
+            (made_by[tensor], name) for name, tensor in successor.step.input_map.items()
+        ]
         self._known: weakref.ref[DynamicScheduler] | None = None
         """Who takes this form. Not kept alive: a copy of the model that is unloaded must go."""
         self._form: TensorForm | None = None
 
-    def take(
-        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
+    def forward(
+        self, jobs: list[Job], responses: Sequence[ModelResponse], times: BatchTimes
     ) -> bool:
         found = self._form_for(responses[0].outputs)
         if found is None:
             return False
         scheduler, form = found
-        calls = calls_of(self, requests, responses, form)
+        calls = calls_of(self, jobs, responses, form)
         if calls is None:
             return False
-        heir, batch_size, take, now_ns = self._heir, form.batch_size, form.take, scheduler.now_ns()
-        model_name, model_version, outputs, relay = (
-            heir.step.model_name,
-            heir.step.model_version,
-            heir.outputs,
-            heir.relay,
+        entry, batch_size, take, now_ns = (
+            self._successor,
+            form.batch_size,
+            form.take,
+            scheduler.now_ns(),
         )
-        for request, response, call in zip(requests, responses, calls, strict=True):
+        model_name, model_version = entry.step.model_name, entry.step.model_version
+        outputs, relay = entry.outputs, entry.relay
+        for job, response, call in zip(jobs, responses, calls, strict=True):
+            request = job.request
             request.inputs = take(response.outputs)
             request.model_name = model_name
             request.model_version = model_version
             request.requested_outputs = outputs
-            request.batch_size = batch_size
-            request.start_ns = request.queue_start_ns = now_ns
-            call.entry = heir
+            job.batch_size = batch_size
+            job.start_ns = job.queue_start_ns = now_ns
+            call.entry = entry
             call.relay = relay
             call.run.times.append(times)
-        scheduler.take_batch(requests, batch_size * len(requests))
+        scheduler.enqueue_batch(jobs, batch_size * len(jobs))
         return True
 
     def _form_for(self, outputs: list[Tensor]) -> tuple[DynamicScheduler, TensorForm] | None:
         """Who takes them now, and how."""
-        step = self._heir.step
+        step = self._successor.step
         try:
             target = self._find(step.model_name, step.model_version)
             scheduler = target.scheduler
-            if not isinstance(scheduler, DynamicScheduler) or not scheduler.takes_batches:
+            if not isinstance(scheduler, DynamicScheduler) or not scheduler.accepts_batches:
                 return None
             form = self._form
             if (
@@ -125,34 +133,33 @@ class StepRelay:
             for name, tensor in zip(found.names, taken, strict=True)
         ]
         request = InferRequest(
-            self._heir.step.model_name, inputs, requested_outputs=self._heir.outputs
+            self._successor.step.model_name, inputs, requested_outputs=self._successor.outputs
         )
         target.check(request)
         return msgspec.structs.replace(found, batch_size=request.batch_size)
 
 
-class AnswerRelay:
-    """From the last step to whoever asked the ensemble."""
+class FinalRelay:
+    """Sends the responses of the last step to the clients of the ensemble."""
 
-    def __init__(self, entry: RouteStep, ensemble: EnsembleScheduler, outputs: list[str]) -> None:
+    def __init__(self, entry: RouteStep, ensemble: RunFinisher, outputs: list[str]) -> None:
         self._ensemble = ensemble
         made_by = {tensor: name for name, tensor in entry.step.output_map.items()}
         self._wanted = [(made_by[tensor], tensor) for tensor in outputs]
         self._form: TensorForm | None = None
 
-    def take(
-        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
+    def forward(
+        self, jobs: list[Job], responses: Sequence[ModelResponse], times: BatchTimes
     ) -> bool:
         form, first = self._form, responses[0].outputs
         if form is None or not form.fits(first):
             form = self._form = made_form(first, self._wanted, 1)
-        calls = calls_of(self, requests, responses, form) if form is not None else None
+        calls = calls_of(self, jobs, responses, form) if form is not None else None
         if form is None or calls is None:
             return False
         runs: list[Run] = []
-        for request, call in zip(requests, calls, strict=True):
-            assert request.stream is not None
-            request.stream.is_closed = True
+        for job, call in zip(jobs, calls, strict=True):
+            job.stream.close_unseen()
             call.run.times.append(times)
             runs.append(call.run)
         self._ensemble.finish(runs, [form.take(response.outputs) for response in responses])
@@ -160,15 +167,17 @@ class AnswerRelay:
 
 
 def calls_of(
-    relay: object, requests: list[InferRequest], responses: list[WorkResponse], form: TensorForm
+    relay: object, jobs: list[Job], responses: Sequence[ModelResponse], form: TensorForm
 ) -> list[StepCall] | None:
     """Where all of them stand at this relay, all answers are of this form (the first is), and none
     says more than its tensors."""
     calls: list[StepCall] = []
     fits, alone = form.fits, form.tensors[0] if len(form.tensors) == 1 else None
-    for request, response in zip(requests, responses, strict=True):
-        call: Any = request.part
-        if call is None or call.relay is not relay or response.parameters or call.run.is_over:
+    for job, response in zip(jobs, responses, strict=True):
+        call = job.part
+        if not isinstance(call, StepCall) or call.relay is not relay:
+            return None
+        if response.parameters or call.run.is_over:
             return None
         outputs = response.outputs
         if alone is None or len(outputs) != 1:

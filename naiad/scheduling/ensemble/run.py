@@ -1,38 +1,49 @@
-"""One request on its way through the steps of an ensemble, each started the moment its inputs are
-there.
+"""One request on its way through the steps of an ensemble. Each step starts as soon as its inputs
+are there.
 
-In:  InferRequest for the ensemble, answers of its steps. Out: step requests through `infer`, and
-     the answer. A decoupled step answers many times: each answer opens a scope of its own, and the
-     steps after it run once per scope. Configs that would mix tensors of different scopes are
-     refused at load. An output that a step leaves out is absent: steps run without it (it may be
-     optional to them), and so does the answer.
-Rule: the plan (ensemble_plan.py) knows who feeds whom; a run only fills tensors in and counts what
-      is missing and in flight.
+In:  the job of the ensemble, and responses of its steps. Out: jobs for the steps, through `infer`,
+     and the responses of the ensemble.
+A decoupled step responds many times: each response opens a scope, and the later steps run once per
+scope. Configs that would mix tensors of different scopes are refused at load. An output that a step
+leaves out is absent: later steps run without it (it may be optional to them), and the response does
+not have it either.
+Rule: the plan (plan.py) knows which step feeds which; a run only stores tensors and counts what is
+      missing and in flight.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from naiad.core.request import InferRequest, ParameterValue, Relay
+from naiad.core.job import Job, Relay
+from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, invalid_arg
-from naiad.scheduling.ensemble.plan import RouteStep
+from naiad.scheduling.ensemble.plan import EnsemblePlan, Route, RouteStep
 from naiad.scheduling.ensemble.sequence_mark import SequenceMark
 
-if TYPE_CHECKING:
-    from naiad.scheduling.ensemble.ensemble import EnsembleScheduler
-
-
 MAX_TIMES = 64
-"""Of executions, that are kept apart: a decoupled step may have any number of answers."""
+"""Times of executions that are kept apart, because a decoupled step may have any number of
+responses. Beyond that they are added up."""
+
+
+class RunOwner(Protocol):
+    """The ensemble of a run (naiad.scheduling.ensemble.ensemble.EnsembleScheduler)."""
+
+    plan: EnsemblePlan
+
+    def infer(self, job: Job, /) -> ResponseStream: ...
+
+    def relay_of(self, entry: RouteStep, route: Route) -> Relay | None: ...
+
+    def on_end(self, run: Run, times: BatchTimes, error: NaiadError | None) -> None: ...
 
 
 class Producer:
-    """A decoupled step that runs: how many of its answers are still on their way through the steps
-    after it."""
+    """A decoupled step that runs, and how many of its responses are still on their way through the
+    later steps."""
 
     __slots__ = ("num_open", "stream")
 
@@ -46,8 +57,8 @@ class Producer:
 
 
 class Scope:
-    """The tensors of one pass through the steps. Open while a step runs in it or in a scope that it
-    has opened."""
+    """The tensors of one pass through the steps. A scope is open while a step runs in it or in a
+    scope inside it."""
 
     __slots__ = (
         "marks",
@@ -66,21 +77,21 @@ class Scope:
         self.num_open = 0
         route = run.route
         self.tensors: dict[str, Tensor] = {} if parent is None else parent.tensors.copy()
-        """By their names in the ensemble. Those that a step has made still bear the name that it
-        has given them."""
+        """By their names in the ensemble. A tensor that a step has made still has the name of the
+        model's output."""
         self.missing: list[int] = route.awaited.copy() if parent is None else parent.missing.copy()
-        """By step of the route: tensors that it waits for."""
+        """By step of the route: how many tensors it waits for."""
         self.num_missing_outputs: int = (
             route.num_made_outputs if parent is None else parent.num_missing_outputs
         )
         self.marks: dict[str, SequenceMark] | None = None
-        """Tensors whose maker said which sequence they belong to."""
+        """Tensors for which a step has said which sequence they belong to."""
         self.parameters: dict[str, ParameterValue] | None = None
 
 
 class StepCall:
-    """A step of a run, from its request to its final answer; where a batch goes on as one, the same
-    call is of each step in turn."""
+    """A step of a run, from its request to its final response. Where a batch goes on as one, the
+    same call moves from step to step."""
 
     __slots__ = ("entry", "key", "producer", "relay", "run", "scope")
 
@@ -92,7 +103,7 @@ class StepCall:
         self.producer: Producer | None = None
         self.relay: Relay | None = None
 
-    def take(self, response: InferResponse | None, is_final: bool) -> None:
+    def deliver(self, response: InferResponse | None, is_final: bool) -> None:
         self.run.on_response(self, response, is_final)
 
 
@@ -101,45 +112,41 @@ class Run:
         "_inflight",
         "_last_key",
         "_num_starting",
+        "_owner",
         "_plan",
-        "_scheduler",
         "is_over",
-        "request",
+        "job",
         "route",
-        "stream",
         "times",
     )
 
-    def __init__(
-        self, scheduler: EnsembleScheduler, request: InferRequest, stream: ResponseStream
-    ) -> None:
-        self._scheduler = scheduler
-        self._plan = scheduler.plan
-        self.request = request
-        self.stream = stream
-        self.route = self._plan.route(request.requested_outputs)
+    def __init__(self, owner: RunOwner, job: Job) -> None:
+        self._owner = owner
+        self._plan = owner.plan
+        self.job = job
+        self.route = self._plan.route(job.request.requested_outputs)
         self._inflight: dict[int, ResponseStream] = {}
-        """By a number: a stream whose consumer refers to it would be left to the garbage
-        collector."""
+        """The streams of running steps, by a number: if a consumer referred to its stream, both
+        would be left to the garbage collector."""
         self._last_key = 0
         self._num_starting = 0
-        """Above 0 while steps are being started: one that answers at once must not look like the
+        """Above 0 while steps are being started: one that responds at once must not count as the
         last."""
         self.is_over = False
         self.times: list[BatchTimes] = []
-        """Of the executions that made the answers so far."""
+        """The times of the executions that made the responses so far."""
 
     def start(self) -> None:
         root = Scope(self, None, None)
         shared, reshapes, tensors = self.route.shared, self._plan.input_reshapes, root.tensors
-        for tensor in self.request.inputs:
+        for tensor in self.job.request.inputs:
             name = tensor.name
             if name in reshapes:
                 tensor = reshapes[name].apply(tensor)
             tensors[name] = _read_only(tensor) if name in shared else tensor
-        self.stream.on_cancel(self._cancel)
+        self.job.stream.on_cancel(self._cancel)
         if self._plan.is_decoupled:
-            self.stream.on_flow(self._set_paused)
+            self.job.stream.on_flow(self._set_paused)
         self._start_steps(self.route.first, root)
         self._finish_if_done()
 
@@ -154,9 +161,13 @@ class Run:
         self._last_key = key = self._last_key + 1
         call = StepCall(self, key, entry, scope)
         try:
-            request = self._step_request(entry, scope)
-            request.part = call
-            stream = self._scheduler.infer(request)
+            job = Job(
+                self._step_request(entry, scope),
+                ResponseStream(),
+                caller=self.job.caller,
+                part=call,
+            )
+            stream = self._owner.infer(job)
         except NaiadError as error:
             self._fail(error)
             return
@@ -164,17 +175,12 @@ class Run:
         scope.num_open += 1
         if entry.step.is_decoupled:
             call.producer = Producer(stream)
-        elif (
-            request.is_batched
-            and stream is request.stream
-            and scope.marks is None
-            and request.caller is None
-        ):
-            call.relay = self._scheduler.relay_of(entry, self.route)
-        stream.deliver_to(call.take)
+        elif job.is_batched and stream is job.stream and scope.marks is None and job.caller is None:
+            call.relay = self._owner.relay_of(entry, self.route)
+        stream.deliver_to(call.deliver)
 
     def _step_request(self, entry: RouteStep, scope: Scope) -> InferRequest:
-        step, outer, mark = entry.step, self.request, None
+        step, outer, mark = entry.step, self.job.request, None
         inputs: list[Tensor] = []
         tensors, marks = scope.tensors, scope.marks
         for name, source in step.input_map.items():
@@ -197,11 +203,10 @@ class Run:
             outer.timeout_us,
             outer.deadline_ns,
         )
-        request.caller = outer.caller
         if not entry.num_awaited and outer.form is not None:
             request.form = outer.form.step(entry.number, step)
         if mark is not None:
-            mark.put_on(request)
+            mark.apply_to(request)
         if outer.trace is not None:
             request.trace = outer.trace.child()
         return request
@@ -214,49 +219,49 @@ class Run:
             if response.error is not None:
                 self._fail(response.error)
             elif producer is None:
-                self._take_outputs(call.entry, scope, response)
+                self._store_outputs(call.entry, scope, response)
             else:
                 inner = Scope(self, scope, producer)
                 scope.num_open += 1
                 inner.num_open += 1
                 producer.add(1, self._plan.max_inflight_requests)
-                self._take_outputs(call.entry, inner, response)
+                self._store_outputs(call.entry, inner, response)
                 self._leave(inner)
         if is_final:
             self._leave(scope)
             self._finish_if_done()
 
-    def _take_outputs(self, entry: RouteStep, scope: Scope, response: InferResponse) -> None:
-        takes, tensors = entry.takes, scope.tensors
+    def _store_outputs(self, entry: RouteStep, scope: Scope, response: InferResponse) -> None:
+        output_tensors, tensors = entry.output_tensors, scope.tensors
         for tensor in response.outputs:
-            taken = takes.get(tensor.name)
-            if taken is not None:
-                name, is_shared = taken
+            target = output_tensors.get(tensor.name)
+            if target is not None:
+                name, is_shared = target
                 tensors[name] = _read_only(tensor) if is_shared else tensor
         if response.times is not None:
             self.times.append(response.times)
             if len(self.times) > MAX_TIMES:
                 self.times = [self.total_times()]
         if response.parameters:
-            self._take_parameters(entry, scope, response.parameters)
+            self._store_parameters(entry, scope, response.parameters)
         scope.num_missing_outputs -= entry.num_outputs
         missing = scope.missing
-        due: list[RouteStep] = []
+        complete: list[RouteStep] = []
         for reader, count in entry.feeds:
             left = missing[reader.number] = missing[reader.number] - count
             if not left:
-                due.append(reader)
-        if due:
-            self._start_steps(due, scope)
+                complete.append(reader)
+        if complete:
+            self._start_steps(complete, scope)
         if not scope.num_missing_outputs and not self.is_over:
             self._respond(scope)
 
-    def _take_parameters(
+    def _store_parameters(
         self, entry: RouteStep, scope: Scope, parameters: dict[str, ParameterValue]
     ) -> None:
-        """A step may say which sequence its outputs belong to; whatever else it says goes with the
-        answer that it contributes to."""
-        mark = SequenceMark.of(parameters, self.request)
+        """A step may say which sequence its outputs belong to. Its parameters go with the response
+        that the step contributes to."""
+        mark = SequenceMark.of(parameters, self.job.request)
         tensors = entry.step.output_map.values()
         if mark is not None:
             scope.marks = {**(scope.marks or {}), **dict.fromkeys(tensors, mark)}
@@ -264,8 +269,8 @@ class Run:
             scope.parameters = {**(scope.parameters or {}), **parameters}
 
     def _leave(self, scope: Scope) -> None:
-        """One thing less is going on in this scope; when nothing is, it closes, and so on
-        outwards."""
+        """Something in this scope has ended. A scope in which nothing is left closes, which may
+        close the scope around it."""
         inner: Scope | None = scope
         while inner is not None:
             inner.num_open -= 1
@@ -275,10 +280,10 @@ class Run:
                 inner.producer.add(-1, self._plan.max_inflight_requests)
             inner = inner.parent
 
-    # Answers.
+    # Responses.
 
     def _respond(self, scope: Scope) -> None:
-        """Once per scope: no output of it is missing any more."""
+        """Called once per scope, when no output of it is missing any more."""
         tensors = scope.tensors
         outputs = [
             Tensor(name, tensor.datatype, tensor.shape, tensor.data)
@@ -297,10 +302,10 @@ class Run:
         is_final = not self._plan.is_decoupled or self._is_done()
         if is_final:
             response.times = self._end(None)
-        self.stream.put(response, is_final)
+        self.job.stream.put(response, is_final)
 
     def response(self, outputs: list[Tensor]) -> InferResponse:
-        request, plan = self.request, self._plan
+        request, plan = self.job.request, self._plan
         parameters: dict[str, ParameterValue] = {
             "sequence_id": request.sequence_id,
             "sequence_start": request.sequence_start,
@@ -309,7 +314,7 @@ class Run:
         return InferResponse(plan.name, plan.version, request.id, outputs, parameters)
 
     def _is_done(self) -> bool:
-        """Nothing is on its way any more."""
+        """No step runs or is about to run."""
         return not self._inflight and not self._num_starting
 
     def _finish_if_done(self) -> None:
@@ -317,10 +322,15 @@ class Run:
             return
         if self._plan.is_decoupled:
             self._end(None)
-            self.stream.close()
+            self.job.stream.close()
             return
-        message = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
-        self._fail(invalid_arg(f"[request id: {self.request.id or '<id_unknown>'}] {message}"))
+        id = self.job.request.id or "<id_unknown>"
+        self._fail(
+            invalid_arg(
+                f"[request id: {id}] unexpected deadlock, at least one output is not set while no "
+                "more ensemble steps can be made"
+            )
+        )
 
     def _fail(self, error: NaiadError) -> None:
         """The first failure ends the request; the steps that still run are cancelled."""
@@ -332,26 +342,26 @@ class Run:
         self._end(failure)
         for stream in list(self._inflight.values()):
             stream.cancel()
-        self.stream.fail(failure, self._plan.name, self._plan.version, self.request.id)
+        self.job.stream.fail(failure, self._plan.name, self._plan.version, self.job.request.id)
 
     def _end(self, error: NaiadError | None) -> BatchTimes:
         self.is_over = True
         times = self.total_times()
-        self._scheduler.on_end(self, times, error)
+        self._owner.on_end(self, times, error)
         return times
 
     def total_times(self) -> BatchTimes:
-        """What the steps took together, as Triton counts it: more than the clock says when they ran
-        side by side."""
-        start_ns = input_end_ns = output_start_ns = end_ns = self.request.queue_start_ns
+        """The sum of what the steps took, as Triton counts it: more than the elapsed time when
+        steps ran in parallel."""
+        start_ns = input_end_ns = output_start_ns = end_ns = self.job.queue_start_ns
         for times in self.times:
             input_end_ns += times.compute_input_end_ns - times.compute_start_ns
             output_start_ns += times.compute_output_start_ns - times.compute_start_ns
             end_ns += times.compute_end_ns - times.compute_start_ns
         return BatchTimes(start_ns, input_end_ns, output_start_ns, end_ns)
 
-    def end_answered(self) -> None:
-        """Its last step was answered in a batch, and so is it."""
+    def end_in_batch(self) -> None:
+        """The last step was executed in a batch with those of other runs, which end together."""
         self.is_over = True
         self._inflight.clear()
 
@@ -364,7 +374,7 @@ class Run:
 
 
 def _read_only(tensor: Tensor) -> Tensor:
-    """So that it is copied for each of its readers: a model may write to its inputs."""
+    """A read-only tensor is copied for each reader, because a model may write to its inputs."""
     if isinstance(tensor.data, memoryview) and not tensor.data.readonly:
         return Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.toreadonly())
     return tensor

@@ -2,7 +2,7 @@
 says so.
 
 Triton's rule: response parameters `sequence_id`, `sequence_start` and `sequence_end` of a step hold
-for the steps that take its outputs.
+for the steps that read its outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class SequenceMark(msgspec.Struct, frozen=True):
     def of(
         cls, parameters: dict[str, ParameterValue], request: InferRequest
     ) -> SequenceMark | None:
-        """None when they say nothing; what they leave open is as in the ensemble's own request."""
+        """None when the parameters do not mention a sequence. What they leave out is as in the
+        ensemble's own request."""
         if parameters.keys().isdisjoint(("sequence_id", "sequence_start", "sequence_end")):
             return None
         id = parameters.get("sequence_id", request.sequence_id)
@@ -31,7 +32,7 @@ class SequenceMark(msgspec.Struct, frozen=True):
             bool(parameters.get("sequence_end", request.sequence_end)),
         )
 
-    def put_on(self, request: InferRequest) -> None:
+    def apply_to(self, request: InferRequest) -> None:
         request.sequence_id, request.sequence_start, request.sequence_end = (
             self.id,
             self.is_start,

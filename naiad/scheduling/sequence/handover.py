@@ -8,7 +8,7 @@ Rule: however often a model is reloaded, one Handover stands in front of its cur
 
 from __future__ import annotations
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import ResponseStream
 from naiad.scheduling.scheduler import Resizable, SequenceKeeper
 
@@ -29,15 +29,15 @@ class Handover:
 
     # Scheduler.
 
-    def enqueue(self, request: InferRequest) -> ResponseStream:
-        id = request.sequence_id
+    def enqueue(self, job: Job) -> ResponseStream:
+        request, id = job.request, job.request.sequence_id
         # Newest first: a client may have started its sequence again on a newer copy, while the
         # first attempt waits in an old copy for its idle timeout.
         if self._older and not request.sequence_start and not self._current.has_sequence(id):
             for scheduler in self._older:
                 if scheduler.has_sequence(id):
-                    return scheduler.enqueue(request)
-        return self._current.enqueue(request)
+                    return scheduler.enqueue(job)
+        return self._current.enqueue(job)
 
     def inflight(self) -> int:
         return self._current.inflight()

@@ -1,12 +1,12 @@
-"""Sequence batching: requests that belong together go to the same instance, in order, one at a
-time.
+"""Sequence batching: the jobs of a sequence go to the same instance, in order, one at a time.
 
-In:  InferRequest with a sequence id. Out: batches for instances, with control inputs and implicit
-     state added. A sequence owns a slot of one instance from its START until its END has been
-     executed, it was idle for too long, or one of its requests was cancelled while it waited. One
-     that finds no slot waits in the backlog, in order of arrival.
-Rules: a sequence never has two requests executing (sequence_lane.py decides who goes together);
-       when an instance dies, so do its sequences, because the model's memory of them is gone.
+In:  jobs whose request has a sequence id. Out: batches for instances, with control inputs and
+     implicit state added.
+A sequence owns a slot of one instance from its START until its END has been executed, it was idle
+for too long, or one of its jobs was cancelled while it waited. A sequence that finds no slot waits
+in the backlog, in order of arrival.
+Rules: a sequence never has two jobs executing (lane.py decides which sequences form a batch); when
+       an instance dies, so do its sequences, because the model's memory of them is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from naiad import log
 from naiad.core.clock import Clock, Timer
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics, failure_reason
 from naiad.errors import NaiadError, cancelled, invalid_arg, unavailable, unsupported
@@ -29,11 +29,11 @@ from naiad.instances.executor import Executor
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import RETRY_AFTER_S
-from naiad.scheduling.scheduler import Resizable, SequenceKeeper
+from naiad.scheduling.scheduler import Resizable, SequenceKeeper, stopping_error
 from naiad.scheduling.sequence.controls import SequenceControls
 from naiad.scheduling.sequence.implicit_state import ImplicitState
 from naiad.scheduling.sequence.lane import DirectRule, Lane, Sequence
-from naiad.scheduling.sequence.null_request import NullRequests
+from naiad.scheduling.sequence.null_job import NullJobs
 
 MAX_STRING_ID_CHARS = 128
 
@@ -45,13 +45,13 @@ class SequencePlan(msgspec.Struct, frozen=True):
     slots_per_instance: int
     max_idle_ns: int
     rule: BatchRule
-    """Of `oldest`; `direct` uses what must be equal within a batch."""
+    """The batching rule of `oldest`; `direct` uses only what must be equal within a batch."""
     controls: SequenceControls
     state: ImplicitState
     outputs: list[str]
-    """Of the model, as clients see them."""
+    """The outputs of the model, as clients see them."""
     is_iterative: bool = False
-    """One request is a whole sequence: the model asks for it again until it is done."""
+    """One job is a whole sequence: the model asks to see it again until it is done."""
     preserve_ordering: bool = False
 
 
@@ -67,12 +67,12 @@ class SequenceScheduler:
         self._clock = clock
         self._statistics = statistics
         self._has_state = bool(plan.state.tensors)
-        self._nulls = NullRequests(plan.controls, plan.state)
+        self._nulls = NullJobs(plan.controls, plan.state)
         self._ordering = Ordering() if plan.preserve_ordering else None
         self._lanes: list[Lane] = []
         self._lane_of: dict[Executor, Lane] = {}
         self._by_id: dict[int | str, Sequence] = {}
-        """Those that can be continued: their last request has not come."""
+        """Sequences whose last job has not come."""
         self._backlog: dict[Sequence, None] = {}
         self._num_waiting = 0
         self._ids = itertools.count(1)
@@ -90,22 +90,22 @@ class SequenceScheduler:
 
     # Scheduler.
 
-    def enqueue(self, request: InferRequest) -> ResponseStream:
-        sequence = self._sequence_for(request)
-        stream = outer = request.stream = ResponseStream()
+    def enqueue(self, job: Job) -> ResponseStream:
+        sequence = self._sequence_for(job)
+        stream = outer = job.stream
         if self._ordering is not None:
             outer = self._ordering.add(stream)
-        now_ns = request.queue_start_ns = sequence.last_used_ns = self._clock.now_ns()
+        now_ns = job.queue_start_ns = sequence.last_used_ns = self._clock.now_ns()
         self._num_waiting += 1
         self._statistics.pending_request_count += 1
-        sequence.requests.append(request)
-        stream.on_cancel(partial(self._cancel, sequence, request))
-        if request.sequence_end:
+        sequence.jobs.append(job)
+        stream.on_cancel(partial(self._cancel, sequence, job))
+        if job.request.sequence_end:
             self._forget(sequence)
         if sequence.lane is not None:
             sequence.lane.update(sequence, now_ns)
         elif not self._place(sequence):
-            self._wait_in_backlog(sequence, request)
+            self._wait_in_backlog(sequence, job)
         self._dispatch_soon()
         return outer
 
@@ -120,7 +120,7 @@ class SequenceScheduler:
         return self._num_waiting + sum(lane.instance.inflight for lane in self._lanes)
 
     async def stop(self) -> None:
-        """Sequences that are open may go on to their end, or until they are idle for too long."""
+        """Sequences that have begun may go on to their end, or until they are idle for too long."""
         self._is_stopping = True
         while not self._is_drained():
             self._stopped = asyncio.get_running_loop().create_future()
@@ -152,10 +152,10 @@ class SequenceScheduler:
 
     def add_instance(self, instance: Executor) -> None:
         self._add_lane(instance)
-        self._take_from_backlog()
+        self._place_from_backlog()
 
     async def remove_instance(self, instance: Executor) -> None:
-        """The sequences that it has go on to their end."""
+        """The sequences in its slots go on to their end."""
         lane = self._lane_of[instance]
         lane.left = asyncio.get_running_loop().create_future()
         self._check_drained()
@@ -163,21 +163,24 @@ class SequenceScheduler:
         self._lanes.remove(lane)
         del self._lane_of[instance]
 
-    # Which sequence.
+    # Which sequence a job belongs to.
 
-    def _sequence_for(self, request: InferRequest) -> Sequence:
+    def _sequence_for(self, job: Job) -> Sequence:
         """Raises NaiadError; nothing has changed then."""
+        request = job.request
         model_name, id = self._plan.model_name, request.sequence_id
-        if request.batch_size > 1:
+        if job.batch_size > 1:
             raise invalid_arg(
-                f"inference request to model '{model_name}' must specify batch-size 1 due to requirements of sequence batcher"
+                f"inference request to model '{model_name}' must specify batch-size 1 due to "
+                "requirements of sequence batcher"
             )
         if not id and self._plan.is_iterative:
             id = self._new_id()
             request.sequence_id, request.sequence_start = id, True
         if not id:
             raise invalid_arg(
-                f"inference request to model '{model_name}' must specify a non-zero or non-empty correlation ID"
+                f"inference request to model '{model_name}' must specify a non-zero or non-empty "
+                "correlation ID"
             )
         if isinstance(id, str) and len(id) > MAX_STRING_ID_CHARS:
             raise unsupported(
@@ -188,20 +191,18 @@ class SequenceScheduler:
         if sequence is not None:
             if request.sequence_start:
                 log.warning(
-                    f"sequence {id} for model '{model_name}' has a conflict. The previous sequence did not end before this sequence start. "
-                    "Previous sequence will be terminated early."
+                    f"sequence {id} for model '{model_name}' has a conflict. The previous sequence "
+                    "did not end before this sequence start. Previous sequence will be terminated "
+                    "early."
                 )
             return sequence
         if not request.sequence_start:
             raise invalid_arg(
-                f"inference request for sequence {id} to model '{model_name}' must specify the START flag "
-                "on the first request of the sequence"
+                f"inference request for sequence {id} to model '{model_name}' must specify the "
+                "START flag on the first request of the sequence"
             )
-        if self._is_stopping and not request.is_inner:
-            raise unavailable(
-                "Server is stopping, scheduler for model has stopped accepting new inference requests",
-                RETRY_AFTER_S,
-            )
+        if self._is_stopping and not job.is_inner:
+            raise stopping_error()
         sequence = self._by_id[id] = Sequence(id)
         return sequence
 
@@ -211,7 +212,7 @@ class SequenceScheduler:
         return id
 
     def _forget(self, sequence: Sequence) -> None:
-        """No further request can join it; its id may be used for another one."""
+        """No further job can join the sequence; its id may be used for another one."""
         sequence.is_over = True
         if self._by_id.get(sequence.id) is sequence:
             del self._by_id[sequence.id]
@@ -219,13 +220,13 @@ class SequenceScheduler:
     # Slots and backlog.
 
     def _place(self, sequence: Sequence) -> bool:
-        """Into the lowest free slot, as Triton does: batches stay short. Of equal ones, on the
-        instance with the least to do."""
+        """Puts the sequence into the lowest free slot, as Triton does, so that batches stay short.
+        Where several instances have that slot free, the one with the fewest sequences gets it."""
         best: tuple[int, int, int] | None = None
-        for at, lane in enumerate(self._lanes):
+        for number, lane in enumerate(self._lanes):
             slot = lane.first_free_slot() if lane.instance.is_serving and lane.left is None else -1
             if slot >= 0 and (best is None or (slot, lane.num_used) < best[:2]):
-                best = (slot, lane.num_used, at)
+                best = (slot, lane.num_used, number)
         if best is None:
             return False
         lane = self._lanes[best[2]]
@@ -236,12 +237,13 @@ class SequenceScheduler:
             sequence.expiry = None
         return True
 
-    def _wait_in_backlog(self, sequence: Sequence, request: InferRequest) -> None:
-        """The shortest timeout among its requests is the sequence's own, as long as it has no
-        slot."""
+    def _wait_in_backlog(self, sequence: Sequence, job: Job) -> None:
+        """As long as the sequence has no slot, the shortest timeout among its requests holds for
+        all of them."""
         self._backlog[sequence] = None
-        when_ns = request.queue_start_ns + request.timeout_us * 1000
-        if request.timeout_us and (sequence.expiry is None or when_ns < sequence.expiry_ns):
+        timeout_us = job.request.timeout_us
+        when_ns = job.queue_start_ns + timeout_us * 1000
+        if timeout_us and (sequence.expiry is None or when_ns < sequence.expiry_ns):
             if sequence.expiry is not None:
                 sequence.expiry.cancel()
             sequence.expiry_ns = when_ns
@@ -251,21 +253,21 @@ class SequenceScheduler:
         self._end(sequence, unavailable("timeout of the corresponding sequence has been expired"))
 
     def _end(self, sequence: Sequence, error: NaiadError | None = None) -> None:
-        """The only exit: whatever still waits in it is answered with the error, and its slot goes
-        to the next one."""
+        """The only way in which a sequence ends: jobs that still wait in it fail with the error, and
+        the next sequence gets its slot."""
         self._forget(sequence)
         if sequence.expiry is not None:
             sequence.expiry.cancel()
         self._backlog.pop(sequence, None)
         if sequence.lane is not None:
             sequence.lane.remove(sequence)
-        while sequence.requests:
+        while sequence.jobs:
             assert error is not None
-            self._refuse(sequence.requests.popleft(), error)
-        self._take_from_backlog()
+            self._refuse(sequence.jobs.popleft(), error)
+        self._place_from_backlog()
         self._check_drained()
 
-    def _take_from_backlog(self) -> None:
+    def _place_from_backlog(self) -> None:
         while self._backlog:
             sequence = next(iter(self._backlog))
             if not self._place(sequence):
@@ -273,37 +275,35 @@ class SequenceScheduler:
             del self._backlog[sequence]
             self._dispatch_soon()
 
-    def _refuse(self, request: InferRequest, error: NaiadError) -> None:
+    def _refuse(self, job: Job, error: NaiadError) -> None:
         self._num_waiting -= 1
         self._statistics.pending_request_count -= 1
         self._statistics.record_failure(
-            request.start_ns,
-            self._clock.now_ns(),
-            failure_reason(error.code, is_from_backend=False),
+            job.start_ns, self._clock.now_ns(), failure_reason(error.code, is_from_backend=False)
         )
-        assert request.stream is not None
-        request.stream.fail(error, request.model_name, request.model_version, request.id)
+        request = job.request
+        job.stream.fail(error, request.model_name, request.model_version, request.id)
 
-    def _cancel(self, sequence: Sequence, request: InferRequest) -> None:
-        """A request that waits takes all that come after it along: a sequence with a hole in it
-        would be another one."""
-        if request not in sequence.requests:
+    def _cancel(self, sequence: Sequence, job: Job) -> None:
+        """A job that is cancelled while it waits cancels all that come after it, because a sequence
+        with a gap would be another sequence."""
+        if job not in sequence.jobs:
             return
         self._forget(sequence)
-        dropped: deque[InferRequest] = deque()
-        while not dropped or dropped[0] is not request:
-            dropped.appendleft(sequence.requests.pop())
-        for late in dropped:
+        dropped: deque[Job] = deque()
+        while not dropped or dropped[0] is not job:
+            dropped.appendleft(sequence.jobs.pop())
+        for later in dropped:
             self._refuse(
-                late, cancelled("a request of the sequence was cancelled while it was waiting")
+                later, cancelled("a request of the sequence was cancelled while it was waiting")
             )
         if sequence.is_idle:
             self._end(sequence)
         elif sequence.lane is not None:
             sequence.lane.update(sequence, self._clock.now_ns())
 
-    # Idleness: one timer, for the sequence that has been idle longest. Without a slot, or with work
-    #           to do, nobody is idle.
+    # Idleness: there is one timer, for the sequence that has been idle longest. A sequence without
+    #           a slot, or with a job, is not idle.
 
     def _watch_idleness(self) -> None:
         if self._idle_timer is not None:
@@ -327,7 +327,7 @@ class SequenceScheduler:
 
     def _dispatch_soon(self) -> None:
         if not self._is_dispatch_due:
-            # Not at once: requests that arrived in the same turn of the loop, on other connections,
+            # Not at once: jobs that arrive in the same iteration of the loop, on other connections,
             # join the batch.
             self._is_dispatch_due = True
             self._clock.call_soon(self._dispatch)
@@ -357,102 +357,97 @@ class SequenceScheduler:
 
     def _execute(self, lane: Lane, batch: Listing[Sequence | None]) -> None:
         sequences = [sequence for sequence in batch if sequence is not None]
-        like = sequences[0].requests[0].inputs
+        like = sequences[0].jobs[0].request.inputs
         now_ns = self._clock.now_ns()
-        requests = [
-            self._nulls.make(like, now_ns) if sequence is None else self._take(sequence)
+        jobs = [
+            self._nulls.make(like, now_ns) if sequence is None else self._next_job(sequence)
             for sequence in batch
         ]
         for sequence in sequences:
             lane.update(sequence, now_ns)
-        lane.instance.execute(requests, partial(self._on_executed, sequences))
+        lane.instance.execute(jobs, partial(self._on_executed, sequences))
 
-    def _take(self, sequence: Sequence) -> InferRequest:
-        """Its next request, with the inputs that the server adds."""
-        request = sequence.requests.popleft()
+    def _next_job(self, sequence: Sequence) -> Job:
+        """Removes the next job from the sequence and adds the inputs that the server adds."""
+        job = sequence.jobs.popleft()
+        request = job.request
         sequence.num_pending = 1
         self._num_waiting -= 1
         self._statistics.pending_request_count -= 1
-        sequence.given_inputs = request.inputs
+        sequence.client_inputs = request.inputs
         controls = self._plan.controls.tensors(
             sequence.id, is_start=request.sequence_start, is_ready=True, is_end=request.sequence_end
         )
         request.inputs = request.inputs + controls
         if self._has_state:
-            self._add_state(sequence, request)
-        return request
+            self._add_state(sequence, job)
+        return job
 
     def _on_executed(
-        self,
-        sequences: list[Sequence],
-        requests: list[InferRequest],
-        rescheduled: list[InferRequest],
+        self, sequences: list[Sequence], jobs: list[Job], rescheduled: list[Job]
     ) -> None:
-        """`execute` has returned; a decoupled model, or one that answers from a thread, may still
-        be at it."""
-        for sequence, request in zip(
-            sequences, (r for r in requests if not r.is_null), strict=True
-        ):
-            if request in rescheduled:
-                self._put_back(sequence, request)
+        """`execute` has returned. A decoupled model, or one that responds from a thread, may still
+        send responses."""
+        for sequence, job in zip(sequences, (j for j in jobs if not j.is_null), strict=True):
+            if job in rescheduled:
+                self._put_back(sequence, job)
             else:
-                self._settle(sequence)
+                self._finish_pending(sequence)
 
-    def _settle(self, sequence: Sequence) -> None:
-        """One of the things that the next request of the sequence waits for has happened."""
+    def _finish_pending(self, sequence: Sequence) -> None:
+        """One of the events that the next job of the sequence waits for has happened."""
         lane = sequence.lane
         sequence.num_pending -= 1
-        # without a lane: the instance died meanwhile, and the sequence with it
+        # A sequence without a lane has ended: its instance died meanwhile.
         if sequence.num_pending or lane is None:
             return
         sequence.last_used_ns = self._clock.now_ns()
-        if (sequence.is_over or self._plan.is_iterative) and not sequence.requests:
+        if (sequence.is_over or self._plan.is_iterative) and not sequence.jobs:
             self._end(sequence)
-        elif sequence.requests:
+        elif sequence.jobs:
             lane.update(sequence, sequence.last_used_ns)
             self._dispatch_soon()
         else:
             self._watch_idleness()
 
-    def _put_back(self, sequence: Sequence, request: InferRequest) -> None:
-        """The model of an iterative sequence wants to see the request again."""
+    def _put_back(self, sequence: Sequence, job: Job) -> None:
+        """The model of an iterative sequence wants to see the job again."""
         lane = sequence.lane
         if lane is None:
             return
         sequence.num_pending = 0
-        request.inputs = sequence.given_inputs
-        request.sequence_start = False
-        now_ns = request.queue_start_ns = sequence.last_used_ns = self._clock.now_ns()
+        job.request.inputs = sequence.client_inputs
+        job.request.sequence_start = False
+        now_ns = job.queue_start_ns = sequence.last_used_ns = self._clock.now_ns()
         self._num_waiting += 1
         self._statistics.pending_request_count += 1
-        sequence.requests.appendleft(request)
+        sequence.jobs.appendleft(job)
         lane.update(sequence, now_ns)
         if self._has_state:
             assert sequence.outer is not None
-            request.stream = sequence.outer
-        assert request.stream is not None
-        request.stream.on_cancel(partial(self._cancel, sequence, request))
+            job.stream = sequence.outer
+        job.stream.on_cancel(partial(self._cancel, sequence, job))
         self._dispatch_soon()
 
     # Implicit state.
 
-    def _add_state(self, sequence: Sequence, request: InferRequest) -> None:
-        """The answer comes by here first: it carries the state of the next request."""
-        state = self._plan.state
+    def _add_state(self, sequence: Sequence, job: Job) -> None:
+        """The response passes through `_on_response`, because it carries the state for the next
+        job."""
+        state, request = self._plan.state, job.request
         if request.sequence_start:
             sequence.state = state.initial()
         request.inputs = [*request.inputs, *sequence.state.values()]
-        wanted = frozenset(request.requested_outputs)
+        requested = frozenset(request.requested_outputs)
         request.requested_outputs = list(
             dict.fromkeys(
                 [*(request.requested_outputs or self._plan.outputs), *state.output_names()]
             )
         )
-        outer = sequence.outer = request.stream
-        assert outer is not None
-        inner = request.stream = ResponseStream()
+        outer = sequence.outer = job.stream
+        inner = job.stream = ResponseStream()
         sequence.num_pending += 1
-        inner.deliver_to(partial(self._on_response, sequence, outer, wanted))
+        inner.deliver_to(partial(self._on_response, sequence, outer, requested))
         outer.on_cancel(inner.cancel)
         outer.on_flow(inner.pause)
 
@@ -460,7 +455,7 @@ class SequenceScheduler:
         self,
         sequence: Sequence,
         outer: ResponseStream,
-        wanted: frozenset[str],
+        requested: frozenset[str],
         response: InferResponse | None,
         is_final: bool,
     ) -> None:
@@ -469,12 +464,12 @@ class SequenceScheduler:
             sequence.state = state.next(sequence.state, response.outputs)
             hidden = state.hidden_outputs
             response.outputs = [
-                t
-                for t in response.outputs
-                if (t.name in wanted if wanted else t.name not in hidden)
+                tensor
+                for tensor in response.outputs
+                if (tensor.name in requested if requested else tensor.name not in hidden)
             ]
         if is_final:
-            self._settle(sequence)
+            self._finish_pending(sequence)
         outer.put(response, is_final)
 
     # What the instances report (naiad.instances.executor.InstanceObserver).
@@ -492,7 +487,7 @@ class SequenceScheduler:
         if lane is None:
             return
         if instance.is_serving:
-            self._take_from_backlog()
+            self._place_from_backlog()
             self._dispatch_soon()
         else:
             error = unavailable(

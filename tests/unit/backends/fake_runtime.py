@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from naiad.core.work import CallRequest, ControlOperation, MetricOperation, WorkResponse
 from naiad.errors import NaiadError
+from naiad.ipc.work import CallRequest, ControlOperation, WorkResponse
+from naiad.metrics.operation import MetricOperation
 
 WAIT_S = 60.0
 Events = list[tuple[WorkResponse | None, bool]]

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from naiad.core.tensor import Tensor, tensor_from_numpy
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from tests.unit.backends.fake_runtime import FakeRuntime
 
 

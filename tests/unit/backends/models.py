@@ -12,7 +12,12 @@ import numpy as np
 
 from naiad.backends.python.backend import PythonBackend
 from naiad.core.tensor import tensor_from_numpy
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse, WorkTensor
+from naiad.ipc.work import (
+    LoadArguments,
+    WorkRequest,
+    WorkResponse,
+    WorkTensor,
+)
 from tests.unit.backends.fake_runtime import FakeRuntime
 
 PREFIX = "Failed to process the request(s) for model 'm_0', message: "

@@ -13,7 +13,7 @@ import pytest
 from naiad.backends import cuda_copy, dlpack
 from naiad.backends.python.error import TritonModelException
 from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
-from naiad.core.work import WorkTensor
+from naiad.ipc.work import WorkTensor
 
 
 class Producer:

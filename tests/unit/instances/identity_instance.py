@@ -10,15 +10,16 @@ import msgspec
 import numpy as np
 
 from naiad.core.clock import LoopClock
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
-from naiad.core.work import LoadArguments
 from naiad.instances.instance import Instance
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.restart import RestartPolicy
 from naiad.instances.template_process import Templates
+from naiad.ipc.work import LoadArguments
 from naiad.shm.arena import Arena
 from tests.fakes import FakeServices
 
@@ -45,12 +46,12 @@ def make_instance(
     )
 
 
-def request(array: np.ndarray[Any, Any], data: memoryview | None = None) -> InferRequest:
+def make_job(array: np.ndarray[Any, Any], data: memoryview | None = None) -> Job:
     tensor = Tensor("INPUT0", "FP32", list(array.shape), array.tobytes() if data is None else data)
-    return InferRequest("m", [tensor], stream=ResponseStream())
+    return Job(InferRequest("m", [tensor]), ResponseStream())
 
 
-async def infer(instance: Instance, *requests: InferRequest) -> list[np.ndarray[Any, Any]]:
-    instance.execute(list(requests))
-    responses = await asyncio.gather(*(r.stream.single() for r in requests if r.stream is not None))
+async def infer(instance: Instance, *jobs: Job) -> list[np.ndarray[Any, Any]]:
+    instance.execute(list(jobs))
+    responses = await asyncio.gather(*(job.stream.single() for job in jobs))
     return [response.outputs[0].as_numpy() for response in responses]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.errors import Code, NaiadError
@@ -16,7 +17,7 @@ class FakeWaiter:
         self.model_name = model_name
         self.max_batches = max_batches
         self.is_serving = True
-        self.batches: list[tuple[list[InferRequest], list[OutgoingCall]]] = []
+        self.batches: list[tuple[list[Job], list[OutgoingCall]]] = []
 
     @property
     def name(self) -> str:
@@ -35,14 +36,14 @@ class FakeWaiter:
     def is_free(self) -> bool:
         return self.is_serving and len(self.batches) < self.max_batches
 
-    def executes(self, request: InferRequest) -> bool:
-        return any(request in requests for requests, _ in self.batches)
+    def executes(self, job: Job) -> bool:
+        return any(job in jobs for jobs, _ in self.batches)
 
     def waits(self) -> list[list[OutgoingCall]]:
         return [calls for _, calls in self.batches]
 
-    def run(self, request: InferRequest | None = None) -> None:
-        self.batches.append(([request] if request is not None else [], []))
+    def run(self, job: Job | None = None) -> None:
+        self.batches.append(([job] if job is not None else [], []))
 
 
 class World:
@@ -58,22 +59,22 @@ class World:
 
     def call(
         self, caller: FakeWaiter, name: str, batch: int = 0, call: OutgoingCall | None = None
-    ) -> InferRequest:
-        """Raises NaiadError. The request goes to a free instance when there is one, else it
+    ) -> Job:
+        """Raises NaiadError. The job goes to a free instance when there is one, else it
         queues."""
         if call is None:
             call = OutgoingCall(caller)
             caller.batches[batch][1].append(call)
-        request = InferRequest(name, [], stream=ResponseStream())
+        job = Job(InferRequest(name, []), ResponseStream())
         try:
-            call.enter(request, name, self.models[name])
+            call.enter(job, name, self.models[name])
         except NaiadError:
             caller.batches[batch][1].remove(call)
             raise
         free = next((waiter for waiter in self.models[name] if waiter.is_free), None)
         if free is not None:
-            free.run(request)
-        return request
+            free.run(job)
+        return job
 
 
 def circle(error: pytest.ExceptionInfo[NaiadError]) -> str:
@@ -166,9 +167,8 @@ def test_the_steps_of_an_ensemble_belong_to_the_call() -> None:
     world = World(a=1, b=1)
     call = OutgoingCall(world.run("a"))
     world.models["a"][0].batches[0][1].append(call)
-    call.enter(InferRequest("e", []), "e", [])
+    call.enter(Job(InferRequest("e", []), ResponseStream()), "e", [])
     first = world.call(world.models["a"][0], "b", call=call)
-    assert first.stream is not None
     first.stream.close()
     world.models["b"][0].batches.clear()
     with pytest.raises(NaiadError) as error:

@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from naiad.core.statistics import ModelStatistics
-from naiad.core.work import DirectCall
 from naiad.instances.lease import IDLE_HEARTBEATS, Lease, LeaseNumbers
+from naiad.ipc.work import DirectCall
 from tests.fakes import FakeBorrower
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from naiad.instances.template_process import Templates
 from tests.fakes import FakeBorrower, FakeObserver
-from tests.unit.instances.identity_instance import infer, make_instance, request
+from tests.unit.instances.identity_instance import infer, make_instance, make_job
 
 
 async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(
@@ -30,7 +30,7 @@ async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(
     assert instance.is_free
     assert borrower.ended == [lent[0]]
     array = np.ones(4, np.float32)
-    (result,) = await infer(instance, request(array))
+    (result,) = await infer(instance, make_job(array))
     assert np.array_equal(result, array)
     lent[1].close()
     await instance.stop(5)

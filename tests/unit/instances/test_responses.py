@@ -3,37 +3,38 @@ others to their own streams."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.job import Job, ModelResponse
+from naiad.core.response import InferResponse
 from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.core.tensor import Tensor
-from naiad.core.work import WorkError, WorkResponse
-from naiad.instances.in_flight import Batch, InFlight, OpenRequest
+from naiad.instances.in_flight import Batch, InFlight, OpenJob
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.observers import Observers
 from naiad.instances.responses import Responses
 from naiad.instances.restart import RestartPolicy
 from naiad.ipc.framing import BrokenLinkError
 from naiad.ipc.messages import Executed
-from tests.fakes import FakeInstance, FakeObserver
+from naiad.ipc.work import WorkError, WorkResponse
+from tests.fakes import FakeInstance, FakeObserver, fake_job
 
 
 class Relay:
-    def __init__(self, *, takes: bool) -> None:
-        self.takes = takes
+    def __init__(self, *, forwards: bool) -> None:
+        self.forwards = forwards
         self.seen: list[list[str]] = []
 
-    def take(
-        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
+    def forward(
+        self, jobs: list[Job], responses: Sequence[ModelResponse], times: BatchTimes
     ) -> bool:
-        assert len(requests) == len(responses)
-        self.seen.append([request.id for request in requests])
-        return self.takes
+        assert len(jobs) == len(responses)
+        self.seen.append([job.request.id for job in jobs])
+        return self.forwards
 
 
 class Bench:
@@ -48,22 +49,17 @@ class Bench:
         plan = InstancePlan("python", "m", "1", False, 0, RestartPolicy())
         self.responses = Responses(channel, plan, self.in_flight, observers, self.statistics)
         self.delivered: dict[str, InferResponse | None] = {}
-        requests = [self.request(str(number), relay) for number in (1, 2)]
-        batch = Batch(requests, [1, 2], 2, 0)
+        jobs = [self.job(str(number), relay) for number in (1, 2)]
+        batch = Batch(jobs, [1, 2], 2, 0)
         self.in_flight.batches[7] = batch
-        self.in_flight.requests.update(
-            {
-                handle: OpenRequest(request, batch)
-                for handle, request in zip((1, 2), requests, strict=True)
-            }
+        self.in_flight.jobs.update(
+            {handle: OpenJob(job, batch) for handle, job in zip((1, 2), jobs, strict=True)}
         )
 
-    def request(self, id: str, relay: Relay | None) -> InferRequest:
-        request = InferRequest("m", [], id=id)
-        request.part = SimpleNamespace(relay=relay)
-        request.stream = ResponseStream()
-        request.stream.deliver_to(lambda response, is_final: self.delivered.update({id: response}))
-        return request
+    def job(self, id: str, relay: Relay | None) -> Job:
+        job = fake_job(id, part=SimpleNamespace(relay=relay))
+        job.stream.deliver_to(lambda response, is_final: self.delivered.update({id: response}))
+        return job
 
     def execute(self, *responses: WorkResponse | None) -> None:
         self.responses.on_executed(Executed(7, 0, 0, list(responses)))
@@ -74,17 +70,17 @@ def good() -> WorkResponse:
 
 
 def test_a_batch_that_its_relay_takes_is_answered_by_nobody_else() -> None:
-    relay = Relay(takes=True)
+    relay = Relay(forwards=True)
     bench = Bench(relay)
     bench.execute(good(), good())
     assert relay.seen == [["1", "2"]]
     assert bench.delivered == {}
-    assert not bench.in_flight.requests
+    assert not bench.in_flight.jobs
     assert bench.statistics.success.count == 2
     assert bench.events == ["capacity", "idle"]
 
 
-@pytest.mark.parametrize("relay", [None, Relay(takes=False)])
+@pytest.mark.parametrize("relay", [None, Relay(forwards=False)])
 def test_what_no_relay_takes_goes_to_the_streams(relay: Relay | None) -> None:
     bench = Bench(relay)
     bench.execute(good(), good())
@@ -95,18 +91,18 @@ def test_what_no_relay_takes_goes_to_the_streams(relay: Relay | None) -> None:
 
 
 def test_errors_and_what_a_sender_answers_do_not_come_to_the_relay() -> None:
-    relay = Relay(takes=True)
+    relay = Relay(forwards=True)
     bench = Bench(relay)
     bench.execute(WorkResponse(error=WorkError("INTERNAL", "no")), good())
     assert relay.seen == [["2"]]
     (failed,) = bench.delivered.values()
     assert failed is not None
     assert failed.error is not None
-    other = Relay(takes=True)
+    other = Relay(forwards=True)
     bench = Bench(other)
     bench.execute(None, None)
     assert other.seen == []
-    assert len(bench.in_flight.requests) == 2
+    assert len(bench.in_flight.jobs) == 2
 
 
 def test_a_batch_that_the_worker_does_not_have_breaks_its_channel() -> None:
@@ -114,7 +110,7 @@ def test_a_batch_that_the_worker_does_not_have_breaks_its_channel() -> None:
     with pytest.raises(BrokenLinkError):
         bench.responses.on_executed(Executed(8, 0, 0, [good(), None]))
     assert bench.events == []
-    assert len(bench.in_flight.requests) == 2
+    assert len(bench.in_flight.jobs) == 2
 
 
 def test_too_few_responses_to_a_batch_break_the_channel_of_its_worker() -> None:
@@ -122,4 +118,4 @@ def test_too_few_responses_to_a_batch_break_the_channel_of_its_worker() -> None:
     with pytest.raises(BrokenLinkError, match="1 responses to a batch of 2 requests"):
         bench.execute(good())
     assert bench.delivered == {}
-    assert len(bench.in_flight.requests) == 2
+    assert len(bench.in_flight.jobs) == 2

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, internal
@@ -13,48 +13,46 @@ from naiad.instances.warmup import WarmupSample, run_sample
 SAMPLE = WarmupSample("s", [Tensor("X", "UINT8", [1], b"\0")], batch_size=2, count=2)
 
 
-def answer(request: InferRequest, error: NaiadError | None = None, is_final: bool = True) -> None:
-    assert request.stream is not None
-    request.stream.put(InferResponse("m", "1", "", [], error=error), is_final)
+def respond(job: Job, error: NaiadError | None = None, is_final: bool = True) -> None:
+    job.stream.put(InferResponse("m", "1", "", [], error=error), is_final)
 
 
 async def test_each_run_is_one_batch_of_single_requests() -> None:
-    batches: list[list[InferRequest]] = []
+    batches: list[list[Job]] = []
 
-    def execute(requests: list[InferRequest]) -> None:
-        batches.append(requests)
-        for request in requests:
-            answer(request)
+    def execute(jobs: list[Job]) -> None:
+        batches.append(jobs)
+        for job in jobs:
+            respond(job)
 
     await run_sample(SAMPLE, "m", 5, execute)
     assert [len(batch) for batch in batches] == [2, 2]
-    assert batches[0][0].inputs == SAMPLE.inputs
+    assert batches[0][0].request.inputs == SAMPLE.inputs
     assert batches[0][0].start_ns == 5
 
 
 async def test_the_next_run_waits_for_the_last_response_of_a_decoupled_model() -> None:
-    batches: list[list[InferRequest]] = []
+    batches: list[list[Job]] = []
     running = asyncio.ensure_future(run_sample(SAMPLE, "m", 0, batches.append))
     await asyncio.sleep(0)
-    for request in batches[0]:
-        answer(request, is_final=False)
+    for job in batches[0]:
+        respond(job, is_final=False)
     await asyncio.sleep(0)
     assert len(batches) == 1
-    for request in batches[0]:
-        assert request.stream is not None
-        request.stream.close()
+    for job in batches[0]:
+        job.stream.close()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(batches) == 2
-    for request in batches[1]:
-        answer(request)
+    for job in batches[1]:
+        respond(job)
     await running
 
 
 async def test_a_failure_names_the_sample() -> None:
-    def execute(requests: list[InferRequest]) -> None:
-        answer(requests[0])
-        answer(requests[1], internal("too cold"))
+    def execute(jobs: list[Job]) -> None:
+        respond(jobs[0])
+        respond(jobs[1], internal("too cold"))
 
     with pytest.raises(NaiadError) as caught:
         await run_sample(SAMPLE, "m", 0, execute)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.tensor import Buffer, SlotRef, Tensor
-from naiad.core.work import WorkRequest, WorkResponse
 from naiad.errors import NaiadError
 from naiad.ipc.framing import BrokenLinkError, Link
 from naiad.ipc.messages import Execute, Executed, Message, Ping, Released, Slots, ToServer, ToWorker
+from naiad.ipc.work import WorkRequest, WorkResponse
 from naiad.shm.arena import Arena
 
 LARGE = 100_000

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from naiad.core.tensor import SlotRef, Tensor
-from naiad.core.work import WorkRequest, WorkResponse
 from naiad.ipc.framing import BrokenLinkError, Link
 from naiad.ipc.messages import Execute, Executed, Message, Ping, Released, ToServer, ToWorker
+from naiad.ipc.work import WorkRequest, WorkResponse
 from naiad.shm.arena import Arena, address_of
 from naiad.shm.directory import SlotDirectory
 

@@ -5,10 +5,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from naiad.core.work import MetricOperation
 from naiad.errors import NaiadError
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.exposition import page
+from naiad.metrics.operation import MetricOperation
 
 
 def shown(custom: CustomMetrics) -> list[str]:

@@ -9,9 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from naiad import __version__
 from naiad.core.statistics import BatchTimes, Histogram, ModelStatistics
-from naiad.core.work import MetricOperation
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries
+from naiad.metrics.operation import MetricOperation
 from naiad.metrics.page import MetricsPage
 from naiad.metrics.summary import SummaryStatistics
 from naiad.settings import Settings

@@ -3,7 +3,9 @@ import random
 
 import pytest
 
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.metrics.summary import SLICE_NS, SlidingSummary, SummaryStatistics, build_statistics
 from naiad.settings import LatencyMetrics
@@ -85,7 +87,7 @@ def test_summaries_include_each_request_for_every_way_of_counting(way: str) -> N
     statistics = build_statistics("m", 1, LatencyMetrics(has_summaries=True))
     assert isinstance(statistics, SummaryStatistics)
     requests = [
-        InferRequest("m", [], start_ns=1_000_000, queue_start_ns=2_000_000) for _ in range(3)
+        Job(InferRequest("m", []), ResponseStream(), 1_000_000, 1, 2_000_000) for _ in range(3)
     ]
     times = BatchTimes(5_000_000, 6_000_000, 8_000_000, 9_000_000)
     if way == "one by one":

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from naiad.scheduling.batch_rule import BatchRule
-from tests.fakes import fake_request
+from tests.fakes import fake_job
 
 MS = 1_000_000
 
 
 def choose(rule: BatchRule, sizes: list[int], age_ns: int = 0) -> tuple[int, int]:
-    return rule.choose([fake_request(batch_size=size) for size in sizes], age_ns)
+    return rule.choose([fake_job(batch_size=size) for size in sizes], age_ns)
 
 
 @pytest.mark.parametrize(
@@ -49,27 +49,28 @@ def test_a_request_larger_than_every_preferred_size_goes_alone() -> None:
 def test_shapes_are_never_mixed() -> None:
     rule = BatchRule(8, frozenset({8}), 0, frozenset({"INPUT0"}))
     requests = [
-        fake_request(shape=[4]),
-        fake_request(shape=[4]),
-        fake_request(shape=[5]),
-        fake_request(shape=[4]),
+        fake_job(shape=[4]),
+        fake_job(shape=[4]),
+        fake_job(shape=[5]),
+        fake_job(shape=[4]),
     ]
     assert rule.choose(requests, 0) == (2, 0)
 
 
 def test_different_shapes_close_the_batch_even_before_the_delay_is_over() -> None:
     rule = BatchRule(8, frozenset({8}), 5 * MS, frozenset({"INPUT0"}))
-    assert rule.choose([fake_request(shape=[4]), fake_request(shape=[5])], 0) == (1, 0)
+    assert rule.choose([fake_job(shape=[4]), fake_job(shape=[5])], 0) == (1, 0)
 
 
 def test_ragged_inputs_may_differ() -> None:
-    assert BatchRule(8, frozenset({8})).choose(
-        [fake_request(shape=[4]), fake_request(shape=[5])], 0
-    ) == (2, 0)
+    assert BatchRule(8, frozenset({8})).choose([fake_job(shape=[4]), fake_job(shape=[5])], 0) == (
+        2,
+        0,
+    )
 
 
 def test_requests_with_different_optional_inputs_are_not_mixed() -> None:
     rule = BatchRule(8, frozenset({8}), has_optional_inputs=True)
-    other = fake_request()
-    other.inputs = []
-    assert rule.choose([fake_request(), other], 0) == (1, 0)
+    other = fake_job()
+    other.request.inputs = []
+    assert rule.choose([fake_job(), other], 0) == (1, 0)

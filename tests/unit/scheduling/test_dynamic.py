@@ -8,10 +8,11 @@ import pytest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import Code, NaiadError
+from naiad.scheduling.batch_growth import ENOUGH_REQUESTS
 from naiad.scheduling.batch_rule import BatchRule
-from naiad.scheduling.dynamic import ENOUGH, DynamicScheduler
+from naiad.scheduling.dynamic import DynamicScheduler
 from naiad.scheduling.queue import QueuePolicy
-from tests.fakes import FakeClock, FakeInstance, fake_request
+from tests.fakes import FakeClock, FakeInstance, fake_job
 
 MS = 1_000_000
 
@@ -34,7 +35,7 @@ class Bench:
 
     def send(self, *ids: str, **fields: Any) -> ResponseStream:
         for id in ids:
-            stream = self.scheduler.enqueue(fake_request(id, **fields))
+            stream = self.scheduler.enqueue(fake_job(id, **fields))
             stream.deliver_to(self._take(id))
         return stream
 
@@ -87,8 +88,8 @@ def test_a_batch_waits_while_the_turns_of_the_loop_bring_more() -> None:
 
 def test_enough_requests_leave_for_an_idle_instance_in_the_midst_of_a_turn() -> None:
     bench = Bench(BatchRule(64))
-    bench.send(*map(str, range(ENOUGH)), "late")
-    assert bench.instances[0].ids == [[*map(str, range(ENOUGH))]]
+    bench.send(*map(str, range(ENOUGH_REQUESTS)), "late")
+    assert bench.instances[0].ids == [[*map(str, range(ENOUGH_REQUESTS))]]
     bench.clock.turn()
     assert len(bench.instances[0].ids) == 1
     bench.instances[0].finish()

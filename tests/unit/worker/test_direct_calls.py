@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from naiad.core.tensor import Tensor
-from naiad.core.work import CallRequest, DirectCall, WorkError, WorkRequest, WorkResponse
+from naiad.ipc.work import (
+    CallRequest,
+    DirectCall,
+    WorkError,
+    WorkRequest,
+    WorkResponse,
+)
 from naiad.worker.direct_calls import (
     MAX_DATA_BYTES,
     MAX_PACKET_BYTES,

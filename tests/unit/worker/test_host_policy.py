@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError
+from naiad.ipc.work import LoadArguments
 from naiad.pb.model_config_pb2 import ModelInstanceGroup
 from naiad.repository.load.host_policies import HostPlace, HostPolicies
 from naiad.settings.compound import core_list, host_policy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from naiad.backends.backend import Backend
-from naiad.core.work import LoadArguments
+from naiad.ipc.work import LoadArguments
 from naiad.worker.import_backend import import_backend
 
 ARGUMENTS = LoadArguments("m", 1, "/nowhere", "m_0", "CPU", 0, b'{"name": "m"}')

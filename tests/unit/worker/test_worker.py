@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from naiad.backends.backend import Backend, Runtime
-from naiad.core.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.ipc.messages import Failed, Loaded
+from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.worker.worker import Worker
 
 

@@ -20,11 +20,12 @@ from naiad.backends.llm.metrics import EngineMetrics
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.pending_response import Answer, Progress
 from naiad.core.tensor import Tensor
-from naiad.core.work import MetricOperation, WorkResponse
 from naiad.errors import unavailable
+from naiad.ipc.work import WorkResponse
 from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
 from naiad.llm.parameters import SamplingParameters
+from naiad.metrics.operation import MetricOperation
 
 WAIT_S = 60.0
 

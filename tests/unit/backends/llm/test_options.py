@@ -13,8 +13,8 @@ from naiad.backends.llm.options import LlmOptions, read_options
 from naiad.backends.llm.tensorrtllm_parameters import read_parameters
 from naiad.backends.llm.vllm_arguments import read_arguments
 from naiad.backends.served_config import Parameter, ServedConfig
-from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError
+from naiad.ipc.work import LoadArguments
 from naiad.llm.engine_settings import EngineSettings
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from naiad.backends.python.backend import PythonBackend
-from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import NaiadError
+from naiad.ipc.work import WorkError, WorkResponse
 from tests.unit.backends.fake_runtime import FakeRuntime
 from tests.unit.backends.models import PREFIX, error_of, executing, load, request, run, write_model
 

@@ -15,8 +15,13 @@ from naiad.backends.python.instance import Instance
 from naiad.backends.python.request import InferenceRequest
 from naiad.backends.python.response import InferenceResponse
 from naiad.backends.python.tensor import Tensor
-from naiad.core.work import CallRequest, WorkError, WorkResponse, WorkTensor
 from naiad.errors import not_found
+from naiad.ipc.work import (
+    CallRequest,
+    WorkError,
+    WorkResponse,
+    WorkTensor,
+)
 from tests.unit.backends.fake_runtime import WAIT_S, Events, FakeRuntime
 from tests.unit.backends.models import request as work_request
 

@@ -9,8 +9,8 @@ import pytest
 from naiad.backends.python import pb_utils
 from naiad.backends.python.error import TritonModelException
 from naiad.backends.python.instance import Instance
-from naiad.core.work import ControlOperation
 from naiad.errors import unavailable
+from naiad.ipc.work import ControlOperation
 from tests.unit.backends.fake_runtime import FakeRuntime
 
 

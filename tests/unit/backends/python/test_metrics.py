@@ -11,8 +11,8 @@ import pytest
 from naiad.backends.python.error import TritonModelException
 from naiad.backends.python.instance import Instance
 from naiad.backends.python.metrics import MetricFamily, MetricKind
-from naiad.core.work import MetricOperation
 from naiad.errors import invalid_arg
+from naiad.metrics.operation import MetricOperation
 from tests.unit.backends.fake_runtime import FakeRuntime
 
 PREFIX = "Failed to process the request for model 'm_0', message: "

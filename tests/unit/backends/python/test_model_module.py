@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from naiad.backends.python.model_module import MODULES_DIR, import_model_class
-from naiad.core.work import LoadArguments
 from naiad.errors import NaiadError
+from naiad.ipc.work import LoadArguments
 from tests.unit.backends.models import write_model
 
 EMPTY = "class TritonPythonModel:\n    pass\n"

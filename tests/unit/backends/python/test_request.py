@@ -13,7 +13,7 @@ from naiad.backends.python.error import TritonModelException
 from naiad.backends.python.instance import Instance
 from naiad.backends.python.request import InferenceRequest, InferenceTrace, received_request
 from naiad.backends.python.tensor import Tensor
-from naiad.core.work import SEQUENCE_END, SEQUENCE_START
+from naiad.ipc.work import SEQUENCE_END, SEQUENCE_START
 from tests.unit.backends.fake_runtime import FakeRuntime
 from tests.unit.backends.models import request as work_request
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from naiad.backends.python.reshape import read_reshapes
-from naiad.core.work import WorkRequest, WorkResponse, WorkTensor
+from naiad.ipc.work import WorkRequest, WorkResponse, WorkTensor
 
 CONFIG = {
     "max_batch_size": 8,

@@ -11,8 +11,8 @@ import pytest
 from naiad.backends.python.error import TritonError, TritonModelException
 from naiad.backends.python.response import InferenceResponse, decode_response, encode_response
 from naiad.backends.python.tensor import Tensor
-from naiad.core.work import WorkError, WorkResponse, WorkTensor
 from naiad.errors import Code
+from naiad.ipc.work import WorkError, WorkResponse, WorkTensor
 
 
 def test_sends_only_requested_outputs() -> None:

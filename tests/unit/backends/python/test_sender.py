@@ -15,7 +15,7 @@ from naiad.backends.python.response import InferenceResponse
 from naiad.backends.python.sender import TRITONSERVER_RESPONSE_COMPLETE_FINAL as FINAL
 from naiad.backends.python.sender import InferenceResponseSender
 from naiad.backends.python.tensor import Tensor
-from naiad.core.work import WorkError
+from naiad.ipc.work import WorkError
 from tests.unit.backends.fake_runtime import FakeRuntime
 from tests.unit.backends.models import request as work_request
 

@@ -10,7 +10,7 @@ import pytest
 from naiad.backends.python.error import TritonModelException
 from naiad.backends.python.tensor import COPY_MAX_BYTES, Tensor, encode_tensor, received_tensor
 from naiad.core.tensor import tensor_from_numpy
-from naiad.core.work import WorkTensor
+from naiad.ipc.work import WorkTensor
 
 NUMERIC = [
     "bool",

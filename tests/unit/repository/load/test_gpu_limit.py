@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from naiad.core.clock import LoopClock
-from naiad.core.work import LoadArguments
 from naiad.errors import Code, NaiadError
 from naiad.instances.template_process import Templates
+from naiad.ipc.work import LoadArguments
 from naiad.metrics.gpu_memory import GpuMemory
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.load.gpu_limit import GpuLimits

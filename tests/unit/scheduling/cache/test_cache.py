@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from naiad.core.job import Job
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -140,21 +141,21 @@ async def test_closing_empties_it() -> None:
 
 class InnerScheduler:
     def __init__(self) -> None:
-        self.requests: list[tuple[InferRequest, ResponseStream]] = []
+        self.jobs: list[tuple[Job, ResponseStream]] = []
         self.refusal: NaiadError | None = None
         self.is_stopped = False
         self.resizable: Resizable | None = None
         self.sequences = None
 
-    def enqueue(self, request: InferRequest) -> ResponseStream:
+    def enqueue(self, job: Job) -> ResponseStream:
         if self.refusal is not None:
             raise self.refusal
         stream = ResponseStream()
-        self.requests.append((request, stream))
+        self.jobs.append((job, stream))
         return stream
 
     def inflight(self) -> int:
-        return len(self.requests)
+        return len(self.jobs)
 
     async def stop(self) -> None:
         self.is_stopped = True
@@ -162,9 +163,9 @@ class InnerScheduler:
     def answer(
         self, data: bytes | bytearray = b"y", error: NaiadError | None = None, **fields: Any
     ) -> None:
-        given, stream = self.requests.pop(0)
+        job, stream = self.jobs.pop(0)
         outputs = [] if error is not None else [Tensor("Y", "UINT8", [len(data)], memoryview(data))]
-        stream.put(InferResponse("m", "1", given.id, outputs, error=error, **fields), True)
+        stream.put(InferResponse("m", "1", job.request.id, outputs, error=error, **fields), True)
 
 
 class SlowCache:
@@ -174,8 +175,8 @@ class SlowCache:
         self.waiting: list[Callable[[CachedResponse | None], None]] = []
         self.inserted: dict[Key, CachedResponse] = {}
 
-    def look_up(self, key: Key, on_found: Callable[[CachedResponse | None], None]) -> None:
-        self.waiting.append(on_found)
+    def look_up(self, key: Key, on_lookup: Callable[[CachedResponse | None], None]) -> None:
+        self.waiting.append(on_lookup)
 
     def insert(self, key: Key, response: CachedResponse) -> None:
         self.inserted[key] = response
@@ -196,7 +197,7 @@ class Bench:
         self.answers: dict[str, InferResponse | None] = {}
 
     def send(self, id: str, data: bytes = b"x", **fields: Any) -> ResponseStream:
-        stream = self.scheduler.enqueue(request(data, id=id, **fields))
+        stream = self.scheduler.enqueue(Job(request(data, id=id, **fields), ResponseStream()))
         stream.deliver_to(lambda response, is_final: self.answers.__setitem__(id, response))
         return stream
 
@@ -219,7 +220,7 @@ def test_the_second_time_the_model_is_not_asked() -> None:
     bench.send("1")
     bench.inner.answer(b"first", parameters={"p": 1})
     bench.send("2")
-    assert bench.inner.requests == []
+    assert bench.inner.jobs == []
     assert bench.outputs("2") == [b"first"]
     answer = bench.answers["2"]
     assert answer is not None
@@ -236,15 +237,15 @@ def test_the_second_time_the_model_is_not_asked() -> None:
 def test_an_answer_serves_who_asks_for_some_of_its_outputs_and_nobody_else() -> None:
     y, z = Tensor("Y", "UINT8", [1], b"y"), Tensor("Z", "UINT8", [1], b"z")
     both = CachedResponse([y, z], {}, ["Y", "Z"])
-    assert both.pick(["Z", "Y"]) == [z, y]
-    assert both.pick(["Z"]) == [z]
-    assert CachedResponse([y], {}, ["Y"]).pick(["Y", "Z"]) is None
-    assert CachedResponse([y], {}, ["Y", "Z"]).pick(["Y", "Z"]) == [y]
+    assert both.select(["Z", "Y"]) == [z, y]
+    assert both.select(["Z"]) == [z]
+    assert CachedResponse([y], {}, ["Y"]).select(["Y", "Z"]) is None
+    assert CachedResponse([y], {}, ["Y", "Z"]).select(["Y", "Z"]) == [y]
     bench = Bench()
     bench.send("1", requested_outputs=["Y"])
     bench.inner.answer(b"first")
     bench.send("2")
-    assert len(bench.inner.requests) == 1
+    assert len(bench.inner.jobs) == 1
     bench.inner.answer(b"second")
     bench.send("3", requested_outputs=["Y"])
     assert bench.outputs("3") == [b"second"]
@@ -265,7 +266,7 @@ def test_errors_are_not_kept() -> None:
     bench.send("1")
     bench.inner.answer(error=internal("no"))
     bench.send("2")
-    assert len(bench.inner.requests) == 1
+    assert len(bench.inner.jobs) == 1
 
 
 def test_a_refusal_is_an_answer() -> None:
@@ -283,7 +284,7 @@ def test_cancelling_reaches_the_model() -> None:
     bench = Bench()
     stream = bench.send("1")
     stream.cancel()
-    assert bench.inner.requests[0][1].is_cancelled
+    assert bench.inner.jobs[0][1].is_cancelled
 
 
 def test_a_cache_that_takes_its_time() -> None:
@@ -295,7 +296,7 @@ def test_a_cache_that_takes_its_time() -> None:
     cache.waiting[0](entry(3))
     assert bench.outputs("hit") == [bytes(3)]
     cache.waiting[1](None)
-    assert len(bench.inner.requests) == 1
+    assert len(bench.inner.jobs) == 1
     bench.inner.answer(b"new")
     assert [bytes(response.outputs[0].data) for response in cache.inserted.values()] == [b"new"]
 
@@ -305,7 +306,7 @@ def test_cancelled_while_the_cache_is_asked() -> None:
     bench = Bench(cache)
     bench.send("1").cancel()
     cache.waiting[0](None)
-    assert bench.inner.requests == []
+    assert bench.inner.jobs == []
     assert bench.answers == {"1": None}
     assert bench.statistics.failures["CANCELED"] == 1
 

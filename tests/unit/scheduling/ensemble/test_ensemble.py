@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics
@@ -44,7 +45,8 @@ class Bench:
         self.is_final = False
         self.paused: dict[str, bool] = {}
 
-    def infer(self, request: InferRequest) -> ResponseStream:
+    def infer(self, job: Job) -> ResponseStream:
+        request = job.request
         if self.refusal is not None:
             raise self.refusal
         stream = ResponseStream()
@@ -58,7 +60,9 @@ class Bench:
         return stream
 
     def send(self, *inputs: Tensor, **fields: Any) -> ResponseStream:
-        stream = self.scheduler.enqueue(InferRequest("e", list(inputs), **fields))
+        stream = self.scheduler.enqueue(
+            Job(InferRequest("e", list(inputs), **fields), ResponseStream())
+        )
         stream.deliver_to(self._take)
         return stream
 

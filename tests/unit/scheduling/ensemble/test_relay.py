@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from naiad.core.job import Job
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.core.tensor import Tensor
-from naiad.core.work import WorkError, WorkResponse
 from naiad.errors import Code, NaiadError, not_found
+from naiad.ipc.work import WorkError, WorkResponse
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
@@ -25,18 +26,18 @@ from naiad.scheduling.ensemble.plan import EnsemblePlan, Step
 from naiad.scheduling.queue import QueuePolicy
 from tests.fakes import FakeClock, FakeInstance
 
-Answer = Callable[[InferRequest], WorkResponse]
+Respond = Callable[[Job], WorkResponse]
 
 
-def plus_one(request: InferRequest) -> WorkResponse:
-    (tensor,) = request.inputs
+def plus_one(job: Job) -> WorkResponse:
+    (tensor,) = job.request.inputs
     return WorkResponse(
         [Tensor("y", tensor.datatype, tensor.shape, bytes(value + 1 for value in tensor.data))]
     )
 
 
 class Worker(FakeInstance):
-    """Answers whole batches, and counts them, in the order of naiad.instances.responses."""
+    """Responds to whole batches, and counts them, in the order of naiad.instances.responses."""
 
     def __init__(self, clock: FakeClock, statistics: ModelStatistics) -> None:
         super().__init__()
@@ -45,50 +46,43 @@ class Worker(FakeInstance):
         self.starts_ns: list[int] = []
         self.cancelled: list[str] = []
 
-    def execute(self, requests: list[InferRequest], on_executed: Any = None) -> None:
-        super().execute(requests, on_executed)
+    def execute(self, jobs: list[Job], on_executed: Any = None) -> None:
+        super().execute(jobs, on_executed)
         self.starts_ns.append(self.clock.now_ns())
-        for request in requests:
-            assert request.stream is not None
-            request.stream.on_cancel(self.cancelled.append, request.id)
+        for job in jobs:
+            job.stream.on_cancel(self.cancelled.append, job.request.id)
 
-    def reply(self, answer: Answer = plus_one) -> None:
-        requests, start_ns, now_ns = self.running.pop(0), self.starts_ns.pop(0), self.clock.now_ns()
+    def reply(self, respond: Respond = plus_one) -> None:
+        jobs, start_ns, now_ns = self.running.pop(0), self.starts_ns.pop(0), self.clock.now_ns()
         self.observer.on_capacity(self)
         times = BatchTimes(start_ns, start_ns + 1, now_ns - 2, now_ns)
-        self.statistics.record_execution(sum(request.batch_size for request in requests), times)
-        good: list[tuple[InferRequest, WorkResponse]] = []
-        for request in requests:
-            response = answer(request)
-            assert request.stream is not None
+        self.statistics.record_execution(sum(job.batch_size for job in jobs), times)
+        good: list[tuple[Job, WorkResponse]] = []
+        for job in jobs:
+            response = respond(job)
             if response.error is None:
-                good.append((request, response))
+                good.append((job, response))
             else:
-                self.statistics.record_failure(request.start_ns, now_ns, "BACKEND")
-                request.stream.fail(NaiadError(Code[response.error.code], response.error.message))
+                self.statistics.record_failure(job.start_ns, now_ns, "BACKEND")
+                job.stream.fail(NaiadError(Code[response.error.code], response.error.message))
         if good:
-            self.deliver(
-                [request for request, _ in good], [response for _, response in good], times
-            )
+            self.deliver([job for job, _ in good], [response for _, response in good], times)
         self.observer.on_idle(self)
 
-    def deliver(
-        self, requests: list[InferRequest], responses: list[WorkResponse], times: BatchTimes
-    ) -> None:
-        self.statistics.record_compute(len(requests), times)
-        self.statistics.record_responses(requests, times.compute_start_ns, times.compute_end_ns)
-        part = requests[0].part
+    def deliver(self, jobs: list[Job], responses: list[WorkResponse], times: BatchTimes) -> None:
+        self.statistics.record_compute(len(jobs), times)
+        self.statistics.record_responses(jobs, times.compute_start_ns, times.compute_end_ns)
+        part = jobs[0].part
         if (
             part is not None
             and part.relay is not None
-            and part.relay.take(requests, responses, times)
+            and part.relay.forward(jobs, responses, times)
         ):
             return
-        for request, response in zip(requests, responses, strict=True):
-            assert request.stream is not None
-            request.stream.put(
+        for job, response in zip(jobs, responses, strict=True):
+            job.stream.put(
                 InferResponse(
-                    "m", "1", request.id, response.outputs, response.parameters, None, times
+                    "m", "1", job.request.id, response.outputs, response.parameters, None, times
                 ),
                 True,
             )
@@ -139,12 +133,13 @@ class Chain:
             raise not_found(f"no model '{name}'")
         return self.models[name]
 
-    def infer(self, request: InferRequest) -> ResponseStream:
+    def infer(self, job: Job) -> ResponseStream:
         self.num_infers += 1
-        request.start_ns = self.clock.now_ns()
-        model = self.find(request.model_name, request.model_version)
-        model.check(request)
-        stream: ResponseStream = model.scheduler.enqueue(request)
+        job.start_ns = self.clock.now_ns()
+        model = self.find(job.request.model_name, job.request.model_version)
+        model.check(job.request)
+        job.batch_size = job.request.batch_size
+        stream: ResponseStream = model.scheduler.enqueue(job)
         return stream
 
     def send(self, id: str, data: bytes = b"\1\2", **fields: Any) -> ResponseStream:
@@ -154,8 +149,7 @@ class Chain:
             id=id,
             **fields,
         )
-        request.start_ns = self.clock.now_ns()
-        stream = self.scheduler.enqueue(request)
+        stream = self.scheduler.enqueue(Job(request, ResponseStream(), self.clock.now_ns()))
 
         def take(response: InferResponse | None, is_final: bool) -> None:
             assert is_final
@@ -169,16 +163,16 @@ class Chain:
         return self.models[name].worker
 
     def running(self, name: str) -> list[list[str]]:
-        return [[request.id for request in batch] for batch in self.worker(name).running]
+        return [[job.request.id for job in batch] for batch in self.worker(name).running]
 
     def turn(self) -> None:
         for _ in range(12):
             self.clock.turn()
 
-    def reply(self, name: str, answer: Answer = plus_one) -> None:
+    def reply(self, name: str, respond: Respond = plus_one) -> None:
         """And whatever leaves by itself afterwards has left."""
         self.clock.advance(1000)
-        self.worker(name).reply(answer)
+        self.worker(name).reply(respond)
         self.turn()
 
     def start(self, *ids: str) -> None:
@@ -223,8 +217,9 @@ def test_a_batch_goes_from_step_to_step_as_one() -> None:
     chain.worker("a").reply()
     assert chain.running("b") == [["1", "2", "3"]]  # before the loop has turned
     batch = chain.worker("b").running[0]
-    assert [(t.name, bytes(t.data)) for t in batch[0].inputs] == [("x", b"\2\3")]
-    assert (batch[0].model_name, batch[0].requested_outputs, batch[0].batch_size) == ("b", ["y"], 1)
+    assert [(t.name, bytes(t.data)) for t in batch[0].request.inputs] == [("x", b"\2\3")]
+    assert (batch[0].request.model_name, batch[0].request.requested_outputs) == ("b", ["y"])
+    assert batch[0].batch_size == 1
     chain.worker("b").reply()
     chain.worker("c").reply()
     assert [chain.data(id) for id in "123"] == [b"\4\5"] * 3
@@ -245,7 +240,7 @@ def test_what_a_request_says_stays_with_it_through_all_steps() -> None:
     )
     chain.turn()
     for name in "abc":
-        (request,) = chain.worker(name).running[0]
+        request = chain.worker(name).running[0][0].request
         assert (request.priority, request.timeout_us, request.parameters, request.deadline_ns) == (
             2,
             7,
@@ -275,10 +270,10 @@ def play(chain: Chain) -> None:
     chain.reply("b")
     chain.reply(
         "c",
-        lambda request: (
+        lambda job: (
             WorkResponse(error=WorkError("INTERNAL", "no"))
-            if request.id == "4"
-            else plus_one(request)
+            if job.request.id == "4"
+            else plus_one(job)
         ),
     )
     streams = [chain.send(id, b"\1\2\3") for id in "67"]
@@ -412,8 +407,8 @@ def test_answers_of_different_forms_go_one_by_one() -> None:
     chain.start("1", "2")
     chain.reply(
         "a",
-        lambda request: WorkResponse(
-            [Tensor("y", "UINT8", [1, int(request.id)], bytes(int(request.id)))]
+        lambda job: WorkResponse(
+            [Tensor("y", "UINT8", [1, int(job.request.id)], bytes(int(job.request.id)))]
         ),
     )
     assert chain.num_infers == 4
@@ -425,14 +420,14 @@ def test_answers_of_different_forms_go_one_by_one() -> None:
 def test_a_form_that_the_next_model_does_not_take_is_refused_with_its_words() -> None:
     chain = Chain()
     chain.start("1", "2")
-    chain.reply("a", lambda request: WorkResponse([Tensor("y", "FP32", [1, 1], bytes(4))]))
+    chain.reply("a", lambda job: WorkResponse([Tensor("y", "FP32", [1, 1], bytes(4))]))
     assert (
         chain.error("1")
         == "in ensemble 'e', [request id: 1] inference input 'x' data-type is 'FP32', but model 'b' expects 'UINT8'"
     )
     assert chain.error("2").startswith("in ensemble 'e', [request id: 2]")
     chain.start("3")
-    chain.reply("a", lambda request: WorkResponse([]))
+    chain.reply("a", lambda job: WorkResponse([]))
     assert "expected 1 inputs but got 0" in chain.error("3")
 
 
@@ -441,12 +436,12 @@ def test_every_string_is_looked_at() -> None:
     chain.models = {name: Model(chain.clock, name, datatype="BYTES") for name in "abc"}
     for id, data in (("1", b"\1\0\0\0a"), ("2", b"\1\0\0\0b")):
         request = InferRequest("e", [Tensor("IN", "BYTES", [1, 1], data)], id=id)
-        chain.scheduler.enqueue(request).deliver_to(
+        chain.scheduler.enqueue(Job(request, ResponseStream())).deliver_to(
             lambda response, is_final, id=id: chain.answers.update({id: response})  # type: ignore[misc]
         )
     chain.turn()
     bad = [Tensor("y", "BYTES", [1, 1], b"\1\0\0\0c"), Tensor("y", "BYTES", [1, 1], b"\2\0\0\0c")]
-    chain.reply("a", lambda request: WorkResponse([bad[int(request.id) - 1]]))
+    chain.reply("a", lambda job: WorkResponse([bad[int(job.request.id) - 1]]))
     assert chain.running("b") == [["1"]]
     assert "incomplete string data" in chain.error("2")
 
@@ -456,18 +451,16 @@ def test_parameters_of_a_step_mark_the_sequence_of_the_next() -> None:
     chain.start("1")
     chain.reply(
         "a",
-        lambda request: WorkResponse(
-            plus_one(request).outputs, parameters={"sequence_id": 9, "sequence_end": True}
+        lambda job: WorkResponse(
+            plus_one(job).outputs, parameters={"sequence_id": 9, "sequence_end": True}
         ),
     )
-    (request,) = chain.worker("b").running[0]
+    request = chain.worker("b").running[0][0].request
     assert (request.sequence_id, request.sequence_end) == (9, True)
     chain.reply("b")
-    (request,) = chain.worker("c").running[0]
+    request = chain.worker("c").running[0][0].request
     assert (request.sequence_id, request.sequence_end) == (0, False)
-    chain.reply(
-        "c", lambda request: WorkResponse(plus_one(request).outputs, parameters={"note": "x"})
-    )
+    chain.reply("c", lambda job: WorkResponse(plus_one(job).outputs, parameters={"note": "x"}))
     answer = chain.answers["1"]
     assert answer is not None
     assert answer.parameters == {
@@ -497,9 +490,8 @@ def test_a_worker_that_ends_fails_the_batch_it_was_handed() -> None:
     chain = Chain()
     chain.start("1", "2")
     chain.reply("a")
-    for request in chain.worker("b").running.pop():
-        assert request.stream is not None
-        request.stream.fail(NaiadError(Code.INTERNAL, "its worker process ended"))
+    for job in chain.worker("b").running.pop():
+        job.stream.fail(NaiadError(Code.INTERNAL, "its worker process ended"))
     assert chain.error("1") == chain.error("2") == "in ensemble 'e', its worker process ended"
     assert chain.statistics.fail.count == 2
 
@@ -524,13 +516,14 @@ def test_requests_of_clients_in_the_same_batch_are_answered() -> None:
     chain = Chain()
     answers: list[InferResponse | None] = []
     for position in (0, 1):
-        own = InferRequest("a", [Tensor("x", "UINT8", [1, 2], b"\1\2")], id="own")
+        own = Job(
+            InferRequest("a", [Tensor("x", "UINT8", [1, 2], b"\1\2")], id="own"), ResponseStream()
+        )
         if position == 0:
             chain.infer(own).deliver_to(lambda response, is_final: answers.append(response))
         chain.start(str(position))
         if position == 1:
             chain.worker("a").running[0].append(own)
-            own.stream = ResponseStream()
             own.stream.deliver_to(lambda response, is_final: answers.append(response))
         chain.reply("a")
         assert chain.running("b") == [[str(position)]]
@@ -562,15 +555,15 @@ def test_a_step_of_two_outputs_in_another_order_feeds_the_right_inputs() -> None
     tensors = {"p": b"\1\1", "unread": b"\7\7", "q": b"\2\2"}
     chain.reply(
         "a",
-        lambda request: WorkResponse(
+        lambda job: WorkResponse(
             [Tensor(name, "UINT8", [1, 2], data) for name, data in tensors.items()]
         ),
     )
     assert chain.num_infers == 2
     assert [
-        [(t.name, bytes(t.data)) for t in request.inputs] for request in second.worker.running[0]
+        [(t.name, bytes(t.data)) for t in job.request.inputs] for job in second.worker.running[0]
     ] == [[("l", b"\2\2"), ("r", b"\1\1")]] * 2
-    chain.reply("b", lambda request: WorkResponse([Tensor("y", "UINT8", [1, 2], b"\3\3")]))
+    chain.reply("b", lambda job: WorkResponse([Tensor("y", "UINT8", [1, 2], b"\3\3")]))
     assert chain.data("2") == b"\3\3"
 
 
@@ -602,7 +595,9 @@ def test_requests_of_clients_do_not_wait_for_others() -> None:
     chain = Chain()
     for _ in range(2):
         for _ in range(3):
-            chain.infer(InferRequest("a", [Tensor("x", "UINT8", [1, 2], b"\1\2")]))
+            chain.infer(
+                Job(InferRequest("a", [Tensor("x", "UINT8", [1, 2], b"\1\2")]), ResponseStream())
+            )
         chain.turn()
         chain.reply("a")
     assert chain.clock.num_yields == 0

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
@@ -15,7 +16,7 @@ from naiad.scheduling.sequence.controls import FlagControl, SequenceControls
 from naiad.scheduling.sequence.implicit_state import ImplicitState, StateTensor
 from naiad.scheduling.sequence.lane import DirectRule
 from naiad.scheduling.sequence.sequence import SequencePlan, SequenceScheduler
-from tests.fakes import FakeClock, FakeInstance, fake_request
+from tests.fakes import FakeClock, FakeInstance, fake_job
 
 MS = 1_000_000
 IDLE_NS = 1000 * MS
@@ -69,10 +70,8 @@ class Bench:
     def send(
         self, id: str, sequence: int | str, start: bool = False, end: bool = False, **fields: Any
     ) -> ResponseStream:
-        request = fake_request(
-            id, sequence_id=sequence, sequence_start=start, sequence_end=end, **fields
-        )
-        stream = self.scheduler.enqueue(request)
+        job = fake_job(id, sequence_id=sequence, sequence_start=start, sequence_end=end, **fields)
+        stream = self.scheduler.enqueue(job)
 
         def take(response: InferResponse | None, is_final: bool) -> None:
             self.all.append((id, is_final))
@@ -109,8 +108,10 @@ def direct(
     return Bench(slots, num_instances, direct=DirectRule(delay_ms * MS, utilization), **plan)
 
 
-def controls_of(request: InferRequest) -> dict[str, bytes]:
-    return {tensor.name: bytes(tensor.data) for tensor in request.inputs if tensor.name != "INPUT0"}
+def controls_of(job: Job) -> dict[str, bytes]:
+    return {
+        tensor.name: bytes(tensor.data) for tensor in job.request.inputs if tensor.name != "INPUT0"
+    }
 
 
 # Where a sequence goes.
@@ -224,8 +225,8 @@ def test_direct_leaves_what_does_not_fit_the_first_slot_to_a_later_batch() -> No
     assert bench.ids()[3:] == [["1b", "", ""], ["", "2b", "3b"]]
     null = bench.instances[0].batches[3][1]
     assert null.is_null
-    assert null.inputs[0].shape == [1, 2]
-    assert bytes(null.inputs[0].data) == bytes(8)
+    assert null.request.inputs[0].shape == [1, 2]
+    assert bytes(null.request.inputs[0].data) == bytes(8)
 
 
 def test_a_null_string_input_holds_empty_strings() -> None:
@@ -237,11 +238,11 @@ def test_a_null_string_input_holds_empty_strings() -> None:
         sequence_id=2,
         sequence_start=True,
     )
-    bench.scheduler.enqueue(request)
+    bench.scheduler.enqueue(Job(request, ResponseStream()))
     bench.clock.turn()
     null = bench.instances[0].batches[-1][0]
-    assert bytes(null.inputs[0].data) == bytes(8)
-    assert null.sequence_id == 0
+    assert bytes(null.request.inputs[0].data) == bytes(8)
+    assert null.request.sequence_id == 0
 
 
 # Delays.
@@ -528,16 +529,16 @@ def test_an_iterative_request_comes_again_until_the_model_is_done() -> None:
     assert bench.all == []
     bench.instances[0].finish()
     assert bench.ids() == [["a"], ["a"], ["a"]]
-    request = bench.instances[0].batches[0][0]
-    assert request.sequence_id == 1
-    assert [tensor.name for tensor in request.inputs] == [
+    job = bench.instances[0].batches[0][0]
+    assert job.request.sequence_id == 1
+    assert [tensor.name for tensor in job.request.inputs] == [
         "INPUT0",
         "START",
         "READY",
         "END",
         "CORRID",
     ]
-    assert controls_of(request)["START"] == b"\0"
+    assert controls_of(job)["START"] == b"\0"
     assert bench.all == [("a", True)]
     assert bench.scheduler.inflight() == 0
 
@@ -548,11 +549,11 @@ def test_iterative_requests_get_ids_of_their_own_and_share_batches() -> None:
     bench.send("a", 0)
     bench.send("b", 0)
     bench.clock.turn()
-    assert [request.sequence_id for request in bench.instances[0].batches[0]] == [1, 2]
+    assert [job.request.sequence_id for job in bench.instances[0].batches[0]] == [1, 2]
     bench.instances[0].finish(rescheduled=("x",))
     bench.clock.turn()
     assert bench.ids() == [["x", "a"], ["x", "b"]]
-    assert bench.instances[0].batches[1][1].sequence_id == 3
+    assert bench.instances[0].batches[1][1].request.sequence_id == 3
 
 
 def test_an_iterative_sequence_needs_start_when_it_names_its_id() -> None:
@@ -576,8 +577,8 @@ def test_a_cancelled_iterative_request_does_not_come_again() -> None:
 # Implicit state.
 
 
-def state_of(request: InferRequest) -> bytes:
-    return next(bytes(tensor.data) for tensor in request.inputs if tensor.name == "IN")
+def state_of(job: Job) -> bytes:
+    return next(bytes(tensor.data) for tensor in job.request.inputs if tensor.name == "IN")
 
 
 def with_state(*, is_exposed: bool = False) -> Bench:
@@ -585,8 +586,8 @@ def with_state(*, is_exposed: bool = False) -> Bench:
     hidden = frozenset() if is_exposed else frozenset({"OUT"})
     bench = direct(state=ImplicitState([StateTensor("OUT", initial)], hidden))
 
-    def answer(request: InferRequest) -> list[Tensor]:
-        after = bytes([state_of(request)[0] + 1])
+    def answer(job: Job) -> list[Tensor]:
+        after = bytes([state_of(job)[0] + 1])
         return [Tensor("OUTPUT0", "UINT8", [1, 1], after), Tensor("OUT", "UINT8", [1, 1], after)]
 
     bench.instances[0].answer = answer
@@ -610,16 +611,16 @@ def test_each_sequence_has_its_own_state() -> None:
     bench.run("a", 1, start=True)
     bench.run("a2", 1)
     bench.run("b", 2, start=True)
-    null, request = bench.instances[0].batches[-1]
+    null, job = bench.instances[0].batches[-1]
     assert null.is_null
-    assert state_of(null) == state_of(request) == b"\x05"
+    assert state_of(null) == state_of(job) == b"\x05"
 
 
 def test_state_is_hidden_unless_it_is_an_output_or_asked_for() -> None:
     bench = with_state()
     bench.run("a", 1, start=True)
     assert [tensor.name for tensor in bench.answers["a"].outputs] == ["OUTPUT0"]
-    assert bench.instances[0].batches[0][0].requested_outputs == ["OUTPUT0", "OUT"]
+    assert bench.instances[0].batches[0][0].request.requested_outputs == ["OUTPUT0", "OUT"]
     exposed = with_state(is_exposed=True)
     exposed.run("a", 1, start=True)
     assert [tensor.name for tensor in exposed.answers["a"].outputs] == ["OUTPUT0", "OUT"]
@@ -632,10 +633,10 @@ def test_with_state_the_next_request_waits_for_the_answer_itself() -> None:
     bench.send("a", 1, start=True)
     bench.send("a2", 1)
     bench.clock.turn()
-    (request,) = bench.instances[0].finish(is_answered=False)
+    (job,) = bench.instances[0].finish(is_answered=False)
     bench.clock.turn()
     assert bench.ids() == [["a"]]
-    bench.instances[0].respond(request)
+    bench.instances[0].respond(job)
     bench.clock.turn()
     assert bench.ids() == [["a"], ["a2"]]
     assert state_of(bench.instances[0].batches[1][0]) == b"\x06"
@@ -646,9 +647,8 @@ def test_a_failed_request_leaves_the_state_as_it_was() -> None:
     bench.run("a", 1, start=True)
     bench.send("bad", 1)
     bench.clock.turn()
-    (request,) = bench.instances[0].finish(is_answered=False)
-    assert request.stream is not None
-    request.stream.fail(NaiadError(Code.INTERNAL, "no"))
+    (job,) = bench.instances[0].finish(is_answered=False)
+    job.stream.fail(NaiadError(Code.INTERNAL, "no"))
     bench.run("a2", 1)
     assert state_of(bench.instances[0].batches[-1][0]) == b"\x06"
 

@@ -1,9 +1,9 @@
-"""What crosses the process boundary to a worker and back: requests, responses, tensors, as msgpack
-structs.
+"""What a backend sees of the process boundary: requests, responses, calls and load arguments, as
+msgpack structs.
 
 Small tensors travel inline; large ones as a `SlotRef` into shared memory (naiad.shm.arena), which
-the receiving side replaces by a view before anyone else sees the struct. No pickle, no code, no
-names of memory: only numbers.
+the receiving side replaces by a view before anyone else sees the struct. Nothing is pickled, and no
+code or name of memory crosses the boundary, only data and numbers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from __future__ import annotations
 import msgspec
 
 from naiad.core.request import ParameterValue
-from naiad.core.tensor import SlotRef, Tensor
+from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
-
-__all__ = ["SlotRef", "WorkTensor"]
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
@@ -26,7 +24,7 @@ WorkTensor = Tensor
 
 class WorkRequest(msgspec.Struct, array_like=True):
     handle: int
-    """Names this request on its channel until its final response."""
+    """Identifies this request on its channel until its final response."""
     id: str
     inputs: list[WorkTensor]
     requested_outputs: list[str] = []
@@ -36,16 +34,16 @@ class WorkRequest(msgspec.Struct, array_like=True):
     timeout_us: int = 0
     priority: int = 0
     trace_context: str = ""
-    """W3C's headers as JSON, for the model to hand on."""
+    """The W3C trace headers as JSON, for the model to pass on."""
     is_null: bool = False
-    """Fills an empty slot of a sequence batch: no output of it is wanted, and no answer."""
+    """The request fills an empty slot of a sequence batch and needs no response."""
     trace_id: int = 0
-    """Of a traced request; in a BLS call, the one that it belongs to. 0: none."""
+    """The trace of the request; in a BLS call, the trace that the call belongs to. 0 means none."""
 
 
 class WorkError(msgspec.Struct, array_like=True):
     code: str
-    """A `naiad.errors.Code` by name, e.g. INVALID_ARG."""
+    """The name of a `naiad.errors.Code`, e.g. INVALID_ARG."""
     message: str
     retry_after_s: int | None = None
     """Set when the same request may succeed later, e.g. when an engine's own queue is full."""
@@ -60,7 +58,7 @@ class WorkResponse(msgspec.Struct, array_like=True):
     error: WorkError | None = None
     parameters: dict[str, ParameterValue] = {}
     is_rescheduled: bool = False
-    """Not an answer: the request goes back to the scheduler (iterative sequences only)."""
+    """This is not a response: the request goes back to the scheduler (iterative sequences only)."""
 
 
 class CallRequest(msgspec.Struct, array_like=True):
@@ -74,14 +72,14 @@ class CallRequest(msgspec.Struct, array_like=True):
     is_decoupled: bool = False
     """The caller iterates over responses; otherwise exactly one is expected."""
     callers: list[int] = []
-    """Handles of the caller's own requests that this call serves, as far as they are known."""
+    """The handles of the caller's own requests that this call serves, as far as they are known."""
     is_repeatable: bool = False
-    """Made by the thread that executes, which waits for it, and of a form that the called model's
-    worker could be given directly."""
+    """The thread that executes makes the call and waits for it, and the call could go directly to
+    the worker of the called model."""
 
 
-class DirectAnswer(msgspec.Struct, array_like=True):
-    """To a call that went from worker to worker."""
+class DirectResponse(msgspec.Struct, array_like=True):
+    """The response to a call that went from worker to worker."""
 
     response: WorkResponse
     input_end_ns: int
@@ -89,7 +87,7 @@ class DirectAnswer(msgspec.Struct, array_like=True):
 
 
 class DirectCall(msgspec.Struct, array_like=True):
-    """What the server is told of it, afterwards, by the worker that made it."""
+    """What the worker that made a direct call reports to the server afterwards."""
 
     lease: int
     start_ns: int
@@ -97,24 +95,7 @@ class DirectCall(msgspec.Struct, array_like=True):
     output_start_ns: int
     end_ns: int
     error_code: str = ""
-    """A `naiad.errors.Code` by name; empty for an answer."""
-
-
-class MetricOperation(msgspec.Struct, array_like=True):
-    """`kind` is one of create_family, create_metric, delete_family, delete_metric, increment, set,
-    observe, merge, value."""
-
-    kind: str
-    handle: int = 0
-    name: str = ""
-    description: str = ""
-    metric_kind: str = ""
-    labels: dict[str, str] = {}
-    buckets: list[float] | None = None
-    value: float = 0.0
-    counts: list[int] = []
-    """merge: what a histogram's buckets gained, the last one +Inf; `value` is what its sum
-    gained."""
+    """The name of a `naiad.errors.Code`; empty when the call succeeded."""
 
 
 class ControlOperation(msgspec.Struct, array_like=True):
@@ -142,10 +123,10 @@ class LoadArguments(msgspec.Struct, array_like=True):
     """JSON, as `GET /v2/models/M/config` shows it."""
     model_filename: str = ""
     backend_config: dict[str, str] = {}
-    """What `--backend-config` says for this backend."""
+    """The options that `--backend-config` sets for this backend."""
     backend_dir: str = ""
-    """For a backend that is a `model.py` of its own (`backends/<name>`)."""
+    """The folder of a backend that is a `model.py` (`backends/<name>`)."""
     cpu_cores: list[int] = []
-    """Where its host policy lets it run; empty means anywhere."""
+    """The cores that the host policy allows; empty means all."""
     numa_node: int | None = None
-    """Where its host policy takes memory from."""
+    """The node from which the host policy allocates memory."""

@@ -1,13 +1,14 @@
-"""Null requests: what fills a slot of a direct sequence batch that has nothing to do.
+"""Null jobs: what fills a slot of a direct sequence batch whose sequence has nothing to do.
 
-In:  the inputs of a request of that batch. Out: a request of the same shapes, all zeros and empty
-     strings, whose READY says no. Nobody waits for its answer; `is_null` keeps it out of every
-     count.
+In:  the inputs of another job of that batch. Out: a job with the same shapes, all zeros and empty
+     strings, whose READY control is false. Nobody waits for its response; `is_null` keeps it out of
+     the statistics.
 """
 
 from __future__ import annotations
 
 from naiad.core.datatype import DATATYPES
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
@@ -15,7 +16,7 @@ from naiad.scheduling.sequence.controls import SequenceControls
 from naiad.scheduling.sequence.implicit_state import ImplicitState
 
 
-class NullRequests:
+class NullJobs:
     def __init__(self, controls: SequenceControls, state: ImplicitState) -> None:
         self._added = [
             *controls.tensors(0, is_start=False, is_ready=False, is_end=False),
@@ -23,24 +24,18 @@ class NullRequests:
         ]
         self._zeros = memoryview(b"")
 
-    def make(self, like: list[Tensor], now_ns: int) -> InferRequest:
+    def make(self, like: list[Tensor], now_ns: int) -> Job:
         stream = ResponseStream()
         stream.deliver_to(_drop)
         inputs = [
             Tensor(tensor.name, tensor.datatype, tensor.shape, self._zero_data(tensor))
             for tensor in like
         ]
-        return InferRequest(
-            "",
-            inputs + self._added,
-            start_ns=now_ns,
-            queue_start_ns=now_ns,
-            is_null=True,
-            stream=stream,
-        )
+        request = InferRequest("", inputs + self._added)
+        return Job(request, stream, start_ns=now_ns, queue_start_ns=now_ns, is_null=True)
 
     def _zero_data(self, tensor: Tensor) -> memoryview:
-        """Four zero bytes are an empty string, too."""
+        """Four zero bytes are also an empty string."""
         size = tensor.element_count() * (DATATYPES[tensor.datatype].byte_size or 4)
         if size > len(self._zeros):
             self._zeros = memoryview(bytes(size))
