@@ -163,10 +163,18 @@ class ModelServices:
     core: InferenceCore
     """Set when the core is built, which happens before any model is loaded."""
 
-    def __init__(self, custom: CustomMetrics, busy_poll: BusyPoll | None) -> None:
+    def __init__(
+        self,
+        custom: CustomMetrics,
+        busy_poll: BusyPoll | None,
+        lease_numbers: LeaseNumbers | None,
+        *,
+        is_relay_enabled: bool,
+    ) -> None:
         self._custom = custom
         self.busy_poll = busy_poll
-        self.lease_numbers: LeaseNumbers | None = LeaseNumbers()
+        self.lease_numbers = lease_numbers
+        self._is_relay_enabled = is_relay_enabled
 
     def infer(self, job: Job) -> ResponseStream:
         return self.core.call(job)
@@ -185,10 +193,24 @@ class ModelServices:
 
     @property
     def find(self) -> Find | None:
-        return self._find
+        return self._find if self._is_relay_enabled else None
 
     def _find(self, model_name: str, model_version: str) -> Model:
         return self.core.model(model_name, model_version)
+
+
+def model_services(settings: Settings, clock: Clock, custom: CustomMetrics) -> ModelServices:
+    busy_poll = (
+        BusyPoll(clock, settings.busy_poll_us * 1000)
+        if settings.busy_poll_us and has_spare_cpu()
+        else None
+    )
+    return ModelServices(
+        custom,
+        busy_poll,
+        LeaseNumbers() if settings.direct_calls else None,
+        is_relay_enabled=settings.ensemble_relay,
+    )
 
 
 def build_core(
@@ -207,12 +229,7 @@ def build_core(
     )
 
     clock = LoopClock(loop)
-    busy_poll = (
-        BusyPoll(clock, settings.busy_poll_us * 1000)
-        if settings.busy_poll_us and has_spare_cpu()
-        else None
-    )
-    services = ModelServices(custom, busy_poll)
+    services = model_services(settings, clock, custom)
     cache = _cache(settings, clock)
     loader = Loader(
         clock, templates, services, load_options(settings), _rate_limiter(settings, clock), cache

@@ -69,11 +69,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         SERVER(
             "While requests come one at a time, how long the server stays awake for the next event instead of sleeping, in microseconds. "
-            "Shortens the answers to a client that waits for each before it asks again, for the CPU of the waits. 0 turns it off.",
+            "A client that waits for each response before it sends the next request gets its responses sooner, at the cost of the CPU "
+            "that the waits use. 0 turns it off.",
             parse=count,
             is_extension=True,
         ),
     ] = 200
+    direct_calls: Annotated[
+        bool,
+        SERVER(
+            "Let a model that keeps calling another one (BLS) call its worker directly, without passing the server.",
+            is_extension=True,
+        ),
+    ] = True
+    ensemble_relay: Annotated[
+        bool,
+        SERVER(
+            "Let a batch of an ensemble's requests go on from one step to the next as one batch.",
+            is_extension=True,
+        ),
+    ] = True
     config_file: Annotated[
         str,
         SERVER(

@@ -204,6 +204,22 @@ def test_calls_become_direct_and_are_counted_like_other_calls(server: Server) ->
         }
 
 
+def test_without_direct_calls_every_call_goes_through_the_server(repository: Path) -> None:
+    flags = ["--model-control-mode=explicit", "--load-model=called", "--load-model=caller"]
+    with naiad([str(repository)], [*flags, "--direct-calls=false"]) as server:
+        results = calls(server, *range(50))
+        assert [call["y"] for call in results] == [x + 1 for x in range(50)]
+        assert not any(call["is_direct"] for call in results)
+        failed, after = calls(server, FAIL, 2)
+        assert (failed["error"], after["y"]) == ("as asked", 3)
+        assert counted(server) == {
+            "inferences": 51,
+            "executions": 52,
+            "success": 51,
+            "fail": 1,
+        }
+
+
 def test_serves_other_clients_during_direct_calls(server: Server) -> None:
     borrow(server)
     with ThreadPoolExecutor(4) as pool:

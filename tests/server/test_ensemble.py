@@ -105,7 +105,7 @@ def test_an_ensemble_in_flight_finishes_while_the_server_shuts_down(
         assert server.wait_exit() == 0
 
 
-# Large tensors: handed from worker to worker.
+# Large tensors, with and without the relay from step to step.
 
 LARGE = 1 << 20
 
@@ -125,8 +125,8 @@ def write_model(folder: Path, name: str, body: str) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def large_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module", params=["true", "false"], ids=["relay", "no_relay"])
+def large_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("large")
     write_model(folder, "add_one", "y = x + 1")
     write_model(folder, "in_place", "x += 10; y = x")
@@ -153,7 +153,7 @@ def large_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
             f'platform: "ensemble" input [ {{ name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }} ] output [ {outputs} ]\n'
             f"ensemble_scheduling {{ step [ {text} ] }}\n"
         )
-    with naiad([str(folder)]) as server:
+    with naiad([str(folder)], [f"--ensemble-relay={request.param}"]) as server:
         yield server
 
 
