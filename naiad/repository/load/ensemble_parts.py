@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import ResponseStream
 from naiad.errors import NaiadError, invalid_arg
 from naiad.repository.entry import Entry
@@ -17,7 +17,7 @@ from naiad.repository.model_source import ModelSource, ModelSources
 from naiad.repository.namespace import Entries
 from naiad.repository.store import Store
 
-Infer = Callable[[InferRequest], ResponseStream]
+Infer = Callable[[Job], ResponseStream]
 
 
 class EnsembleParts:
@@ -88,10 +88,10 @@ class EnsembleParts:
             return infer
         namespace = source.namespace
 
-        def infer_part(request: InferRequest) -> ResponseStream:
-            entry = self._entries.part(request.model_name, namespace)
+        def infer_part(job: Job) -> ResponseStream:
+            entry = self._entries.part(job.request.model_name, namespace)
             if entry is not None:
-                request.model_name = entry.key
-            return infer(request)
+                job.request.model_name = entry.key
+            return infer(job)
 
         return infer_part

@@ -18,7 +18,6 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError
-from naiad.instances.executor import Executor
 from naiad.scheduling.cache.cache import CachedResponse, Key, ResponseCache, cache_key, keep
 from naiad.scheduling.scheduler import Resizable, Scheduler, stopping_error
 

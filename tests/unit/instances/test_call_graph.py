@@ -1,15 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
+from naiad.core.statistics import ModelStatistics
 from naiad.errors import Code, NaiadError
 from naiad.instances.call_graph import OutgoingCall
-from naiad.instances.lease import Lease
+from naiad.instances.in_flight import InFlight
+from naiad.instances.instance_plan import InstancePlan
+from naiad.instances.loan import Loan
+from naiad.instances.observers import Observers
+from naiad.instances.restart import RestartPolicy
+from tests.fakes import FakeInstance
 
 
 class FakeWaiter:
@@ -17,6 +21,14 @@ class FakeWaiter:
         self.model_name = model_name
         self.max_batches = max_batches
         self.is_serving = True
+        self.loan = Loan(
+            InstancePlan("python", model_name, "1", False, 0, RestartPolicy()),
+            InFlight(),
+            Observers(FakeInstance()),
+            ModelStatistics(model_name, 1),
+            None,
+            has_permit=False,
+        )
         self.batches: list[tuple[list[Job], list[OutgoingCall]]] = []
 
     @property
@@ -26,11 +38,6 @@ class FakeWaiter:
     @property
     def may_borrow(self) -> bool:
         return False
-
-    def lend(
-        self, batch_size: int, is_at_rest: Callable[[], bool], on_over: Callable[[Lease], None]
-    ) -> None:
-        return None
 
     @property
     def is_free(self) -> bool:
@@ -156,11 +163,11 @@ def test_a_batch_that_waits_for_nothing_frees_the_instance_in_the_end() -> None:
     world.call(world.models["a"][0], "a", 0)
 
 
-def test_a_call_of_nobody_knows_what_waits_for_it_may_wait() -> None:
-    """From a thread of a decoupled model."""
+def test_a_call_from_a_thread_of_a_decoupled_model_may_wait() -> None:
+    """Nobody knows which request waits for it."""
     world = World(a=1)
     caller = world.run("a")
-    OutgoingCall(caller).enter(InferRequest("a", []), "a", world.models["a"])
+    OutgoingCall(caller).enter(Job(InferRequest("a", []), ResponseStream()), "a", world.models["a"])
 
 
 def test_the_steps_of_an_ensemble_belong_to_the_call() -> None:

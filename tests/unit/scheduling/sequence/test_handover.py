@@ -13,6 +13,7 @@ import pytest
 
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError
+from naiad.instances.executor import StateObserver
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.model import Model, build_spec
 from naiad.scheduling.batch_rule import BatchRule
@@ -21,7 +22,7 @@ from naiad.scheduling.sequence.implicit_state import ImplicitState
 from naiad.scheduling.sequence.lane import DirectRule
 from naiad.scheduling.sequence.sequence import SequencePlan, SequenceScheduler
 from naiad.shm.arena import Arena
-from tests.fakes import FakeClock, FakeInstance, fake_request
+from tests.fakes import FakeClock, FakeInstance, fake_job
 
 NUM_RELOADS = 1200
 IDLE_NS = 1_000_000_000
@@ -42,8 +43,10 @@ class StoppableInstance(FakeInstance):
 
     def __init__(self) -> None:
         super().__init__()
-        self.observers: list[Any] = []
         self.is_stopped = False
+
+    def add_state_observer(self, observer: StateObserver) -> None:
+        pass
 
     async def stop(self, timeout_s: float) -> None:
         self.is_stopped = True
@@ -80,8 +83,8 @@ class Copy:
 
     def send(self, id: str, sequence: int, *, start: bool = False, end: bool = False) -> None:
         """Sends one request to the copy that serves."""
-        request = fake_request(id, sequence_id=sequence, sequence_start=start, sequence_end=end)
-        self.model.scheduler.enqueue(request)
+        job = fake_job(id, sequence_id=sequence, sequence_start=start, sequence_end=end)
+        self.model.scheduler.enqueue(job)
         self.clock.turn()
 
 
