@@ -159,7 +159,7 @@ class WorkerProcess:
         match message:
             case Started():
                 self.pid = message.pid
-                self._pidfd = self.channel.link.take_fd()
+                self._pidfd = self.channel.link.pop_fd()
                 self._loop.add_reader(self._pidfd, self._on_pidfd)
                 self._finish_reply(message)
             case Configured() | Loaded():

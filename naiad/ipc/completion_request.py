@@ -1,4 +1,4 @@
-"""What `naiad check --write` asks the completion process, and what it answers: JSON on its standard
+"""What `naiad check --write` asks the completion process, and what it returns: JSON on its standard
 input and output."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from naiad.ipc.work import LoadArguments
 
 
 class Example(msgspec.Struct, frozen=True):
-    """`NAME=SHAPE[:DATATYPE]`, with the batch dimension; NAME may be left out for a model with one
-    input."""
+    """An input to run the model with: `NAME=SHAPE[:DATATYPE]`, with the batch dimension. NAME may be
+    left out for a model with one input."""
 
     name: str
     shape: list[int]
@@ -25,7 +25,7 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     examples: list[Example] = []
 
 
-class CompletionAnswer(msgspec.Struct, frozen=True):
+class CompletionResult(msgspec.Struct, frozen=True):
     fields: dict[str, Any] = {}
-    """Of the config's JSON."""
+    """The completed config, as JSON has it."""
     error: str = ""

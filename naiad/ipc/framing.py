@@ -1,9 +1,9 @@
 """One end of a channel: turns messages into bytes and descriptors and back, and moves large tensors
 through shared memory.
 
-Free of I/O decisions: `pack` gives what to send, `feed` takes what was received. Both ends use it,
-so both follow the same rules: `Slots` and `Released` are handled here and seen by nobody else;
-every tensor that leaves here holds memory, never a `SlotRef`.
+It does no I/O: `pack` returns what to send, `feed` gets what was received. Both ends use it, so both
+follow the same rules: `Slots` and `Released` are handled here and seen by nobody else, and every
+tensor that leaves here holds memory, never a `SlotRef`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES = 1 << 31
 
 
 class BrokenLinkError(Exception):
-    """The peer sent something that it must not: the channel cannot be used any more."""
+    """The peer sent something that it must not send. The channel cannot be used any more."""
 
 
 class Link(Generic[M]):
@@ -49,10 +49,10 @@ class Link(Generic[M]):
     # Out.
 
     def place(self, tensors: list[Tensor]) -> None:
-        """Replaces large tensors in the list by references into shared memory, copying only what is
-        not already there.
+        """Replaces large tensors in the list by references into shared memory. Tensors that are
+        there already are not copied.
 
-        Raises NaiadError when none can be had; the list is of no use then.
+        Raises NaiadError when there is no shared memory left; the list cannot be used then.
         """
         try:
             for at, tensor in enumerate(tensors):
@@ -61,8 +61,8 @@ class Link(Generic[M]):
                     isinstance(data, memoryview) and data.nbytes > INLINE_MAX_BYTES
                 ):
                     view = (data if isinstance(data, memoryview) else memoryview(data)).cast("B")
-                    # Read-only memory has more than one reader, and the peer may write to what it
-                    # gets.
+                    # Read-only memory has more than one reader, and the peer may write to the
+                    # memory that it gets.
                     ref = (
                         self._copy(view) if view.readonly else self._share(view) or self._copy(view)
                     )
@@ -72,18 +72,18 @@ class Link(Generic[M]):
             raise
 
     def unplace(self, tensors: list[Tensor]) -> None:
-        """The message that was to refer to them is not sent: memory that was lent for it comes
-        back, and the references are gone."""
+        """Undoes `place` for a message that is not sent: memory that was lent for it comes back, and
+        the references become empty tensors."""
         for at, tensor in enumerate(tensors):
             ref: Any = tensor.data
             if isinstance(ref, SlotRef):
                 tensors[at] = Tensor(tensor.name, tensor.datatype, tensor.shape, b"")
                 if not ref.is_mine:
-                    self._take_released(Released([ref.slot]))
+                    self._on_released(Released([ref.slot]))
 
     def copy_if_kept(self, tensors: list[Tensor]) -> None:
-        """Memory that is handed back must not be in anybody's hands here: a model may keep an input
-        and write to it later.
+        """Copies memory that is handed back while somebody here still refers to it: a model may
+        keep an input and write to it later.
 
         Raises NaiadError as `place` does.
         """
@@ -93,26 +93,27 @@ class Link(Generic[M]):
                 tensors[at] = _with_ref(tensor, self._copy(self.lent.peek(ref)))
 
     def _share(self, view: memoryview) -> SlotRef | None:
-        """Where it lies already: in the peer's memory, in ours, or in another peer's."""
+        """A reference to the shared memory that holds the view already: the peer's, our own, or
+        another peer's. None when it is in no shared memory."""
         ref = self.lent.find(view)
         if ref is not None:
             return ref
-        found = self.arena.find(view)
-        if found is not None:
-            return self._lend(*found, view.nbytes)
+        place = self.arena.find(view)
+        if place is not None:
+            return self._lend(*place, view.nbytes)
         return self._foreign.lend(view, address_of(view)) if self._foreign is not None else None
 
     def _copy(self, view: memoryview) -> SlotRef:
         try:
-            keep = self.arena.allocate(view.nbytes)
+            copy = self.arena.allocate(view.nbytes)
         except OSError as error:
             raise unavailable(
-                f"no shared memory for large tensors can be had: {error}", RETRY_AFTER_S
+                f"no shared memory is left for large tensors: {error}", RETRY_AFTER_S
             ) from error
-        keep[:] = view
-        found = self.arena.find(keep)
-        assert found is not None
-        return self._lend(*found, view.nbytes)
+        copy[:] = view
+        place = self.arena.find(copy)
+        assert place is not None
+        return self._lend(*place, view.nbytes)
 
     def _lend(self, slot: Slot, offset: int, size: int) -> SlotRef:
         self.arena.lend(slot)
@@ -123,15 +124,15 @@ class Link(Generic[M]):
         return SlotRef(slot.id, offset, size)
 
     def drop_slots(self, ids: Iterable[int]) -> None:
-        """The arena gave these back: the peer is told with the next message."""
+        """The arena has freed these slots; the next message tells the peer."""
         for id in ids:
             if id in self._announced:
                 self._announced.discard(id)
                 self._dropped.append(id)
 
     def pack(self, message: Message, buffer: bytearray) -> list[int]:
-        """Writes the message and what must go with it into `buffer`; returns descriptors to pass
-        along (still ours)."""
+        """Writes the message and what must go with it into `buffer`. Returns descriptors to send
+        with it, which the caller still owns."""
         fds: list[int] = []
         end = 0
         foreign = self._foreign
@@ -148,7 +149,7 @@ class Link(Generic[M]):
                 Slots([id for id, _, _ in new], [size for _, size, _ in new], dropped), buffer, end
             )
         end = self._append(message, buffer, end)
-        # After the message: it may hand back, as its answer, memory whose lease ends here.
+        # After the message: it may hand back, as an output, memory whose lease ends here.
         released = self.lent.pop_released()
         if released:
             self._append(Released(released), buffer, end)
@@ -163,8 +164,8 @@ class Link(Generic[M]):
     # In.
 
     def feed(self, data: memoryview, fds: Iterable[int] = ()) -> Iterator[M]:
-        """Complete messages, in order; each must be handled before the next is asked for. Raises
-        BrokenLinkError."""
+        """Yields complete messages, in order. Each must be handled before the next is requested.
+        Raises BrokenLinkError."""
         self._fds.extend(fds)
         if self._incoming:
             self._incoming += data
@@ -180,15 +181,15 @@ class Link(Generic[M]):
                 message = self._decoder.decode(data[at + 4 : at + 4 + size])
                 at += 4 + size
                 if isinstance(message, Slots):
-                    self._take_slots(message)
+                    self._on_slots(message)
                 elif isinstance(message, Released):
-                    self._take_released(message)
+                    self._on_released(message)
                 else:
                     yield message
         except (msgspec.DecodeError, ValueError) as error:
             raise BrokenLinkError(str(error)) from error
         if (at == 0) if self._incoming else (at == end):
-            # nothing is left over, or still incomplete: what came is already in place
+            # Nothing is left over, or the message is still incomplete and already in `_incoming`.
             data.release()
             return
         rest = bytes(data[at:])
@@ -196,7 +197,7 @@ class Link(Generic[M]):
         self._incoming[:] = rest
 
     def resolve(self, tensors: list[Tensor]) -> None:
-        """Replaces references by views. Raises BrokenLinkError."""
+        """Replaces references by views of the memory. Raises BrokenLinkError."""
         for tensor in tensors:
             ref: Any = tensor.data
             if isinstance(ref, SlotRef):
@@ -210,7 +211,7 @@ class Link(Generic[M]):
             return self._foreign.reclaim(ref)
         return self.arena.reclaim(ref)
 
-    def _take_slots(self, message: Slots) -> None:
+    def _on_slots(self, message: Slots) -> None:
         for id in message.dropped:
             self.lent.drop(id)
         for id, size in zip(message.ids, message.sizes, strict=True):
@@ -218,7 +219,7 @@ class Link(Generic[M]):
                 raise BrokenLinkError("slot without a descriptor")
             self.lent.add(id, size, self._fds.popleft())
 
-    def _take_released(self, message: Released) -> None:
+    def _on_released(self, message: Released) -> None:
         for id in message.slots:
             if id < 0 and self._foreign is not None:
                 self._foreign.release(id)
@@ -229,15 +230,15 @@ class Link(Generic[M]):
             self._leases[id] = left - 1
             self.arena.release(id)
 
-    def take_fd(self) -> int:
-        """The next descriptor that came with a message other than `Slots`."""
+    def pop_fd(self) -> int:
+        """Removes and returns the next descriptor that came with a message other than `Slots`."""
         if not self._fds:
             raise BrokenLinkError("message without its descriptor")
         return self._fds.popleft()
 
     def close(self) -> None:
-        """The peer is gone: what it had been lent is ours again, what it lent us lives on in our
-        views only."""
+        """The peer is gone: memory that was lent to it comes back, and its own memory lives on only
+        in views that exist here."""
         for id, leases in self._leases.items():
             if leases:
                 self.arena.release(id, leases)

@@ -20,7 +20,7 @@ import msgspec
 
 from naiad.core.datatype import DATATYPES
 from naiad.errors import NaiadError, invalid_arg
-from naiad.ipc.completion_request import CompletionAnswer, CompletionRequest, Example
+from naiad.ipc.completion_request import CompletionRequest, CompletionResult, Example
 from naiad.ipc.work import LoadArguments
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.autocomplete import apply_auto_complete
@@ -104,23 +104,23 @@ def _config_text(model_dir: Path, examples: list[Example]) -> str:
     return render_config(config)
 
 
-def _ask(request: CompletionRequest) -> CompletionAnswer:
+def _ask(request: CompletionRequest) -> CompletionResult:
     command = [sys.executable, "-m", "naiad.worker.completion"]
     finished = subprocess.run(
         command, input=msgspec.json.encode(request), capture_output=True, check=False
     )
     if finished.returncode < 0:
-        return CompletionAnswer(
+        return CompletionResult(
             error=f"reading the model ended the process with {signal.Signals(-finished.returncode).name}"
         )
     if finished.returncode:
         lines = finished.stderr.decode(errors="replace").strip().splitlines()
-        return CompletionAnswer(
+        return CompletionResult(
             error=lines[-1]
             if lines
             else f"reading the model failed with status {finished.returncode}"
         )
-    return msgspec.json.decode(finished.stdout, type=CompletionAnswer)
+    return msgspec.json.decode(finished.stdout, type=CompletionResult)
 
 
 def render_config(config: ModelConfig) -> str:

@@ -1,10 +1,10 @@
 """Starts a template process on an interpreter that is not the server's: `PYTHON bootstrap.py PLACES
 BACKEND SOCKET_FD SERVER_PID`.
 
-PLACES is JSON: the folder that holds the server's `naiad`, and where packages are that this
+PLACES is JSON: the folder that holds the server's `naiad`, and the folders of packages that this
 interpreter lacks, by name.
-Rule: nothing is put on sys.path. A model in its own environment sees that environment, and of the
-      server only what its worker runs on.
+Rule: nothing is put on sys.path. A model in its own environment sees that environment, and only
+      those parts of the server that its worker needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 
 
 class PlacedFinder:
-    """Finds some top-level packages in the folders where they are."""
+    """Finds some top-level packages in given folders."""
 
     def __init__(self, places: dict[str, str]) -> None:
         self._places = places
@@ -28,8 +28,8 @@ class PlacedFinder:
 def main() -> None:
     places = json.loads(sys.argv.pop(1))
     sys.path.pop(0)  # this file's folder
-    # The server's own code first, whatever the environment has under that name; the rest only where
-    # the environment has nothing.
+    # The server's own code comes first, even if the environment has a package of that name. The
+    # other packages are used only where the environment has none.
     sys.meta_path.insert(0, PlacedFinder({"naiad": places["naiad"]}))
     sys.meta_path.append(PlacedFinder(places["missing"]))
     from naiad.worker import template

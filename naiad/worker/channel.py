@@ -1,8 +1,8 @@
 """The worker's end of its channel: one socket, read by whichever thread needs something from it.
 
-No reader thread: a hand-over between threads would cost more than the work. Whoever waits (the work
-loop for a batch, a user's thread for a BLS answer) reads for all; the others sleep on one
-condition. `send` may be called from any thread.
+There is no reader thread, because passing messages between threads would cost more than the work. A
+thread that waits (the work loop for a batch, a model's thread for a BLS response) reads for all; the
+others sleep on one condition. `send` may be called from any thread.
 Invariant: at most one thread is inside `_read`; a message is dispatched exactly once, under the
            condition's lock.
 """
@@ -39,13 +39,13 @@ from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.worker.direct_calls import LentInstance
 
 DirectRequest: TypeAlias = "tuple[LentInstance, WorkRequest | None]"
-"""From another worker (naiad.instances.lease); None when no more will come."""
+"""A direct request from another worker (naiad.instances.lease); None when no more will come."""
 Work: TypeAlias = "ToWorker | DirectRequest"
 Event: TypeAlias = Cancel | Flow | CallEvent | Reply | Borrow
 
 READ_BYTES = 1 << 18
 MAX_FDS_PER_CALL = 253
-"""The kernel's limit (SCM_MAX_FD)."""
+"""The limit of the kernel (SCM_MAX_FD)."""
 ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_FDS_PER_CALL * 4)
 
 
@@ -65,9 +65,9 @@ class WorkerChannel:
         self.backlog: deque[Work] = deque()
         self._listener: EventListener | None = None
         self._lent: dict[int, LentInstance] = {}
-        """By the descriptor of its socket: this worker's instance, while it is lent."""
+        """The leases of this worker's instance, by the descriptor of the socket."""
         self.borrowed_fds: dict[int, int] = {}
-        """By lease, until the `Borrow` that it came with is handled."""
+        """By lease: the descriptor that came with a `Borrow` message, until that is handled."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._is_reading = False
@@ -84,7 +84,7 @@ class WorkerChannel:
     # In.
 
     def next_work(self) -> Work:
-        """The next message for the work loop; blocks."""
+        """Blocks until there is a message for the work loop."""
         if not self.backlog:
             self.wait_until(self._has_backlog)
         return self.backlog.popleft()
@@ -104,16 +104,16 @@ class WorkerChannel:
                     self._read_and_dispatch(0)
 
     def poll(self) -> None:
-        """Takes in what has already arrived, without waiting."""
+        """Reads what has already arrived, without waiting."""
         if self._loop_thread is not None and threading.get_ident() != self._loop_thread:
-            return  # the loop does
+            return  # the thread of the event loop reads
         with self._lock:
             if not self._is_reading or self._loop_thread is not None:
                 self._read_and_dispatch(socket.MSG_DONTWAIT)
 
     def reserve_for_loop(self) -> select.epoll:
-        """From now on this thread's event loop reads (by `poll`), whenever what is returned here is
-        readable."""
+        """From now on the event loop of this thread reads (by `poll`), whenever the returned epoll
+        is readable."""
         self._loop_thread = threading.get_ident()
         self._is_reading = True
         self._inbox = select.epoll()
@@ -121,12 +121,13 @@ class WorkerChannel:
         return self._inbox
 
     def hold(self, is_held: bool) -> None:
-        """From any thread: while it is held, the loop sleeps on when messages come."""
+        """May be called from any thread. While the channel is held, messages do not wake the event
+        loop."""
         if self._inbox is not None:
             self._inbox.modify(self.sock, 0 if is_held else select.EPOLLIN)
 
     def _read_and_dispatch(self, flags: int) -> None:
-        """Called with the lock held; released while the system call may block."""
+        """Called with the lock held. The lock is released while the system call may block."""
         was_reading, self._is_reading = self._is_reading, True
         self._lock.release()
         try:
@@ -147,8 +148,8 @@ class WorkerChannel:
 
     def _read(self, flags: int) -> list[Work]:
         if not flags:
-            # Not in recvmsg: who blocks there is also woken when the peer has read what we sent,
-            # once per batch, for nothing.
+            # Waiting in recvmsg would also wake the thread when the peer has read what we sent, once
+            # per batch, for nothing.
             ready = self._readable.poll()
             if self._lent:
                 direct: list[Work] = [self._read_lent(fd) for fd, _ in ready if fd in self._lent]
@@ -167,23 +168,22 @@ class WorkerChannel:
         except ConnectionError:
             size, ancillary = 0, []
         if size == 0:
-            # The server is gone: nobody is left to serve, and whatever the model still does is in
-            # vain.
+            # The server is gone, so nobody waits for what the model still does.
             os._exit(0)
         messages: list[Work] = []
         for message in self.link.feed(
             memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()
         ):
-            if message.__class__ is Execute:  # nearly all
+            if message.__class__ is Execute:  # nearly all messages
                 messages.append(message)
                 continue
             if isinstance(message, Lend):
-                fd = self.link.take_fd()
+                fd = self.link.pop_fd()
                 self._lent[fd] = LentInstance(message.lease, fd)
                 self._readable.register(fd, select.POLLIN)
                 continue
             if isinstance(message, Borrow):
-                self.borrowed_fds[message.lease] = self.link.take_fd()
+                self.borrowed_fds[message.lease] = self.link.pop_fd()
             messages.append(message)
         return messages
 
@@ -200,45 +200,47 @@ class WorkerChannel:
     # Out.
 
     def send(self, message: Message, tensors: list[Tensor] | None = None) -> None:
-        """`tensors` is the list inside the message: the large ones move to shared memory first.
+        """`tensors` is the list inside the message; its large tensors are moved to shared memory
+        first.
 
-        Raises NaiadError, as the next two do, and has sent nothing, when there is none to be had.
+        Raises NaiadError, as the next two do, when there is no shared memory left; nothing has been
+        sent then.
         """
         with self._send_lock:
             if tensors:
                 self.link.place(tensors)
             self._send(message)
 
-    def send_many(self, message: Message, answers: list[list[Tensor]]) -> None:
+    def send_many(self, message: Message, outputs: list[list[Tensor]]) -> None:
         with self._send_lock:
-            self._place_all(answers)
+            self._place_all(outputs)
             self._send(message)
 
     def send_last_use(
-        self, message: Message, answers: list[list[Tensor]], requests: list[Any]
+        self, message: Message, outputs: list[list[Tensor]], requests: list[Any]
     ) -> None:
-        """As `send`, when the model is done with `requests`: their memory may go back as the answer
-        itself, uncopied."""
-        is_inline = all_inline(answers)
+        """Does what `send` does when the model is done with `requests`: the memory of an input may
+        go back as an output, without a copy."""
+        is_inline = all_inline(outputs)
         with self._send_lock:
             if is_inline:
                 requests.clear()
                 self._send(message)
                 return
-            self._place_all(answers, requests)
+            self._place_all(outputs, requests)
             self._send(message)
 
-    def _place_all(self, answers: list[list[Tensor]], requests: list[Any] | None = None) -> None:
-        """`requests`: that end with these answers."""
+    def _place_all(self, outputs: list[list[Tensor]], requests: list[Any] | None = None) -> None:
+        """`requests` are those that end with these outputs."""
         try:
-            for tensors in answers:
+            for tensors in outputs:
                 self.link.place(tensors)
             if requests is not None:
                 requests.clear()
-                for tensors in answers:
+                for tensors in outputs:
                     self.link.copy_if_kept(tensors)
         except NaiadError:
-            for tensors in answers:
+            for tensors in outputs:
                 self.link.unplace(tensors)
             raise
 
@@ -248,7 +250,7 @@ class WorkerChannel:
 
     def _send(self, message: Message, more_fds: list[int] | None = None) -> None:
         out = self._out
-        out.clear()  # what a failed encoding may have left
+        out.clear()  # a failed encoding may have left something
         fds = self.link.pack(message, out) + (more_fds or [])
         if not fds:
             self.sock.sendall(out)
@@ -261,9 +263,9 @@ class WorkerChannel:
             self._out = bytearray()
 
 
-def all_inline(answers: list[list[Tensor]]) -> bool:
-    """Nothing of them needs shared memory."""
-    for tensors in answers:
+def all_inline(outputs: list[list[Tensor]]) -> bool:
+    """No tensor needs shared memory."""
+    for tensors in outputs:
         for tensor in tensors:
             if len(tensor.data) > INLINE_MAX_BYTES or tensor.data.__class__ is memoryview:
                 return False
@@ -274,9 +276,9 @@ Rights: TypeAlias = "list[tuple[int, int, array.array[int]]]"
 
 
 def split_rights(fds: list[int]) -> list[Rights]:
-    """Ancillary data for successive one-byte sends: descriptors may run ahead of the message that
-    names them, never behind."""
-    groups = (fds[at : at + MAX_FDS_PER_CALL] for at in range(0, len(fds), MAX_FDS_PER_CALL))
+    """Ancillary data for successive sends of one byte each: descriptors may arrive before the
+    message that names them, never after it."""
+    groups = (fds[i : i + MAX_FDS_PER_CALL] for i in range(0, len(fds), MAX_FDS_PER_CALL))
     return [[(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", group))] for group in groups]
 
 

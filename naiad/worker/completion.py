@@ -1,7 +1,7 @@
-"""A process that lets one model complete its config and ends: `python -m naiad.worker.completion`,
-for `naiad check --write`.
+"""A process that lets one model complete its config, and then ends: `python -m
+naiad.worker.completion`, for `naiad check --write`.
 
-A process of its own, because a model file that is no good may take it down.
+It is a separate process, because a broken model file may crash it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 import msgspec
 
 from naiad.errors import NaiadError
-from naiad.ipc.completion_request import CompletionAnswer, CompletionRequest
+from naiad.ipc.completion_request import CompletionRequest, CompletionResult
 from naiad.worker.import_backend import import_backend
 
 
-def answer(request: CompletionRequest) -> CompletionAnswer:
+def complete(request: CompletionRequest) -> CompletionResult:
     try:
         backend = import_backend(request.backend)()
         if request.examples:
@@ -24,18 +24,18 @@ def answer(request: CompletionRequest) -> CompletionAnswer:
         else:
             completed = backend.complete_config(request.arguments)
     except NaiadError as error:
-        return CompletionAnswer(error=error.message)
+        return CompletionResult(error=error.message)
     except Exception as error:
-        return CompletionAnswer(error=f"{type(error).__name__}: {error}")
-    return CompletionAnswer(msgspec.json.decode(completed))
+        return CompletionResult(error=f"{type(error).__name__}: {error}")
+    return CompletionResult(msgspec.json.decode(completed))
 
 
 def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=CompletionRequest)
-    # Whatever libraries print must not get between us and who reads the answer.
+    # What libraries print must not mix with the result.
     out = os.dup(1)
     os.dup2(2, 1)
-    content = msgspec.json.encode(answer(request))
+    content = msgspec.json.encode(complete(request))
     with os.fdopen(out, "wb") as file:
         file.write(content)
 

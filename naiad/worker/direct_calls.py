@@ -1,12 +1,12 @@
-"""The workers' ends of a lease (lease.py): a socket between the worker of the calling model and the
-worker of the called one.
+"""The workers' ends of a lease (naiad.instances.lease): a socket between the worker of the calling
+model and the worker of the called one.
 
-One packet per request; an answer in as many as it takes, the first byte of each saying whether
-another follows. Only small tensors go this way, and only calls of the form that the server has let
-through before: it need not be checked again.
+A request is one packet. A response is one or more packets, and the first byte of each says whether
+another follows. Only small tensors are sent like this, and only calls whose signature the server
+has accepted before, so that they need no check.
 Invariant: a request is executed if and only if it could be sent. The server ends the lease by
-           shutting the lender's end for reading: from that moment nothing can be sent, and what had
-           been sent is still read.
+           shutting the lender's end for reading: after that nothing can be sent, and what had been
+           sent is still read.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from naiad.ipc.work import (
 
 MAX_PACKET_BYTES = 60_000
 MAX_DATA_BYTES = 32_768
-"""Of a request; more is better off in shared memory."""
+"""The limit for the tensors of a request. Larger ones go through the server, in shared memory."""
 _LAST, _MORE = b"\0", b"\1"
 _ENCODER = msgspec.msgpack.Encoder()
 
-Form: TypeAlias = tuple[object, ...]
+Signature: TypeAlias = tuple[object, ...]
 
 
-def form_of(call: CallRequest) -> Form | None:
-    """Equal for calls that the server would treat alike; None for one that it must see."""
+def signature_of(call: CallRequest) -> Signature | None:
+    """Equal for calls that the server would treat alike; None for a call that the server must
+    see."""
     work = call.request
     if (
         work.correlation_id
@@ -51,17 +52,17 @@ def form_of(call: CallRequest) -> Form | None:
     ):
         return None
     size = 0
-    form: list[object] = [call.model_name, call.model_version, *work.requested_outputs]
+    signature: list[object] = [call.model_name, call.model_version, *work.requested_outputs]
     for tensor in work.inputs:
         if tensor.datatype == "BYTES":
             return None
         size += len(tensor.data)
-        form += (tensor.name, tensor.datatype, *tensor.shape)
-    return tuple(form) if size <= MAX_DATA_BYTES else None
+        signature += (tensor.name, tensor.datatype, *tensor.shape)
+    return tuple(signature) if size <= MAX_DATA_BYTES else None
 
 
 class BorrowedInstance:
-    """The calling worker's end. Used by one thread, the one that executes."""
+    """The calling worker's end. Only the thread that executes uses it."""
 
     def __init__(self, lease: int, instance_name: str, fd: int) -> None:
         self.lease = lease
@@ -75,10 +76,11 @@ class BorrowedInstance:
         self._decoder = msgspec.msgpack.Decoder(DirectResponse)
         self._is_broken = False
         self.is_unfit = False
-        """Its answers are so large that they are better off in shared memory."""
+        """The responses are so large that calls should go through the server, in shared memory."""
 
-    def ask(self, request: WorkRequest) -> tuple[WorkResponse, DirectCall] | None:
-        """None when it could not be sent: it is too large, or the instance has been given back."""
+    def call(self, request: WorkRequest) -> tuple[WorkResponse, DirectCall] | None:
+        """None when the request could not be sent: it is too large, or the instance has been
+        recalled."""
         request.handle = self.lease
         _ENCODER.encode_into(request, self._out)
         if len(self._out) > MAX_PACKET_BYTES:
@@ -90,25 +92,28 @@ class BorrowedInstance:
         except OSError:
             self._is_broken = True
             return None
-        answer = self._receive()
+        received = self._receive()
         end_ns = time.monotonic_ns()
-        if answer is None:
+        if received is None:
             self._is_broken = True
-            words = f"Failed to process the request(s) for model instance '{self._instance_name}', message: its worker process ended"
-            failed = WorkResponse(error=WorkError(Code.INTERNAL.name, words))
+            message = (
+                f"Failed to process the request(s) for model instance '{self._instance_name}', "
+                "message: its worker process ended"
+            )
+            failed = WorkResponse(error=WorkError(Code.INTERNAL.name, message))
             return failed, DirectCall(
                 self.lease, start_ns, start_ns, end_ns, end_ns, Code.INTERNAL.name
             )
-        error = answer.response.error
+        error = received.response.error
         call = DirectCall(
             self.lease,
             start_ns,
-            answer.input_end_ns,
-            answer.output_start_ns,
+            received.input_end_ns,
+            received.output_start_ns,
             end_ns,
             error.code if error is not None else "",
         )
-        return answer.response, call
+        return received.response, call
 
     def _receive(self) -> DirectResponse | None:
         buffer, whole = self._buffer, bytearray()
@@ -149,14 +154,15 @@ class LentInstance:
         self._decoder = msgspec.msgpack.Decoder(WorkRequest)
         self.input_end_ns = 0
         self.is_awaited = False
-        """A request has been read and not answered."""
+        """A request has been read and has had no response."""
         self.is_over = False
-        """No more will come."""
+        """No further request will come."""
         self.held: WorkResponse | None = None
-        """A response that a sender gave before it said that it was the last."""
+        """A response from a sender that has not said yet that it was the last."""
 
     def read(self) -> WorkRequest | None:
-        """None when nothing more will come: the instance is recalled, or the borrower is gone."""
+        """None when no further request will come: the instance is recalled, or the borrower is
+        gone."""
         try:
             size = self.sock.recv_into(self._buffer)
         except ConnectionError:
@@ -166,33 +172,31 @@ class LentInstance:
         try:
             request = self._decoder.decode(memoryview(self._buffer)[:size])
         except msgspec.DecodeError:
-            return None  # whoever sends such a thing gets no answer
+            return None  # a borrower that sends such a packet gets no response
         self.is_awaited = True
         return request
 
-    def answer(self, response: WorkResponse | None, output_start_ns: int) -> None:
+    def respond(self, response: WorkResponse | None, output_start_ns: int) -> None:
         self.is_awaited = False
-        words = "the model ended the request without a response"
-        given = (
-            response
-            if response is not None
-            else WorkResponse(error=WorkError(Code.INTERNAL.name, words))
-        )
-        data = _ENCODER.encode(DirectResponse(given, self.input_end_ns, output_start_ns))
+        if response is None:
+            message = "the model ended the request without a response"
+            response = WorkResponse(error=WorkError(Code.INTERNAL.name, message))
+        data = _ENCODER.encode(DirectResponse(response, self.input_end_ns, output_start_ns))
         try:
-            for at in range(0, len(data), MAX_PACKET_BYTES):
-                part = memoryview(data)[at : at + MAX_PACKET_BYTES]
-                self.sock.sendmsg([_MORE if at + MAX_PACKET_BYTES < len(data) else _LAST, part])
+            for start in range(0, len(data), MAX_PACKET_BYTES):
+                end = start + MAX_PACKET_BYTES
+                part = memoryview(data)[start:end]
+                self.sock.sendmsg([_MORE if end < len(data) else _LAST, part])
         except OSError:
-            # The borrower is gone, or must not wait for what cannot be sent: both ends see the
-            # socket's end.
+            # The borrower is gone, or it must not wait for a response that cannot be sent. Both
+            # ends see the end of the socket.
             with contextlib.suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
         if self.is_over:
             self.sock.close()
 
     def end(self) -> None:
-        """The answer to the last request may still be given."""
+        """The response to the last request may still be sent."""
         self.is_over = True
         if not self.is_awaited:
             self.sock.close()

@@ -1,8 +1,8 @@
-"""A host policy carried out in the worker: on which CPU cores its threads run, from which NUMA node
+"""Applies a host policy in the worker: on which CPU cores its threads run, and from which NUMA node
 its memory comes.
 
-Called before the model is imported, and again before it is loaded: threads that it has started
-meanwhile are moved, too, and threads and processes that it starts later inherit both.
+It is applied before the model is imported, and again before it is loaded, because the model may have
+started threads meanwhile. Threads and processes that it starts later inherit both settings.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from naiad.ipc.work import LoadArguments
 
 MPOL_BIND = 2
 SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
-"""The number of the system call; it has no wrapper in the C library."""
+"""The number of the system call, which has no wrapper in the C library."""
 
 
 def apply_host_policy(arguments: LoadArguments) -> str:
-    """What could not be done on this machine, in words, if anything. Raises NaiadError for cores or
-    a node that it does not have."""
+    """Returns what could not be applied on this machine, as text; empty when everything was. Raises
+    NaiadError for cores or a node that the machine does not have."""
     if arguments.cpu_cores:
         _run_on(arguments.cpu_cores)
     return "" if arguments.numa_node is None else _allocate_on(arguments.numa_node)
@@ -33,11 +33,11 @@ def _run_on(cores: list[int]) -> None:
         try:
             os.sched_setaffinity(int(thread), cores)
         except ProcessLookupError:
-            pass  # it has just ended
+            pass  # the thread has just ended
         except OSError as error:
-            words = ",".join(map(str, cores))
+            listed = ",".join(map(str, cores))
             raise invalid_arg(
-                f"host policy: cpu-cores {words} cannot be used on this machine: {error.strerror}"
+                f"host policy: cpu-cores {listed} cannot be used on this machine: {error.strerror}"
             ) from error
 
 

@@ -1,5 +1,5 @@
-"""Backends by name: ours, and those of installed packages. Imported only in templates and workers;
-the server knows only the names."""
+"""Backends by name: ours, and those of installed packages. Backends are imported only in templates
+and workers; the server knows only their names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BACKENDS = {
     "torch_aoti": "naiad.backends.torch.exported:PytorchBackend",
     "vllm": "naiad.backends.llm.vllm:VllmBackend",
 }
-"""Backend name -> module:class. Imported only in templates and workers."""
+"""The name of a backend -> module:class."""
 
 EXTRAS = {"onnxruntime": "onnx", "openvino": "openvino", "torch": "pytorch"}
-"""Package -> the extra of ours that installs it."""
+"""The name of a package -> the extra of naiad that installs it."""
 
 
 def find_backend(name: str) -> str | None:
-    """module:class of a backend of ours or of an installed package."""
+    """Returns module:class of one of our backends, or of a backend in an installed package."""
     return BACKENDS.get(name) or installed_backends().get(name)
 
 

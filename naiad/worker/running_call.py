@@ -1,7 +1,7 @@
-"""A BLS call as its caller sees it (`naiad.backends.backend.Call`): one that the server runs, or
-one that another worker has answered.
+"""A BLS call as its caller sees it (naiad.backends.backend.Call): one that the server runs, or one
+to which another worker has responded.
 
-Responses that the model does not take wait here, up to a mark; then the called model is held back.
+Responses wait here until the model asks for them. When too many wait, the called model is paused.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 CALL_HIGH_WATER = 32
 CALL_LOW_WATER = 8
-"""Responses to a BLS call that wait here for the model to take them, before the called model is
-held back."""
+"""When this many responses wait, the called model is paused (high) or goes on (low)."""
 
 
 class RunningCall:
@@ -34,7 +33,7 @@ class RunningCall:
 
     def next(self) -> tuple[WorkResponse | None, bool]:
         self._channel.wait_until(lambda: bool(self._events))
-        return self._take()
+        return self._next_event()
 
     async def anext(self) -> tuple[WorkResponse | None, bool]:
         loop = asyncio.get_running_loop()
@@ -43,17 +42,17 @@ class RunningCall:
                 self._waiter = loop.create_future()
                 await self._waiter
         else:
-            # A loop of the user's own: nobody reads the channel for it, so a helper thread of that
-            # loop does.
+            # An event loop that the model started: nobody reads the channel for it, so a thread of
+            # that loop's executor does.
             await loop.run_in_executor(None, self._channel.wait_until, lambda: bool(self._events))
-        return self._take()
+        return self._next_event()
 
     def cancel(self) -> None:
         if not self._is_over:
             self._channel.send(CancelCall(self._number))
 
     def deliver(self, response: WorkResponse | None, is_final: bool) -> None:
-        """Called by whichever thread read the message."""
+        """Called by the thread that has read the message."""
         self._events.append((response, is_final))
         if len(self._events) >= CALL_HIGH_WATER and not self._is_paused and not is_final:
             self._is_paused = True
@@ -62,7 +61,7 @@ class RunningCall:
             waiter, self._waiter = self._waiter, None
             self._calls.loop.call_soon_threadsafe(_wake, waiter)
 
-    def _take(self) -> tuple[WorkResponse | None, bool]:
+    def _next_event(self) -> tuple[WorkResponse | None, bool]:
         response, is_final = self._events.popleft()
         if is_final:
             self._is_over = True
@@ -75,7 +74,7 @@ class RunningCall:
 
 
 class DoneCall:
-    """A BLS call that went from worker to worker and has been answered."""
+    """A BLS call that went from worker to worker and has its response."""
 
     def __init__(self, response: WorkResponse) -> None:
         self._response = response

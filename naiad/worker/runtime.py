@@ -1,5 +1,5 @@
-"""What a worker offers its backend (`naiad.backends.backend.Runtime`): ways to answer, to see who
-has gone, to ask the server.
+"""What a worker offers its backend (naiad.backends.backend.Runtime): it sends responses, knows which
+requests are cancelled, and asks the server.
 
 Any thread may call it. BLS is in naiad.worker.calls.
 """
@@ -41,36 +41,35 @@ class WorkerRuntime:
         self._channel = channel
         channel.attach(self)
         self.open: set[int] = set()
-        """Handles of the requests that the backend has and that are without a final response."""
+        """The handles of requests that have had no final response."""
         self._cancelled: set[int] = set()
         self._paused: set[int] = set()
         self.lent: dict[int, LentInstance] = {}
-        """By lease: the requests of other workers (naiad.instances.lease)."""
+        """By lease: the direct requests of other workers (naiad.instances.lease)."""
         self.calls = WorkerCalls(channel, self.lent)
-        self._untold = self.calls.untold
-        self._answers: dict[int, Reply] = {}
+        self._replies: dict[int, Reply] = {}
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
-    # Answers.
+    # Responses.
 
     def respond(self, handle: int, response: WorkResponse | None, is_final: bool) -> None:
         if handle in self._paused:
-            # The reader cannot keep up: the model waits here, so nothing piles up on the way.
+            # The reader cannot keep up: the model waits here, so that responses do not pile up.
             self._channel.wait_until(lambda: handle not in self._paused)
         if handle not in self.open:
             return
         if handle in self.lent:
             self._respond_direct(handle, response, is_final)
             return
-        if self._untold:
-            self.calls.tell()
+        if self.calls.unreported:
+            self.calls.report()
         if is_final:
             self.close(handle)
         self._send(Response(handle, response, is_final))
 
     def _send(self, message: Response) -> None:
-        """An answer for which there is no memory becomes an error."""
+        """A response for which there is no shared memory becomes an error."""
         response = message.response
         try:
             self._channel.send(message, response.outputs if response is not None else None)
@@ -105,13 +104,14 @@ class WorkerRuntime:
         if response is not None:
             lent.held = response
         if is_final:
-            given, lent.held = lent.held, None
-            self.answer_direct(handle, given)
+            held, lent.held = lent.held, None
+            self.end_direct(handle, held)
 
-    def answer_direct(self, handle: int, response: WorkResponse | None) -> None:
+    def end_direct(self, handle: int, response: WorkResponse | None) -> None:
+        """Sends the response to a direct request."""
         lent = self.lent.pop(handle)
         self.close(handle)
-        lent.answer(response, time.monotonic_ns())
+        lent.respond(response, time.monotonic_ns())
 
     def close(self, handle: int) -> None:
         self.open.discard(handle)
@@ -155,23 +155,23 @@ class WorkerRuntime:
             return 0.0
         number = self._next_number()
         self._channel.send(Metric(number, operation))
-        return self._wait_for_answer(number)
+        return self._wait_for_reply(number)
 
     def control(self, operation: ControlOperation) -> bool:
         number = self._next_number()
         self._channel.send(Control(number, operation))
-        return bool(self._wait_for_answer(number))
+        return bool(self._wait_for_reply(number))
 
     def _next_number(self) -> int:
         with self._lock:
             return next(self._numbers)
 
-    def _wait_for_answer(self, number: int) -> float:
-        self._channel.wait_until(lambda: number in self._answers)
-        answer = self._answers.pop(number)
-        if answer.error is not None:
-            raise NaiadError(Code[answer.error.code], answer.error.message)
-        return answer.value
+    def _wait_for_reply(self, number: int) -> float:
+        self._channel.wait_until(lambda: number in self._replies)
+        reply = self._replies.pop(number)
+        if reply.error is not None:
+            raise NaiadError(Code[reply.error.code], reply.error.message)
+        return reply.value
 
     def on_event(self, message: Event) -> None:
         match message:
@@ -184,8 +184,8 @@ class WorkerRuntime:
                 elif message.handle in self.open and message.handle not in self._cancelled:
                     self._paused.add(message.handle)
             case CallEvent():
-                self.calls.take_event(message)
+                self.calls.on_call_event(message)
             case Reply():
-                self._answers[message.question] = message
+                self._replies[message.question] = message
             case Borrow():
-                self.calls.take_borrowed(message)
+                self.calls.on_borrow(message)

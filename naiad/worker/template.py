@@ -1,7 +1,7 @@
 """The template process of a backend: imports it once, then forks a worker for every `Fork` message.
 
-A fork of a warm interpreter costs milliseconds and shares its memory; importing again would cost
-each model what the first one cost.
+A fork of a warm interpreter costs milliseconds and shares its memory. Without it every model would
+pay for the import again.
 Rules: a template imports, never computes, and never starts a thread. It reaps its children and
        reports how they ended. It dies with the server (end of its socket, or the parent-death
        signal), and its workers die with it.
@@ -41,17 +41,17 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills us when the parent thread that started us ends; `parent` closes the race
-    with an earlier end."""
+    """Makes the kernel kill this process when the parent thread that started it ends. `parent` is
+    for a parent that has ended before."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def leave_terminal() -> None:
-    """A terminal stops groups in the background that read from it, or with `stty tostop` write to
-    it: all workers at once, because of one model, or of a program that one runs and that asks for a
-    password. Without a terminal, asking fails and printing goes on."""
+    """A terminal stops background groups that read from it (or, with `stty tostop`, write to it).
+    One model that asks for a password would stop all workers at once. Without a terminal, reading
+    fails and printing works."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -91,7 +91,7 @@ class Template:
                     self._fork(message)
 
     def _fork(self, message: Fork) -> None:
-        fd = self._link.take_fd()
+        fd = self._link.pop_fd()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -134,7 +134,7 @@ def main() -> None:
     """`python -m naiad.worker.template BACKEND SOCKET_FD SERVER_PID`"""
     backend_name, fd, server = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     die_with_parent(server)
-    # Ctrl-C is the server's to handle: it drains, then tells us.
+    # The server handles Ctrl-C: it drains, and then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave_terminal()
     sock = socket.socket(fileno=fd)
@@ -144,7 +144,8 @@ def main() -> None:
     except BaseException:
         template._send(TemplateFailed(traceback.format_exc()))
         return
-    # Frozen objects are not traversed by the collector in the children, so their pages stay shared.
+    # The garbage collector does not traverse frozen objects in the children, so their pages stay
+    # shared.
     gc.collect()
     gc.freeze()
     template.run()

@@ -1,9 +1,8 @@
 """The worker process: messages in, one backend, messages out. The only place where model code runs.
 
 `run` is the work loop: configure, load, execute, ping, unload, in the order in which the server
-sends them. A backend whose `execute` is a coroutine gets an event loop instead, on which further
-batches start while earlier ones await. What the backend asks in return is answered by
-naiad.worker.runtime.
+sends them. A backend with `is_async` gets an event loop instead, on which further batches start
+while earlier ones await. What a backend may ask in return is in naiad.worker.runtime.
 """
 
 from __future__ import annotations
@@ -103,11 +102,12 @@ class Worker:
         """True when the backend wants an event loop."""
         _name_process(arguments.instance_name)
         try:
-            undone = apply_host_policy(arguments)
-            if undone:
+            not_applied = apply_host_policy(arguments)
+            if not_applied:
                 self.runtime.log(
                     "WARNING",
-                    f"host policy of '{arguments.instance_name}' is only followed in part: {undone}",
+                    f"host policy of '{arguments.instance_name}' is only applied in part: "
+                    f"{not_applied}",
                     "host_policy.py",
                     0,
                 )
@@ -115,8 +115,8 @@ class Worker:
         except BaseException as error:
             self._fail(error)
             return False
-        # What a model has made by now lives as long as it does. A full collection would walk all of
-        # it, 80 ms with torch imported, in the midst of a request; frozen it is not walked.
+        # The objects that exist now live as long as the model. A full collection would traverse all
+        # of them (80 ms with torch imported) during a request; frozen objects are skipped.
         gc.collect()
         gc.freeze()
         is_async = bool(self.backend.is_async)
@@ -153,7 +153,7 @@ class Worker:
 
     # Execution.
 
-    def _take(self, message: Execute) -> list[WorkRequest]:
+    def _open_requests(self, message: Execute) -> list[WorkRequest]:
         requests = message.requests
         is_open = self.runtime.open.add
         for request in requests:
@@ -165,7 +165,7 @@ class Worker:
         return requests
 
     def _execute(self, message: Execute) -> None:
-        requests = self._take(message)
+        requests = self._open_requests(message)
         handles = [request.handle for request in requests]
         input_end_ns = time.monotonic_ns()
         try:
@@ -175,7 +175,8 @@ class Worker:
         self._finish(message.batch, requests, handles, input_end_ns, responses)
 
     def _execute_direct(self, lent: LentInstance, request: WorkRequest | None) -> None:
-        """For the worker that has borrowed this one's instance; None ends that."""
+        """Executes a request of the worker that has borrowed this one's instance; None ends the
+        loan."""
         if request is None:
             lent.end()
             self.channel.send(Returned(lent.lease))
@@ -189,7 +190,7 @@ class Worker:
         except BaseException as error:
             responses = self._error_responses(error, 1)
         if responses[0] is not None:
-            self.runtime.answer_direct(handle, responses[0])
+            self.runtime.end_direct(handle, responses[0])
 
     def _finish(
         self,
@@ -200,16 +201,16 @@ class Worker:
         responses: list[WorkResponse | None],
     ) -> None:
         output_start_ns = time.monotonic_ns()
-        answers: list[list[Tensor]] = []
+        outputs: list[list[Tensor]] = []
         for handle, response in zip(handles, responses, strict=True):
             if response is not None:
-                answers.append(response.outputs)
+                outputs.append(response.outputs)
                 self.runtime.close(handle)
-        if self.runtime.calls.untold:
-            self.runtime.calls.tell()
+        if self.runtime.calls.unreported:
+            self.runtime.calls.report()
         try:
             self.channel.send_last_use(
-                Executed(batch, input_end_ns, output_start_ns, responses), answers, requests
+                Executed(batch, input_end_ns, output_start_ns, responses), outputs, requests
             )
         except NaiadError as error:
             failed = [
@@ -219,15 +220,15 @@ class Worker:
             self.channel.send(Executed(batch, input_end_ns, output_start_ns, failed))
 
     def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
-        """Backends word their own errors; what arrives here is a defect of the backend or an exit
-        from inside the model."""
+        """A backend turns the errors of its model into responses. An exception that arrives here is
+        a defect of the backend, or an exit from inside the model."""
         self.runtime.log("ERROR", f"execute failed: {_last_lines(error)}", "worker.py", 0)
         return [
             WorkResponse(error=WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}"))
             for _ in range(count)
         ]
 
-    # The same with an event loop.
+    # The work loop of a backend with `is_async`.
 
     async def _run_async(self) -> None:
         loop = self.loop = self.runtime.calls.loop = asyncio.get_running_loop()
@@ -256,7 +257,7 @@ class Worker:
                 case Execute():
                     self._start_task(self._execute_async(message))
                 case Ping():
-                    self._start_task(self._answer_ping(message.number))
+                    self._start_task(self._reply_to_ping(message.number))
                 case Unload():
                     if not stopped.done():
                         stopped.set_result(None)
@@ -267,7 +268,7 @@ class Worker:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer_ping(self, number: int) -> None:
+    async def _reply_to_ping(self, number: int) -> None:
         try:
             is_ready = bool(await self.backend.is_ready_async())
         except Exception as error:
@@ -275,12 +276,12 @@ class Worker:
         self.channel.send(Pong(number, is_ready))
 
     async def _execute_async(self, message: Execute) -> None:
-        requests = self._take(message)
+        requests = self._open_requests(message)
         handles = [request.handle for request in requests]
         input_end_ns = time.monotonic_ns()
         try:
-            answer = self.backend.execute(requests)
-            responses = await answer if isinstance(answer, Awaitable) else answer
+            result = self.backend.execute(requests)
+            responses = await result if isinstance(result, Awaitable) else result
         except BaseException as error:
             responses = self._error_responses(error, len(handles))
         self._finish(message.batch, requests, handles, input_end_ns, responses)
@@ -292,7 +293,7 @@ def _last_lines(error: BaseException) -> str:
 
 
 def _name_process(name: str) -> None:
-    """What `ps` and `top` show: which instance this process is."""
+    """Makes `ps` and `top` show which instance this process is."""
     try:
         with open("/proc/self/comm", "w") as comm:
             comm.write(name[-15:])
@@ -301,7 +302,7 @@ def _name_process(name: str) -> None:
 
 
 def reseed() -> None:
-    """Forked siblings must not draw the same random numbers."""
+    """Workers forked from one template must not draw the same random numbers."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -323,5 +324,5 @@ def main(sock: socket.socket, backend_name: str) -> None:
         sys.stderr.flush()
     except BaseException:
         status = status or 1
-    # Threads that the model left behind must not keep the process: unloading is an exit.
+    # Threads that the model left behind must not keep the process alive.
     os._exit(status)

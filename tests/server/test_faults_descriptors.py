@@ -77,7 +77,7 @@ def test_a_worker_without_descriptors_lives_on(tmp_path: Path, size: int) -> Non
         for _ in range(3):
             with pytest.raises(
                 InferenceServerException,
-                match=r"no shared memory for large tensors can be had: .*Too many open files",
+                match=r"no shared memory is left for large tensors: .*Too many open files",
             ):
                 make(size)
             assert make(6) == 42
@@ -102,7 +102,7 @@ def test_large_tensors_wait_for_better_times(server: Server, module: ModuleType)
         for _ in range(3):
             with pytest.raises(
                 InferenceServerException,
-                match=r"no shared memory for large tensors can be had: .*Too many open files",
+                match=r"no shared memory is left for large tensors: .*Too many open files",
             ):
                 infer(LARGE)
             assert infer(SMALL)

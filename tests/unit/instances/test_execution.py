@@ -79,7 +79,7 @@ async def test_without_descriptors_large_tensors_fail_and_nothing_is_lost(
         for each in batch:
             with pytest.raises(
                 NaiadError,
-                match=r"no shared memory for large tensors can be had: .*Too many open files",
+                match=r"no shared memory is left for large tensors: .*Too many open files",
             ) as failed:
                 await each.stream.single()
             assert failed.value.code is Code.UNAVAILABLE

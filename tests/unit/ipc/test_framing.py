@@ -111,7 +111,7 @@ def test_an_input_that_is_kept_while_no_descriptor_is_left(monkeypatch: pytest.M
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("os.memfd_create", none_left)
-    with pytest.raises(NaiadError, match="no shared memory for large tensors can be had"):
+    with pytest.raises(NaiadError, match="no shared memory is left for large tensors"):
         pair.worker.copy_if_kept(outputs)
     assert len(kept) == LARGE
 

@@ -22,7 +22,7 @@ from naiad.worker.direct_calls import (
     MAX_PACKET_BYTES,
     BorrowedInstance,
     LentInstance,
-    form_of,
+    signature_of,
 )
 
 
@@ -50,7 +50,7 @@ def serve(lent: LentInstance, *responses: WorkResponse | None) -> threading.Thre
     def answer() -> None:
         for response in responses:
             assert lent.read() is not None
-            lent.answer(response, 3)
+            lent.respond(response, 3)
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -58,7 +58,7 @@ def serve(lent: LentInstance, *responses: WorkResponse | None) -> threading.Thre
 
 
 def ask(borrowed: BorrowedInstance) -> tuple[WorkResponse, DirectCall]:
-    answered = borrowed.ask(call().request)
+    answered = borrowed.call(call().request)
     assert answered is not None
     return answered
 
@@ -100,7 +100,7 @@ def test_what_was_sent_before_the_end_is_read_and_nothing_after(
 ) -> None:
     lent, borrowed = ends
     answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(borrowed.ask(call().request)))
+    thread = threading.Thread(target=lambda: answers.append(borrowed.call(call().request)))
     thread.start()
     assert lent.sock.recv(1, socket.MSG_PEEK)
     lent.sock.shutdown(socket.SHUT_RD)  # as the server does
@@ -109,10 +109,10 @@ def test_what_was_sent_before_the_end_is_read_and_nothing_after(
     assert last.id == "id"
     assert lent.read() is None
     lent.end()
-    lent.answer(WorkResponse(), 3)
+    lent.respond(WorkResponse(), 3)
     thread.join()
     assert answers[0][0] == WorkResponse()
-    assert borrowed.ask(call().request) is None
+    assert borrowed.call(call().request) is None
     assert borrowed.is_over()
 
 
@@ -122,7 +122,7 @@ def test_nothing_was_sent_before_the_end(ends: tuple[LentInstance, BorrowedInsta
     assert lent.read() is None
     lent.end()
     assert borrowed.is_over()
-    assert borrowed.ask(call().request) is None
+    assert borrowed.call(call().request) is None
 
 
 def test_the_lender_dies_over_a_request(ends: tuple[LentInstance, BorrowedInstance]) -> None:
@@ -149,7 +149,7 @@ def test_the_borrower_is_gone(ends: tuple[LentInstance, BorrowedInstance]) -> No
     lent, borrowed = ends
     borrowed.close()
     assert lent.read() is None
-    lent.answer(WorkResponse(), 0)
+    lent.respond(WorkResponse(), 0)
 
 
 def test_nonsense_from_the_borrower_ends_the_lease(
@@ -161,12 +161,12 @@ def test_nonsense_from_the_borrower_ends_the_lease(
 
 
 def test_forms() -> None:
-    assert form_of(call()) == form_of(call(b"abcd"))
-    assert form_of(call()) != form_of(call(shape=[1, 1]))
-    assert form_of(call()) != form_of(call(datatype="FP32"))
+    assert signature_of(call()) == signature_of(call(b"abcd"))
+    assert signature_of(call()) != signature_of(call(shape=[1, 1]))
+    assert signature_of(call()) != signature_of(call(datatype="FP32"))
     other_outputs = call()
     other_outputs.request.requested_outputs = ["Z"]
-    assert form_of(call()) != form_of(other_outputs)
+    assert signature_of(call()) != signature_of(other_outputs)
     special: list[dict[str, Any]] = [
         {"correlation_id": 3},
         {"flags": 1},
@@ -175,7 +175,7 @@ def test_forms() -> None:
         {"trace_id": 9},
     ]
     for field in special:
-        assert form_of(call(**field)) is None
-    assert form_of(call(datatype="BYTES")) is None
-    assert form_of(call(bytes(MAX_DATA_BYTES), "UINT8", [MAX_DATA_BYTES])) is not None
-    assert form_of(call(bytes(MAX_DATA_BYTES + 1), "UINT8", [MAX_DATA_BYTES + 1])) is None
+        assert signature_of(call(**field)) is None
+    assert signature_of(call(datatype="BYTES")) is None
+    assert signature_of(call(bytes(MAX_DATA_BYTES), "UINT8", [MAX_DATA_BYTES])) is not None
+    assert signature_of(call(bytes(MAX_DATA_BYTES + 1), "UINT8", [MAX_DATA_BYTES + 1])) is None
