@@ -30,7 +30,7 @@ class Call(Protocol):
         ...
 
     async def anext(self) -> tuple[WorkResponse | None, bool]:
-        """The same for callers on an event loop of their own or the worker's."""
+        """Does the same on an event loop: the worker's, or one that the model started."""
         ...
 
     def cancel(self) -> None: ...
@@ -43,32 +43,31 @@ class Runtime(Protocol):
         ...
 
     def respond_many(self, responses: list[tuple[int, WorkResponse | None, bool]]) -> None:
-        """The same for several requests, in one message. Never waits for slow readers: see
+        """Does the same for several requests, in one message. It never waits for slow readers; see
         `is_paused`."""
         ...
 
     def is_paused(self, handle: int) -> bool:
-        """Whoever reads the responses cannot keep up: it is better to send less until they can."""
+        """The reader of the responses cannot keep up; the backend should send less until it can."""
         ...
 
     def hold_work(self, is_held: bool) -> None:
-        """Messages of the server wait until it is let go again: for moments in which one thread is
-        to have the interpreter for itself.
+        """While work is held, messages of the server do not wake the worker, so that one thread has
+        the interpreter to itself.
 
-        Only in workers with an event loop; nothing that waits for an answer may be called
-        meanwhile.
+        Only for workers with an event loop. Nothing that waits for a reply may be called meanwhile.
         """
         ...
 
     def is_cancelled(self, handle: int) -> bool: ...
 
     def allocate(self, num_bytes: int) -> memoryview:
-        """Memory that the server can read: an output that lies in it is sent without a copy. Not
-        cleared; freed with its last view."""
+        """Returns memory that the server can read: an output in it is sent without a copy. The
+        memory is not cleared, and it is freed with its last view."""
         ...
 
     def call(self, request: CallRequest) -> Call:
-        """Starts a BLS call; its handle is filled in here."""
+        """Starts a BLS call and sets its handle."""
         ...
 
     def log(self, severity: str, message: str, file: str, line: int) -> None:
@@ -76,13 +75,13 @@ class Runtime(Protocol):
         ...
 
     def metric(self, operation: MetricOperation) -> float:
-        """Creation answers a handle, `value` a value; changes answer 0 and do not wait. Raises
-        NaiadError."""
+        """Returns a handle for a creation and a value for `value`. Changes return 0 and do not wait
+        for the server. Raises NaiadError."""
         ...
 
     def control(self, operation: ControlOperation) -> bool:
-        """Blocks until the server has done it. Raises NaiadError; only is_model_ready has an answer
-        worth reading."""
+        """Blocks until the server has done it. The result matters only for is_model_ready. Raises
+        NaiadError."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The server's end of a worker's channel, on the event loop: never blocks, never trusts.
+"""The server's end of a worker's channel, on the event loop. It never blocks and never trusts the
+worker.
 
-uvloop's transports carry no descriptors, so this reads and writes the raw socket itself. Whatever
-the worker sends that it must not (bad bytes, bad references) closes the channel, which the
-supervisor treats as the worker's death.
+The transports of uvloop carry no descriptors, so this reads and writes the socket itself. Anything
+that a worker must not send (bad bytes, bad references) closes the channel, which ends the worker.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Channel(Generic[M]):
 
     def send(self, message: Message, more_fds: list[int] | None = None) -> None:
         """Large tensors must have been placed (`link.place`). Messages to a closed channel are
-        dropped: its requests have been failed."""
+        dropped, because its requests have failed already."""
         if self.is_closed:
             return
         fds = self.link.pack(message, self._out)
@@ -69,11 +69,11 @@ class Channel(Generic[M]):
             self._queue(bytes(self._out[sent:]), [])
 
     def _queue(self, data: bytes, fds: list[int]) -> None:
-        """Descriptors that have to wait are duplicated: their owner may close them meanwhile.
-        Others are not: there may be none left."""
+        """Descriptors that have to wait are duplicated, because their owner may close them
+        meanwhile. Others are not, because there may be no descriptors left."""
         was_waiting = bool(self._waiting)
         groups = split_rights(fds)
-        pieces = [(data[at : at + 1], rights) for at, rights in enumerate(groups)]
+        pieces = [(data[i : i + 1], rights) for i, rights in enumerate(groups)]
         pieces.append((data[len(groups) :], []))
         for piece, rights in pieces:
             rest = piece if self._waiting else self._send_piece(piece, rights)
@@ -91,7 +91,7 @@ class Channel(Generic[M]):
             self._loop.add_writer(self._sock, self._on_writable)
 
     def _send_piece(self, data: bytes, rights: Rights) -> bytes:
-        """What is left of it; the descriptors go with its first byte."""
+        """Returns what could not be sent. The descriptors go with the first byte."""
         try:
             sent = self._sock.sendmsg([data], rights) if rights else self._sock.send(data)
         except BlockingIOError:
@@ -102,7 +102,7 @@ class Channel(Generic[M]):
         return data[sent:]
 
     def _flush(self) -> bool:
-        """True when nothing waits any more."""
+        """Returns True when nothing waits any more."""
         while self._waiting:
             data, rights = self._waiting[0]
             rest = self._send_piece(data, rights)
@@ -122,12 +122,12 @@ class Channel(Generic[M]):
             self._loop.remove_writer(self._sock)
 
     def drain(self) -> None:
-        """Takes everything that has arrived, now."""
+        """Handles everything that has arrived, now."""
         while not self.is_closed and self._on_readable():
             pass
 
     def _on_readable(self) -> bool:
-        """False when there was nothing."""
+        """Returns False when there was nothing to read."""
         try:
             size, ancillary, _, _ = self._sock.recvmsg_into([self._buffer], ANCILLARY_BYTES)
         except BlockingIOError:

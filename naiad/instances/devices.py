@@ -1,5 +1,4 @@
-"""Which GPUs this machine lends to models, found without loading any GPU library into the
-server."""
+"""Which GPUs models may use on this machine. No GPU library is loaded into the server for that."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from pathlib import Path
 def gpu_ids(
     environ: Mapping[str, str] = os.environ, device_dir: Path = Path("/dev")
 ) -> tuple[int, ...]:
-    """Numbers as instance_group's `gpus` counts them: 0 is the first one that CUDA_VISIBLE_DEVICES
-    leaves visible."""
+    """The numbers that `gpus` of an instance_group may use: 0 is the first GPU that
+    CUDA_VISIBLE_DEVICES makes visible."""
     if environ.get("TRITON_SERVER_CPU_ONLY"):
         return ()
     try:

@@ -1,7 +1,7 @@
-"""When a dead worker is started again: at once the first time, then ever later; in a crash loop
-only now and then.
+"""When a dead worker is restarted: at once the first time, then after ever longer delays, and in a
+crash loop only now and then.
 
-Pure: times come in, delays go out.
+There is no I/O here: times come in, delays go out.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import msgspec
 
 class RestartPolicy(msgspec.Struct, frozen=True):
     max_restarts: int = 5
-    """More deaths than this within the window are a crash loop: the breaker opens."""
+    """More deaths than this within the window are a crash loop."""
     window_s: float = 60.0
     first_delay_s: float = 0.0
     max_delay_s: float = 10.0
     broken_delay_s: float = 30.0
-    """How long an open breaker waits before it tries once more."""
+    """The delay before each attempt in a crash loop."""
 
 
 class Restarts:
@@ -28,7 +28,7 @@ class Restarts:
         self.is_broken = False
 
     def next_delay_s(self, now_ns: int) -> float:
-        """Called once per death or failed start."""
+        """Call it once per death or failed start."""
         policy, deaths = self._policy, self._deaths
         deaths.append(now_ns)
         oldest_ns = now_ns - int(policy.window_s * 1e9)

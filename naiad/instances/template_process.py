@@ -1,7 +1,7 @@
-"""The server's handle on a template process: started on first use, asked to fork, replaced when it
-has died.
+"""A template process as the server sees it: it is started on first use, forks workers, and is
+replaced when it has died.
 
-In:  a socket for a new worker. Out: a forked worker that speaks on it, and later how it ended.
+In:  a socket for a new worker. Out: a forked worker at the other end, and later how it ended.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ OnExit = Callable[[int], None]
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How an interpreter is started that becomes a template."""
+    """How to start the interpreter of a template process."""
 
     command: list[str]
-    """Followed by the backend, the descriptor of a socket and our process id."""
+    """The backend, the descriptor of a socket and the server's process id are appended."""
     environment: dict[str, str] | None = None
-    """None: the server's."""
+    """None means the server's own."""
 
 
 OWN_INTERPRETER = Launch([sys.executable, "-m", "naiad.worker.template"])
@@ -48,10 +48,10 @@ class TemplateProcess:
         self._ready: asyncio.Future[None] = loop.create_future()
         ours, theirs = socket.socketpair()
         try:
-            # A process group of its own: Ctrl-C and signals to the server's group are for the
-            # server alone. Not a session: Linux shares the CPUs out among sessions first
-            # (autogroups), and workers that weigh as much as all of the server's clients on the
-            # same machine would be handed their requests one by one.
+            # The process gets its own group, because Ctrl-C and signals to the server's group are
+            # meant for the server alone. It does not get its own session: Linux divides the CPUs
+            # among sessions first (autogroups), and workers that get as much CPU as the server and
+            # all of its clients on the same machine would get their requests one by one.
             self._process = subprocess.Popen(
                 [*launch.command, backend, str(theirs.fileno()), str(os.getpid())],
                 env=launch.environment,
@@ -80,8 +80,8 @@ class TemplateProcess:
         return not self._channel.is_closed
 
     async def fork(self, title: str, sock: socket.socket, on_exit: OnExit) -> None:
-        """`sock` is the worker's end: taken over. `on_exit` is called with the wait status, once,
-        at the latest when the template dies."""
+        """`sock` is the worker's end, which is closed here. `on_exit` is called once, with the wait
+        status, at the latest when the template dies."""
         try:
             await asyncio.shield(self._ready)
         except BaseException:
@@ -108,7 +108,7 @@ class TemplateProcess:
                 self._on_exit.pop(message.worker)(message.status)
 
     def _on_close(self, reason: str) -> None:
-        """Its workers are killed by the kernel at the same moment."""
+        """The kernel kills the workers of the template at the same moment."""
         self._fail_start(f"the template process of backend '{self.backend}' ended while starting")
         for sock in self._handed_over.values():
             sock.close()
@@ -124,7 +124,8 @@ class TemplateProcess:
             self._ready.exception()
 
     def close(self) -> None:
-        """The template ends with its socket; kill makes it certain, its children go with it."""
+        """The template ends when its socket is closed. The kill makes sure of that, and its workers
+        die with it."""
         if self.is_alive:
             self._channel.close("closed")
         self._process.kill()
@@ -132,8 +133,8 @@ class TemplateProcess:
 
 
 class Templates:
-    """One template per backend, for the life of the server; or, on an interpreter of its own, for
-    the life of a model."""
+    """One template per backend, for the life of the server. A model with its own interpreter has
+    its own `Templates`, for the life of the model."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, launch: Launch = OWN_INTERPRETER) -> None:
         self._loop = loop

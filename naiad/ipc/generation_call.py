@@ -1,11 +1,11 @@
-"""How the server's own endpoints call a language model, whatever its backend (llm, vllm,
-tensorrtllm): one struct in, events out.
+"""How the server's own endpoints call a language model of any backend (llm, vllm, tensorrtllm): one
+struct in, events out.
 
 In:  a GenerationCall, packed by `generation_request` into an ordinary InferRequest for
      InferenceCore.infer.
-Out: responses with one tensor each, read by `read_event`: what every completion of the request
-     gained since the event before.
-Rule: nothing here imports torch; tokenizing, templates and grammars are the worker's.
+Out: responses with one tensor each, read by `read_event`: what each completion of the request has
+     gained since the last event.
+Rule: nothing here imports torch; the worker does tokenizing, templates and grammars.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from naiad.errors import internal
 from naiad.llm.parameters import SamplingParameters
 
 LANGUAGE_BACKENDS = frozenset({"llm", "vllm", "tensorrtllm"})
-"""`backend` of the configs that answer these calls."""
+"""The values of `backend` in configs of models that accept these calls."""
 CALL_PARAMETER = "naiad_generation"
-"""Name of the request parameter that holds the call, and of the one output of its responses."""
+"""The name of the request parameter that holds the call, and of the one output of its responses."""
 
 
 class GrammarCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the answer must look like."""
+    """The grammar that the generated text must follow."""
 
     kind: str
     """json_object, json_schema, regex, ebnf or structural_tag."""
@@ -39,49 +39,50 @@ class GrammarCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Exactly one of prompt and messages. What is wrong with it is the request's INVALID_ARG."""
+    """Has exactly one of prompt and messages. A request with a wrong call fails with INVALID_ARG."""
 
     prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None
-    """As OpenAI's chat has them; rendered by the checkpoint's chat template."""
+    """As in OpenAI's chat API; rendered by the checkpoint's chat template."""
     tools: list[dict[str, Any]] | None = None
-    """Given to the template, as OpenAI's request has them."""
+    """Passed to the template, as in OpenAI's request."""
     template_arguments: dict[str, Any] = {}
     """More variables for the template, e.g. enable_thinking."""
     chat_template: str | None = None
-    """Replaces the checkpoint's."""
+    """Replaces the checkpoint's template."""
     add_generation_prompt: bool = True
     add_special_tokens: bool = True
-    """Of a text prompt. What a template wrote has them already."""
+    """Holds for a text prompt. The output of a template has special tokens already."""
     parameters: SamplingParameters = SamplingParameters()
     grammar: GrammarCall | None = None
     priority: int = 0
     cache_salt: str = ""
     is_streamed: bool = True
-    """False: one event, with everything, at the end."""
+    """False means one event, with everything, at the end."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     token_id: int
     text: str
-    """U+FFFD where the token is a part of a character; `raw` tells then."""
+    """U+FFFD where the token is a part of a character; `raw` has its bytes."""
     raw: bytes
     logprob: float
     top: list[TokenLogprob] = []
-    """The most probable ones at this place, best first; empty inside itself."""
+    """The most probable tokens at this position, best first. Their own `top` is empty."""
 
 
 class CompletionPiece(msgspec.Struct, array_like=True):
-    """What one of the n completions gained."""
+    """What one of the n completions has gained."""
 
     index: int
     text: str
     token_ids: list[int]
-    """May be more than `text` shows: half a character or a possible stop string is held back."""
+    """May be more than `text` shows, because half a character or a possible stop string is held
+    back."""
     logprobs: list[TokenLogprob] | None = None
-    """One for each of token_ids, where they were asked for."""
+    """One for each of token_ids, if requested."""
     finish_reason: str | None = None
-    """stop or length. An error ends the whole request with an error response instead."""
+    """`stop` or `length`. An error ends the whole request with an error response instead."""
     stop_reason: int | str | None = None
     """The stop token or stop string that ended it; None for end of sequence."""
 
@@ -90,9 +91,9 @@ class GenerationEvent(msgspec.Struct, array_like=True):
     pieces: list[CompletionPiece]
     num_prompt_tokens: int
     num_cached_tokens: int
-    """Of the prompt, found in the prefix cache."""
+    """Tokens of the prompt that were in the prefix cache."""
     num_output_tokens: int
-    """Of all completions together, up to now."""
+    """Tokens of all completions together, up to now."""
 
 
 _CALL_ENCODER = msgspec.json.Encoder()
@@ -104,7 +105,8 @@ _EVENT_DECODER = msgspec.msgpack.Decoder(GenerationEvent)
 def generation_request(
     spec: ModelSpec, call: GenerationCall, id: str = "", model_version: str = ""
 ) -> InferRequest:
-    """Inputs that the model's config requires are there but empty: the call says it all."""
+    """The inputs that the model's config requires are present but empty, because the call contains
+    everything."""
     inputs = [
         _blank(tensor, spec.max_batch_size > 0)
         for tensor in spec.inputs.values()
@@ -141,4 +143,4 @@ def read_event(outputs: list[Tensor]) -> GenerationEvent:
     for tensor in outputs:
         if tensor.name == CALL_PARAMETER:
             return _EVENT_DECODER.decode(tensor.data)
-    raise internal("the model's answer is not one of a language model of ours")
+    raise internal("the response is not from a language model of this server")

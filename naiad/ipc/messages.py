@@ -1,7 +1,7 @@
 """Every message between the server and a worker, and between the server and a template process.
 
-Each is a tagged msgpack array: a length of 4 bytes, then the struct. Descriptors ride beside
-`Slots`, `Started` and `Fork`.
+Each is a tagged msgpack array: a length of 4 bytes, then the struct. Descriptors are sent with
+`Slots`, `Started`, `Lend`, `Borrow` and `Fork`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Message(msgspec.Struct, array_like=True, tag_field="t"):
     pass
 
 
-# Both ways.
+# In both directions.
 
 
 class Slots(Message, tag=1):
-    """New shared memory of the sender, one descriptor each, in this order; and slots that are no
-    more."""
+    """New shared memory of the sender, with one descriptor per slot, in this order; and slots that
+    do not exist any more."""
 
     ids: list[int]
     sizes: list[int]
@@ -39,7 +39,7 @@ class Slots(Message, tag=1):
 
 
 class Released(Message, tag=2):
-    """Leases of the receiver's slots that have ended."""
+    """Slots of the receiver that the sender does not use any more."""
 
     slots: list[int]
 
@@ -48,13 +48,13 @@ class Released(Message, tag=2):
 
 
 class Configure(Message, tag=10):
-    """Complete the config from the model itself; answered by `Configured` or `Failed`."""
+    """The backend completes the config from the model. The reply is `Configured` or `Failed`."""
 
     arguments: LoadArguments
 
 
 class Load(Message, tag=11):
-    """Answered by `Loaded` or `Failed`."""
+    """The reply is `Loaded` or `Failed`."""
 
     arguments: LoadArguments
 
@@ -69,8 +69,8 @@ class Cancel(Message, tag=13):
 
 
 class Flow(Message, tag=18):
-    """Who reads the responses to a request cannot keep up, or can again: sending more waits
-    meanwhile."""
+    """The reader of the responses to a request cannot keep up, or can again. The worker sends no
+    more meanwhile."""
 
     handle: int
     is_paused: bool
@@ -97,18 +97,19 @@ class Ping(Message, tag=16):
 
 
 class Unload(Message, tag=17):
-    """Finalize the model and exit."""
+    """The worker finalizes the model and exits."""
 
 
 class Lend(Message, tag=19):
-    """Requests also come on the descriptor beside this, until its end; that is answered by
-    `Returned`."""
+    """Requests also come on the descriptor that is sent with this message, until its end. The worker
+    reports that with `Returned`."""
 
     lease: int
 
 
 class Borrow(Message, tag=20):
-    """Calls of the same form as this one may go to the descriptor beside this."""
+    """Calls with the same signature as this one may go to the descriptor that is sent with this
+    message."""
 
     lease: int
     call: int
@@ -119,8 +120,8 @@ class Borrow(Message, tag=20):
 
 
 class Started(Message, tag=30):
-    """The first message of a worker, with its own pidfd: no other process can have taken the
-    number."""
+    """The first message of a worker, with its own pidfd, which cannot refer to another process as
+    the number could."""
 
     pid: int
 
@@ -165,7 +166,7 @@ class StartCall(Message, tag=36):
 
 
 class CallFlow(Message, tag=42):
-    """The same for the responses to a BLS call, which the worker reads."""
+    """The worker cannot keep up with the responses to a BLS call, or can again."""
 
     call: int
     is_paused: bool
@@ -177,7 +178,7 @@ class CancelCall(Message, tag=37):
 
 class Metric(Message, tag=38):
     question: int
-    """0 when no answer is wanted."""
+    """0 when no reply is wanted."""
     operation: MetricOperation
 
 
@@ -194,14 +195,14 @@ class LogLine(Message, tag=40):
 
 
 class Returned(Message, tag=44):
-    """The worker has read every request of this lease: the lease was recalled, or the borrower is
-    gone."""
+    """The worker has executed every request of this lease: the lease was recalled, or the borrower
+    is gone."""
 
     lease: int
 
 
 class DirectCalls(Message, tag=45):
-    """That the worker has made since it told of them the last time."""
+    """The direct calls of the worker since its last report."""
 
     calls: list[DirectCall]
 
@@ -209,7 +210,7 @@ class DirectCalls(Message, tag=45):
 class Pong(Message, tag=41):
     number: int
     is_ready: bool
-    """What the model's own `is_ready` says."""
+    """What the backend's `is_ready` says."""
 
 
 ToWorker: TypeAlias = (
@@ -253,7 +254,7 @@ ToServer: TypeAlias = (
 
 
 class Fork(Message, tag=60):
-    """Comes with the descriptor of the new worker's channel."""
+    """The template forks a worker. The descriptor of its channel is sent with this message."""
 
     worker: int
     title: str
@@ -267,7 +268,7 @@ class Forked(Message, tag=61):
 class Exited(Message, tag=62):
     worker: int
     status: int
-    """As waitpid gives it."""
+    """The status that waitpid returned."""
 
 
 class TemplateReady(Message, tag=63):

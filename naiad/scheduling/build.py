@@ -1,4 +1,4 @@
-"""ModelConfig -> the scheduler that it asks for."""
+"""A ModelConfig -> the scheduler that it asks for."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def build_scheduler(
     statistics: ModelStatistics,
     model_dir: Path,
 ) -> Scheduler:
-    """Raises NaiadError, e.g. when a file of initial state is missing."""
-    # what is answered from the cache must be looked for there
+    """Raises NaiadError, for example when a file of initial state is missing."""
+    # Every request of a model with a response cache must be looked up there first.
     may_lend = not config.response_cache.enable
     match config.WhichOneof("scheduling_choice"):
         case "sequence_batching":
@@ -55,7 +55,7 @@ def build_scheduler(
                 may_lend=may_lend,
             )
         case _:
-            # Without a scheduler a request is executed alone, whatever max_batch_size says.
+            # Without a scheduler each request is executed alone, regardless of max_batch_size.
             return DynamicScheduler(
                 instances, BatchRule(max_batch_size=1), clock, statistics, may_lend=may_lend
             )
@@ -70,7 +70,7 @@ def build_ensemble(
     statistics: ModelStatistics,
     find: Find | None = None,
 ) -> EnsembleScheduler:
-    """`models` are the completed configs of those that the steps name."""
+    """`models` are the completed configs of the models that the steps name."""
     steps = [
         Step(
             step.model_name,

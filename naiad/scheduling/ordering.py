@@ -1,5 +1,5 @@
-"""`preserve_ordering`: answers leave in the order in which the requests came, whichever instance is
-faster."""
+"""`preserve_ordering`: responses are delivered in the order in which the requests came, whichever
+instance is faster."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ class Ordering:
         self._waiting: deque[_Held] = deque()
 
     def add(self, inner: ResponseStream) -> ResponseStream:
-        """What the caller gets instead of `inner`; cancelling it cancels the work."""
+        """Returns the stream that the caller gets instead of `inner`. Cancelling it cancels the
+        work."""
         held = _Held()
         self._waiting.append(held)
         held.outer.on_cancel(inner.cancel)
 
-        def take(response: InferResponse | None, is_final: bool) -> None:
+        def on_response(response: InferResponse | None, is_final: bool) -> None:
             held.events.append((response, is_final))
             if self._waiting[0] is held:
                 self._release()
 
-        inner.deliver_to(take)
+        inner.deliver_to(on_response)
         return held.outer
 
     def _release(self) -> None:

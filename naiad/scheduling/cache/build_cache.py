@@ -60,11 +60,12 @@ def _size(settings: Mapping[str, str]) -> int:
 
 
 def _redis_options(settings: Mapping[str, str]) -> RedisOptions:
-    """User and password may come from the environment, where a command line's readers do not see
-    them."""
+    """User and password may come from the environment, which other users of the machine cannot
+    read as they can read a command line."""
     for name in settings.keys() - REDIS_SETTINGS:
         raise invalid_arg(
-            f"Failed to initialize RedisCache: unknown setting '{name}', expected one of {', '.join(sorted(REDIS_SETTINGS))}"
+            f"Failed to initialize RedisCache: unknown setting '{name}', expected one of "
+            f"{', '.join(sorted(REDIS_SETTINGS))}"
         )
     if not settings.get("host"):
         raise invalid_arg("Failed to initialize RedisCache: must specify 'host'")
@@ -74,7 +75,7 @@ def _redis_options(settings: Mapping[str, str]) -> RedisOptions:
         settings.get("user") or os.environ.get("TRITONCACHE_REDIS_USERNAME", ""),
         settings.get("password") or os.environ.get("TRITONCACHE_REDIS_PASSWORD", ""),
         _number(settings, "db", 0, "RedisCache"),
-        look_up_timeout_s=_number(settings, "wait_timeout", 1000, "RedisCache") / 1000,
+        lookup_timeout_s=_number(settings, "wait_timeout", 1000, "RedisCache") / 1000,
         connect_timeout_s=_number(settings, "connect_timeout", 5000, "RedisCache") / 1000,
         tls=_tls(settings),
         server_name=settings.get("sni", ""),

@@ -1,5 +1,5 @@
-"""The response cache in the server's own memory: least recently used goes first, counted in
-bytes."""
+"""The response cache in the server's own memory. Its size is limited in bytes, and the least
+recently used responses are evicted first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LocalCache:
         return len(self._entries)
 
     def read(self) -> CacheReading:
-        """For the page of metrics."""
+        """What the metrics page shows."""
         return msgspec.structs.replace(
             self.counts, num_entries=len(self), utilization=self.num_bytes / self._max_bytes
         )
@@ -42,14 +42,15 @@ class LocalCache:
         on_lookup(entry)
 
     def insert(self, key: Key, response: CachedResponse) -> None:
-        """One that is larger than the whole cache is not kept."""
+        """A response that is larger than the whole cache is not kept."""
         start_ns = time.monotonic_ns()
         size = response.num_bytes
         if size > self._max_bytes:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    f"a response of {size} bytes is larger than the whole cache of {self._max_bytes} bytes: such are not kept"
+                    f"a response of {size} bytes is larger than the whole cache of "
+                    f"{self._max_bytes} bytes: such responses are not kept"
                 )
             return
         old = self._entries.pop(key, None)

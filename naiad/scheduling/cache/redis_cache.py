@@ -1,8 +1,8 @@
-"""The response cache in Redis: shared by servers, and kept when one restarts.
+"""The response cache in Redis: servers share it, and it survives their restarts.
 
-One connection, on which look-ups and inserts are pipelined. A Redis that is slow, full, away or
-answers nonsense is a cache that misses: requests never fail and never wait long for it. It is tried
-again, ever later, in the background.
+There is one connection, on which lookups and inserts are pipelined. A Redis that is slow, full,
+unreachable or returns nonsense counts as a cache that misses: requests never fail because of it and
+never wait long for it. A lost connection is retried in the background, after ever longer delays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREFIX = b"naiad:response:"
 FIRST_RETRY_S = 0.1
 MAX_RETRY_S = 30.0
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Inserts that Redis has not taken yet; beyond that they are dropped."""
+"""The limit for inserts that are not sent yet; beyond it further inserts are dropped."""
 
 
 class RedisOptions(msgspec.Struct, frozen=True):
@@ -35,11 +35,11 @@ class RedisOptions(msgspec.Struct, frozen=True):
     user: str = ""
     password: str = ""
     database: int = 0
-    look_up_timeout_s: float = 1.0
+    lookup_timeout_s: float = 1.0
     connect_timeout_s: float = 5.0
     tls: ssl.SSLContext | None = None
     server_name: str = ""
-    """For TLS, when it is not `host`."""
+    """The name in the certificate, when it is not `host`."""
 
     def __repr__(self) -> str:
         return f"RedisOptions({self.host!r}, {self.port})"
@@ -50,7 +50,7 @@ class RedisCache:
         self._options = options
         self._clock = clock
         self._connection: RedisConnection | None = None
-        """Set while it can be used."""
+        """None while Redis cannot be used."""
         self._reconnecting: asyncio.Task[None] | None = None
         self._decoder = msgspec.msgpack.Decoder(CachedResponse)
         self._encoder = msgspec.msgpack.Encoder()
@@ -62,11 +62,11 @@ class RedisCache:
         if self._connection is None:
             on_lookup(None)
             return
-        look_up = _LookUp(on_lookup, self._decode)
-        look_up.timer = self._clock.call_at(
-            self._clock.now_ns() + int(self._options.look_up_timeout_s * 1e9), look_up.give_up
+        lookup = _Lookup(on_lookup, self._decode)
+        lookup.timer = self._clock.call_at(
+            self._clock.now_ns() + int(self._options.lookup_timeout_s * 1e9), lookup.on_timeout
         )
-        self._connection.send(look_up.take, b"GET", PREFIX + key.hex().encode())
+        self._connection.send(lookup.on_reply, b"GET", PREFIX + key.hex().encode())
 
     def insert(self, key: Key, response: CachedResponse) -> None:
         connection = self._connection
@@ -88,12 +88,12 @@ class RedisCache:
             log.warning(f"Redis at {self._where} did not keep a response: {reply}")
 
     def _decode(self, data: bytes) -> CachedResponse | None:
-        """None for what we would not have written: others may write to that Redis, too."""
+        """None for data that no server of ours has written: others may write to that Redis, too."""
         try:
-            found = self._decoder.decode(data)
+            response = self._decoder.decode(data)
         except (msgspec.DecodeError, ValueError):
             return None
-        return found if all(_is_whole(tensor) for tensor in found.outputs) else None
+        return response if all(_is_whole(tensor) for tensor in response.outputs) else None
 
     # The connection.
 
@@ -102,7 +102,7 @@ class RedisCache:
         return f"{self._options.host}:{self._options.port}"
 
     async def start(self) -> None:
-        """One attempt; when it fails, further ones follow in the background."""
+        """Tries to connect once. When that fails, further attempts follow in the background."""
         if await self._try_to_connect(is_first=True):
             log.info(f"response cache in Redis at {self._where}")
         else:
@@ -139,7 +139,8 @@ class RedisCache:
             connection.close("it could not be used")
             if is_first:
                 log.warning(
-                    f"Redis at {self._where} cannot be used ({error or 'no answer'}): responses are not cached until it can"
+                    f"Redis at {self._where} cannot be used ({error or 'no reply'}): responses "
+                    "are not cached until it can"
                 )
             return False
         self._connection = connection
@@ -163,13 +164,14 @@ class RedisCache:
             self._connection = None
             if not self._is_closed:
                 log.warning(
-                    f"lost Redis at {self._where} ({reason}): responses are not cached until it is back"
+                    f"lost Redis at {self._where} ({reason}): responses are not cached until it "
+                    "is back"
                 )
                 self._reconnect()
 
 
-class _LookUp:
-    """Answers once: with what came, or with nothing when it took too long."""
+class _Lookup:
+    """Calls back once: with the cached response, or with None after a miss or a timeout."""
 
     __slots__ = ("_decode", "_on_lookup", "timer")
 
@@ -182,19 +184,19 @@ class _LookUp:
         self._decode = decode
         self.timer: Timer | None = None
 
-    def take(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         if self.timer is not None:
             self.timer.cancel()
         if self._on_lookup is not None:
-            self._settle(self._decode(reply) if isinstance(reply, bytes) else None)
+            self._finish(self._decode(reply) if isinstance(reply, bytes) else None)
 
-    def give_up(self) -> None:
-        self._settle(None)
+    def on_timeout(self) -> None:
+        self._finish(None)
 
-    def _settle(self, found: CachedResponse | None) -> None:
+    def _finish(self, response: CachedResponse | None) -> None:
         on_lookup, self._on_lookup = self._on_lookup, None
         if on_lookup is not None:
-            on_lookup(found)
+            on_lookup(response)
 
 
 def _is_whole(tensor: Tensor) -> bool:

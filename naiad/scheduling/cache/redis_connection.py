@@ -1,4 +1,4 @@
-"""One connection to Redis, on the event loop: commands are pipelined, replies come in their
+"""One connection to Redis, on the event loop. Commands are pipelined, and replies come in the same
 order."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from naiad.scheduling.cache.redis_protocol import RedisError, Reply, ReplyReader
 
 
 class RedisConnection(asyncio.Protocol):
-    """When it ends, every command without a reply gets a RedisError, and then `on_lost` is called,
-    once."""
+    """When the connection ends, every command without a reply gets a RedisError, and then `on_lost`
+    is called, once."""
 
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         self._on_lost = on_lost
@@ -41,7 +41,7 @@ class RedisConnection(asyncio.Protocol):
                     raise ValueError("a reply that nobody asked for")
                 self._waiting.popleft()(reply)
         except ValueError as error:
-            self.close(f"it answered with {error}")
+            self.close(f"it sent {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end(str(error) if error is not None else "it closed the connection")

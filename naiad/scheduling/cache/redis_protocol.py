@@ -1,7 +1,7 @@
-"""The bytes of Redis' protocol (RESP2): commands out, replies in. Free of I/O.
+"""The bytes of Redis' protocol (RESP2): commands out, replies in. There is no I/O here.
 
-Bulk strings, simple strings, errors, integers and null are read; arrays are not asked for. Anything
-else raises ValueError.
+Bulk strings, simple strings, errors, integers and null are read. No command that is used here
+returns an array, so an array raises ValueError, as anything else does.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 MAX_REPLY_BYTES = 512 * 1024 * 1024
-"""Redis' own limit for a value."""
+"""The limit that Redis itself has for a value."""
 _END = b"\r\n"
 
 
 class RedisError(Exception):
-    """An error that the server answered with."""
+    """An error that Redis returned."""
 
 
 Reply: TypeAlias = bytes | int | RedisError | None
@@ -31,10 +31,10 @@ class ReplyReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = 0
-        """Bytes that must be there before it is worth looking again."""
+        """The number of bytes that the next reply needs, as far as that is known."""
 
     def feed(self, data: bytes) -> Iterator[Reply]:
-        """Complete replies, in order."""
+        """Yields complete replies, in order."""
         self._buffer += data
         while len(self._buffer) >= self._needed:
             end = self._buffer.find(_END)

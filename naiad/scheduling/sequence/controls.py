@@ -1,7 +1,7 @@
-"""Control inputs of sequence models: START, READY, END and CORRID as tensors that the server adds
-to each request.
+"""Control inputs of sequence models: START, READY, END and CORRID, as tensors that the server adds to
+each request.
 
-In:  `sequence_batching.control_input` of a ModelConfig. Out: the tensors for one request, with and
+In:  `sequence_batching.control_input` of a ModelConfig. Out: the tensors for one request, with or
      without a batch dimension.
 """
 
@@ -52,14 +52,15 @@ class SequenceControls(msgspec.Struct, frozen=True):
         return result
 
     def check_id(self, sequence_id: int | str, model_name: str) -> None:
-        """Raises NaiadError when the model cannot be told an id of this kind."""
+        """Raises NaiadError when the model cannot get an id of this type."""
         if self.correlation_id is None:
             return
         name, datatype = self.correlation_id
         if isinstance(sequence_id, str) != (datatype == "BYTES"):
-            given = "BYTES" if isinstance(sequence_id, str) else "UINT64"
+            actual = "BYTES" if isinstance(sequence_id, str) else "UINT64"
             raise invalid_arg(
-                f"sequence batching control '{name}' data-type is '{given}', but model '{model_name}' expects '{datatype}'"
+                f"sequence batching control '{name}' data-type is '{actual}', but model "
+                f"'{model_name}' expects '{datatype}'"
             )
 
 
@@ -67,11 +68,11 @@ def _encode_id(sequence_id: int | str, datatype: str) -> bytes:
     if datatype == "BYTES":
         return encode_byte_strings([sequence_id if isinstance(sequence_id, str) else ""])
     number = sequence_id if isinstance(sequence_id, int) else 0
-    size = BY_NAME_SIZE[datatype]
+    size = INTEGER_BYTES[datatype]
     return (number & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
 
 
-BY_NAME_SIZE = {"UINT64": 8, "INT64": 8, "UINT32": 4, "INT32": 4}
+INTEGER_BYTES = {"UINT64": 8, "INT64": 8, "UINT32": 4, "INT32": 4}
 
 
 def read_controls(config: ModelConfig) -> SequenceControls:

@@ -1,9 +1,9 @@
-"""Implicit state: what a sequence model returns under `output_name` is its `input_name` of the next
-request of that sequence.
+"""Implicit state: what a sequence model returns as `output_name` is its input `input_name` for the
+next request of that sequence.
 
-In:  `sequence_batching.state` of a ModelConfig and the files it names. Out: initial tensors, and
-     the way from outputs to inputs. Clients neither send nor (unless the config lists it as an
-     output) see it.
+In:  `sequence_batching.state` of a ModelConfig and the files that it names. Out: initial tensors,
+     and which output becomes which input.
+Clients do not send the state, and they see it only if the config lists it as an output.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from naiad.pb.model_config_pb2 import ModelConfig, ModelSequenceBatching
 class StateTensor(msgspec.Struct, frozen=True):
     output_name: str
     initial: Tensor
-    """Under the name of the input."""
+    """The first state, as the input of the model."""
 
 
 class ImplicitState(msgspec.Struct, frozen=True):
     tensors: list[StateTensor]
     hidden_outputs: frozenset[str]
-    """States that clients cannot ask for."""
+    """States that clients cannot request."""
 
     def initial(self) -> dict[str, Tensor]:
-        """By output name."""
+        """The first states, by output name."""
         return {state.output_name: state.initial for state in self.tensors}
 
     def output_names(self) -> list[str]:
         return [state.output_name for state in self.tensors]
 
     def next(self, before: dict[str, Tensor], outputs: list[Tensor]) -> dict[str, Tensor]:
-        """What the next request gets. A model that leaves a state out keeps the one before."""
+        """Returns the states for the next request. A state that the model leaves out stays as it
+        was."""
         after = dict(before)
         for tensor in outputs:
             if tensor.name in after:
@@ -60,8 +61,7 @@ def read_state(config: ModelConfig, model_dir: Path) -> ImplicitState:
 
 
 def _initial(config: ModelConfig, state: ModelSequenceBatching.State, model_dir: Path) -> Tensor:
-    """A variable dimension starts at size 1 where no initial state says otherwise, as under
-    Triton."""
+    """A variable dimension has size 1 unless an initial state says otherwise, as under Triton."""
     source = state.initial_state[0] if state.initial_state else state
     dims = [max(dim, 1) for dim in source.dims]
     shape = [1, *dims] if config.max_batch_size > 0 else dims
@@ -88,6 +88,7 @@ def _read(folder: Path, name: str, size: int) -> bytes:
         ) from error
     if len(data) < size:
         raise invalid_arg(
-            f"initial_state setting expects {size} bytes, but the data provided from {name} only has {len(data)} bytes."
+            f"initial_state setting expects {size} bytes, but the data provided from {name} only "
+            f"has {len(data)} bytes."
         )
     return data[:size] if size else data

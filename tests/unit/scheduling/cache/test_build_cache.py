@@ -24,7 +24,7 @@ def test_redis_takes_its_secrets_from_the_environment_too(monkeypatch: pytest.Mo
         options.host,
         options.port,
         options.database,
-        options.look_up_timeout_s,
+        options.lookup_timeout_s,
         options.password,
     ) == ("h", 7, 2, 0.05, "hidden")
     assert "hidden" not in repr(options)
