@@ -144,9 +144,10 @@ class Calls:
                 request.model_name, request.model_version
             ):
                 raise unsupported(
-                    f"Model {call.model_name} is using the decoupled. The current BLS request call doesn't support models using the "
-                    "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "
-                    "decoupled models.'"
+                    f"Model {call.model_name} is using the decoupled. The current BLS request call "
+                    "doesn't support models using the decoupled transaction policy. Please use "
+                    "'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
+                    "models.'"
                 )
             stream = self._services.infer(job)
         except NaiadError as error:

@@ -1,5 +1,5 @@
-"""The way out: batches of a scheduler -> messages to one worker; cancelling, flow control, the limit
-on execution time.
+"""The way out: batches of a scheduler -> messages to one worker; cancelling, flow control, the
+limit on execution time.
 
 In:  lists of jobs, from `Instance.execute`. Out: `Execute` messages. Each job stays in `InFlight`
      until its final response.

@@ -1,5 +1,5 @@
-"""Whether an instance is fit to serve: an idle worker is asked whether its work loop still runs, and
-a model with a readiness hook whether it is ready.
+"""Whether an instance is fit to serve: an idle worker is asked whether its work loop still runs,
+and a model with a readiness hook whether it is ready.
 
 Rule: a busy worker is never asked. Busy is not dead; a limit on execution time is opt-in
       (naiad.instances.execution).

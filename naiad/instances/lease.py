@@ -25,8 +25,8 @@ from naiad.errors import Code
 from naiad.ipc.work import DirectCall
 
 LEND_AFTER = 8
-"""How many calls one model makes to another before an instance is lent. The number doubles each time
-the instance had to be recalled soon."""
+"""How many calls one model makes to another before an instance is lent. The number doubles each
+time the instance had to be recalled soon."""
 MAX_LEND_AFTER = 4096
 IDLE_HEARTBEATS = 5
 """A lease that is not used for this many heartbeats is recalled: the server checks the health of an

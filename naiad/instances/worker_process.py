@@ -1,7 +1,7 @@
 """One life of a worker process, from the fork to its end, as the server sees it.
 
-It ends exactly once (`WorkerListener.on_worker_end`), whichever comes first: the end of its channel,
-the end that its pidfd reports, or a message that a worker must not send.
+It ends exactly once (`WorkerListener.on_worker_end`), whichever comes first: the end of its
+channel, the end that its pidfd reports, or a message that a worker must not send.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class WorkerProcess:
         return self.exited.done()
 
     def _is_stopped(self) -> bool:
-        """SIGSTOP or a terminal has stopped the process; a debugger that holds it does not count."""
+        """SIGSTOP or a terminal has stopped the process; a debugger that holds it does not
+        count."""
         try:
             return (
                 Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"

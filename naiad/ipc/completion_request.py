@@ -11,8 +11,8 @@ from naiad.ipc.work import LoadArguments
 
 
 class Example(msgspec.Struct, frozen=True):
-    """An input to run the model with: `NAME=SHAPE[:DATATYPE]`, with the batch dimension. NAME may be
-    left out for a model with one input."""
+    """An input to run the model with: `NAME=SHAPE[:DATATYPE]`, with the batch dimension. NAME may
+    be left out for a model with one input."""
 
     name: str
     shape: list[int]

@@ -1,9 +1,9 @@
 """One end of a channel: turns messages into bytes and descriptors and back, and moves large tensors
 through shared memory.
 
-It does no I/O: `pack` returns what to send, `feed` gets what was received. Both ends use it, so both
-follow the same rules: `Slots` and `Released` are handled here and seen by nobody else, and every
-tensor that leaves here holds memory, never a `SlotRef`.
+It does no I/O: `pack` returns what to send, `feed` gets what was received. Both ends use it, so
+both follow the same rules: `Slots` and `Released` are handled here and seen by nobody else, and
+every tensor that leaves here holds memory, never a `SlotRef`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Link(Generic[M]):
             raise
 
     def unplace(self, tensors: list[Tensor]) -> None:
-        """Undoes `place` for a message that is not sent: memory that was lent for it comes back, and
-        the references become empty tensors."""
+        """Undoes `place` for a message that is not sent: memory that was lent for it comes back,
+        and the references become empty tensors."""
         for at, tensor in enumerate(tensors):
             ref: Any = tensor.data
             if isinstance(ref, SlotRef):

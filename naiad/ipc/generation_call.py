@@ -39,7 +39,8 @@ class GrammarCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Has exactly one of prompt and messages. A request with a wrong call fails with INVALID_ARG."""
+    """Has exactly one of prompt and messages. A request with a wrong call fails with
+    INVALID_ARG."""
 
     prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None

@@ -101,8 +101,8 @@ class Unload(Message, tag=17):
 
 
 class Lend(Message, tag=19):
-    """Requests also come on the descriptor that is sent with this message, until its end. The worker
-    reports that with `Returned`."""
+    """Requests also come on the descriptor that is sent with this message, until its end. The
+    worker reports that with `Returned`."""
 
     lease: int
 

@@ -1,8 +1,8 @@
 """The worker's end of its channel: one socket, read by whichever thread needs something from it.
 
 There is no reader thread, because passing messages between threads would cost more than the work. A
-thread that waits (the work loop for a batch, a model's thread for a BLS response) reads for all; the
-others sleep on one condition. `send` may be called from any thread.
+thread that waits (the work loop for a batch, a model's thread for a BLS response) reads for all;
+the others sleep on one condition. `send` may be called from any thread.
 Invariant: at most one thread is inside `_read`; a message is dispatched exactly once, under the
            condition's lock.
 """
@@ -148,8 +148,8 @@ class WorkerChannel:
 
     def _read(self, flags: int) -> list[Work]:
         if not flags:
-            # Waiting in recvmsg would also wake the thread when the peer has read what we sent, once
-            # per batch, for nothing.
+            # Waiting in recvmsg would also wake the thread when the peer has read what we sent,
+            # once per batch, for nothing.
             ready = self._readable.poll()
             if self._lent:
                 direct: list[Work] = [self._read_lent(fd) for fd, _ in ready if fd in self._lent]

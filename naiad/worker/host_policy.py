@@ -1,8 +1,8 @@
 """Applies a host policy in the worker: on which CPU cores its threads run, and from which NUMA node
 its memory comes.
 
-It is applied before the model is imported, and again before it is loaded, because the model may have
-started threads meanwhile. Threads and processes that it starts later inherit both settings.
+It is applied before the model is imported, and again before it is loaded, because the model may
+have started threads meanwhile. Threads and processes that it starts later inherit both settings.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a worker offers its backend (naiad.backends.backend.Runtime): it sends responses, knows which
-requests are cancelled, and asks the server.
+"""What a worker offers its backend (naiad.backends.backend.Runtime): it sends responses, knows
+which requests are cancelled, and asks the server.
 
 Any thread may call it. BLS is in naiad.worker.calls.
 """

@@ -1,5 +1,5 @@
-"""Control inputs of sequence models: START, READY, END and CORRID, as tensors that the server adds to
-each request.
+"""Control inputs of sequence models: START, READY, END and CORRID, as tensors that the server adds
+to each request.
 
 In:  `sequence_batching.control_input` of a ModelConfig. Out: the tensors for one request, with or
      without a batch dimension.

@@ -78,8 +78,8 @@ class Lane:
         self.ready: dict[Sequence, None] = {}
         self.timer: Timer | None = None
         self.left: asyncio.Future[None] | None = None
-        """Set when the instance is to be removed: the lane accepts no new sequence, and the future is
-        done when the last one has left."""
+        """Set when the instance is to be removed: the lane accepts no new sequence, and the future
+        is done when the last one has left."""
 
     # The sequences.
 

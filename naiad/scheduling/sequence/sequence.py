@@ -253,8 +253,8 @@ class SequenceScheduler:
         self._end(sequence, unavailable("timeout of the corresponding sequence has been expired"))
 
     def _end(self, sequence: Sequence, error: NaiadError | None = None) -> None:
-        """The only way in which a sequence ends: jobs that still wait in it fail with the error, and
-        the next sequence gets its slot."""
+        """The only way in which a sequence ends: jobs that still wait in it fail with the error,
+        and the next sequence gets its slot."""
         self._forget(sequence)
         if sequence.expiry is not None:
             sequence.expiry.cancel()
