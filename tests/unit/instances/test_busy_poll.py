@@ -38,7 +38,7 @@ def lone_client() -> Server:
     return server
 
 
-def test_a_client_that_waits_for_each_answer_keeps_the_loop_awake() -> None:
+def test_a_client_that_waits_for_each_response_keeps_the_loop_awake() -> None:
     server = lone_client()
     assert server.is_awake
     server.pass_ns(WINDOW_NS // 2)

@@ -103,7 +103,7 @@ async def test_an_execution_past_its_limit_is_killed(templates: Templates) -> No
 
 
 @pytest.mark.parametrize("is_sender", [False, True])
-async def test_a_wrong_reference_in_an_answer_fails_all_that_its_worker_had(
+async def test_a_wrong_reference_in_a_response_fails_everything_that_the_worker_had(
     templates: Templates, is_sender: bool
 ) -> None:
     instance = make_instance(templates)

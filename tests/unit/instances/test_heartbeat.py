@@ -36,7 +36,7 @@ async def test_a_stopped_worker_is_unhealthy_until_it_goes_on(templates: Templat
     await instance.stop(5)
 
 
-async def test_a_stopped_worker_that_is_lent_is_unhealthy_when_its_borrower_rests(
+async def test_a_stopped_lent_worker_is_unhealthy_once_its_borrower_is_idle(
     templates: Templates,
 ) -> None:
     instance = make_instance(templates)
@@ -75,7 +75,7 @@ class FakeChannel:
         self.sent.append(message)
 
 
-def test_an_answer_in_time_ends_its_deadline_and_spares_who_asks_later() -> None:
+def test_a_reply_in_time_ends_its_deadline_and_later_questions_have_their_own() -> None:
     clock, observers = FakeClock(), Observers(FakeInstance())
     channel: Any = FakeChannel()
     in_flight = InFlight()

@@ -64,7 +64,7 @@ async def test_a_failed_load_says_why_and_leaves_no_process(templates: Templates
     assert instance.pid == 0
 
 
-async def test_a_load_that_never_returns_can_be_given_up(templates: Templates) -> None:
+async def test_a_load_that_never_returns_can_be_cancelled(templates: Templates) -> None:
     instance = make_instance(templates, creation_delay_sec="3600")
     loading = asyncio.create_task(instance.load())
     while not instance.pid:
@@ -77,7 +77,7 @@ async def test_a_load_that_never_returns_can_be_given_up(templates: Templates) -
         os.kill(pid, 0)
 
 
-async def test_unloading_while_its_worker_comes_back_leaves_no_process(
+async def test_unloading_during_a_restart_leaves_no_process(
     templates: Templates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = make_instance(templates)

@@ -11,7 +11,7 @@ from tests.fakes import FakeBorrower, FakeObserver
 from tests.unit.instances.identity_instance import infer, make_instance, make_job
 
 
-async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(
+async def test_a_recalled_instance_is_free_when_its_stopped_worker_goes_on(
     templates: Templates,
 ) -> None:
     instance = make_instance(templates)
@@ -36,7 +36,7 @@ async def test_a_stopped_worker_that_is_lent_and_wanted_is_free_when_it_goes_on(
     await instance.stop(5)
 
 
-async def test_what_has_a_limit_on_execution_is_never_lent(templates: Templates) -> None:
+async def test_an_instance_with_an_execution_limit_is_never_lent(templates: Templates) -> None:
     instance = make_instance(templates, execution_timeout_ns=60_000_000_000)
     await instance.load()
     instance.loan.is_allowed = True
@@ -45,7 +45,7 @@ async def test_what_has_a_limit_on_execution_is_never_lent(templates: Templates)
     await instance.stop(5)
 
 
-async def test_what_is_lent_is_neither_free_nor_lent_again_nor_borrows(
+async def test_a_lent_instance_is_not_free_is_not_lent_again_and_does_not_borrow(
     templates: Templates,
 ) -> None:
     instance = make_instance(templates)

@@ -69,7 +69,7 @@ def good() -> WorkResponse:
     return WorkResponse([Tensor("Y", "UINT8", [1], b"\1")])
 
 
-def test_a_batch_that_its_relay_takes_is_answered_by_nobody_else() -> None:
+def test_a_batch_that_its_relay_forwards_is_not_delivered_again() -> None:
     relay = Relay(forwards=True)
     bench = Bench(relay)
     bench.execute(good(), good())
@@ -81,7 +81,7 @@ def test_a_batch_that_its_relay_takes_is_answered_by_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("relay", [None, Relay(forwards=False)])
-def test_what_no_relay_takes_goes_to_the_streams(relay: Relay | None) -> None:
+def test_a_batch_that_no_relay_forwards_goes_to_the_streams(relay: Relay | None) -> None:
     bench = Bench(relay)
     bench.execute(good(), good())
     assert {
@@ -90,7 +90,7 @@ def test_what_no_relay_takes_goes_to_the_streams(relay: Relay | None) -> None:
     } == {"1": ["Y"], "2": ["Y"]}
 
 
-def test_errors_and_what_a_sender_answers_do_not_come_to_the_relay() -> None:
+def test_errors_and_responses_of_senders_are_not_relayed() -> None:
     relay = Relay(forwards=True)
     bench = Bench(relay)
     bench.execute(WorkResponse(error=WorkError("INTERNAL", "no")), good())

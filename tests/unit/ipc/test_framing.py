@@ -136,7 +136,7 @@ def test_a_peer_that_dies_gives_its_leases_back() -> None:
         Executed(1, 0, 0, [WorkResponse([Tensor("Y", "FP32", [1], SlotRef(9, 0, 4))])]),  # type: ignore[arg-type]
     ],
 )
-def test_what_a_worker_must_not_say_breaks_the_link(message: Message) -> None:
+def test_messages_that_a_worker_must_not_send_break_the_link(message: Message) -> None:
     pair = Pair()
 
     def receive() -> None:

@@ -124,7 +124,7 @@ def test_a_slot_is_announced_once(first: Pair, second: Pair) -> None:
     assert refs == {-1}
 
 
-def test_it_may_come_back_as_the_answer(first: Pair, second: Pair) -> None:
+def test_a_foreign_slot_may_come_back_as_an_output(first: Pair, second: Pair) -> None:
     data = os.urandom(LARGE)
     _, received = second.execute(first.answer(data))
     outputs = [Tensor("Z", "UINT8", [LARGE], received.data)]
@@ -215,6 +215,6 @@ def test_a_bad_reference_breaks_the_link(first: Pair, second: Pair, ref: SlotRef
     assert kept
 
 
-def test_releasing_what_one_does_not_hold_breaks_the_link(second: Pair) -> None:
+def test_releasing_a_slot_that_the_peer_does_not_hold_breaks_the_link(second: Pair) -> None:
     with pytest.raises(BrokenLinkError):
         list(second._feed(second.worker, second.server, Released([-1])))

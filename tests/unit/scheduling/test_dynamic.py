@@ -54,7 +54,7 @@ class Bench:
         return error
 
 
-def test_requests_of_one_turn_of_the_loop_share_a_batch() -> None:
+def test_requests_of_one_iteration_of_the_loop_share_a_batch() -> None:
     bench = Bench()
     bench.send("a", "b", "c")
     assert bench.instances[0].ids == []
@@ -62,7 +62,7 @@ def test_requests_of_one_turn_of_the_loop_share_a_batch() -> None:
     assert bench.instances[0].ids == [["a", "b", "c"]]
 
 
-def test_what_arrives_while_the_instance_is_busy_waits_and_goes_together() -> None:
+def test_requests_that_arrive_while_the_instance_is_busy_form_the_next_batch() -> None:
     bench = Bench()
     bench.send("a")
     bench.clock.turn()
@@ -74,7 +74,7 @@ def test_what_arrives_while_the_instance_is_busy_waits_and_goes_together() -> No
     assert bench.instances[0].ids == [["a"], ["b", "c"]]
 
 
-def test_a_batch_waits_while_the_turns_of_the_loop_bring_more() -> None:
+def test_a_batch_waits_while_iterations_of_the_loop_bring_more_requests() -> None:
     bench = Bench()
     bench.send("a", "b")
 
@@ -86,7 +86,7 @@ def test_a_batch_waits_while_the_turns_of_the_loop_bring_more() -> None:
     assert bench.instances[0].ids == [["a", "b", "c"]]
 
 
-def test_enough_requests_leave_for_an_idle_instance_in_the_midst_of_a_turn() -> None:
+def test_enough_requests_are_sent_to_an_idle_instance_within_an_iteration() -> None:
     bench = Bench(BatchRule(64))
     bench.send(*map(str, range(ENOUGH_REQUESTS)), "late")
     assert bench.instances[0].ids == [[*map(str, range(ENOUGH_REQUESTS))]]
@@ -97,15 +97,13 @@ def test_enough_requests_leave_for_an_idle_instance_in_the_midst_of_a_turn() -> 
     assert bench.instances[0].ids[1:] == [["late"]]
 
 
-def test_a_full_batch_leaves_in_the_midst_of_a_turn() -> None:
+def test_a_full_batch_is_sent_within_an_iteration() -> None:
     bench = Bench(BatchRule(2), num_instances=2)
     bench.send("a", "b", "c", "d", "e")
     assert [instance.ids for instance in bench.instances] == [[["a", "b"]], [["c", "d"]]]
 
 
-def test_a_queue_delay_an_instance_of_many_batches_and_calls_of_models_wait_for_the_end_of_the_turn() -> (
-    None
-):
+def test_delays_async_instances_and_calls_wait_for_the_next_iteration() -> None:
     delayed = Bench(BatchRule(64, frozenset(), 5 * MS))
     delayed.send(*map(str, range(64)))
     assert delayed.instances[0].ids == []
@@ -365,7 +363,7 @@ def test_an_instance_that_is_lent_is_left_alone_while_another_is_free() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"may_lend": True, "preserve_ordering": True}])
-def test_what_must_not_be_lent(options: dict[str, Any]) -> None:
+def test_schedulers_that_order_or_delay_do_not_allow_loans(options: dict[str, Any]) -> None:
     assert not Bench(**options).instances[0].loan.is_allowed
     assert (
         not Bench(BatchRule(8, frozenset({8}), 5 * MS), may_lend=True).instances[0].loan.is_allowed

@@ -68,7 +68,7 @@ def test_as_many_as_the_most_demanding_one_needs_when_nothing_is_given() -> None
     assert bench.log == ["a", "b"]
 
 
-def test_what_is_given_bounds_what_runs_side_by_side() -> None:
+def test_the_available_resources_limit_what_runs_in_parallel() -> None:
     bench = Bench({("R", EVERY_DEVICE): 8})
     runners = [bench.add(name, R=4) for name in "abc"]
     for runner in runners:
@@ -116,7 +116,7 @@ def test_executions_times_priority_decide_who_is_next() -> None:
     ]
 
 
-def test_one_that_needs_much_is_not_overtaken_for_ever() -> None:
+def test_an_instance_that_needs_much_is_not_overtaken_for_ever() -> None:
     bench = Bench({("R", EVERY_DEVICE): 4})
     small = [bench.add(f"small {n}", 2, R=2) for n in range(2)]
     for runner in small:
@@ -170,7 +170,7 @@ def test_one_that_waits_behind_a_greater_need_does_not_ask_again_and_again() -> 
     assert asker.num_asked == 1
 
 
-def test_one_that_has_nothing_left_to_do_stands_in_nobodys_way() -> None:
+def test_an_instance_with_nothing_left_to_execute_blocks_nobody() -> None:
     bench = Bench()
     holder, gone, other = (
         bench.add("holder", R=1),
@@ -187,7 +187,7 @@ def test_one_that_has_nothing_left_to_do_stands_in_nobodys_way() -> None:
     assert bench.log == ["holder", "other"]
 
 
-def test_an_instance_that_goes_gives_all_back() -> None:
+def test_an_instance_that_is_removed_releases_its_resources() -> None:
     bench = Bench()
     a, b = bench.add("a", R=1), bench.add("b", R=1)
     a.want()
@@ -243,7 +243,7 @@ def test_devices_have_their_own_and_a_global_resource_is_shared() -> None:
         ),
     ],
 )
-def test_what_can_never_run_is_refused_in_tritons_words(
+def test_an_instance_that_could_never_run_is_refused_with_tritons_message(
     available: dict[tuple[str, int], int] | None, needs: dict[tuple[str, int], int], words: str
 ) -> None:
     limiter = RateLimiter(FakeClock(), available)

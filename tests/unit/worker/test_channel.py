@@ -27,7 +27,7 @@ def send_ping(sock: socket.socket, number: int) -> None:
     sock.sendall(len(data).to_bytes(4, "little") + data)
 
 
-def test_what_comes_while_the_channel_is_held_is_seen_when_it_is_let_go(
+def test_messages_that_come_while_the_channel_is_held_are_read_afterwards(
     pair: tuple[WorkerChannel, socket.socket],
 ) -> None:
     channel, server = pair

@@ -63,7 +63,7 @@ def ask(borrowed: BorrowedInstance) -> tuple[WorkResponse, DirectCall]:
     return answered
 
 
-def test_a_request_and_its_answer(ends: tuple[LentInstance, BorrowedInstance]) -> None:
+def test_a_direct_request_gets_its_response(ends: tuple[LentInstance, BorrowedInstance]) -> None:
     lent, borrowed = ends
     lent.input_end_ns = 2
     thread = serve(
@@ -86,7 +86,7 @@ def test_a_request_and_its_answer(ends: tuple[LentInstance, BorrowedInstance]) -
 @pytest.mark.parametrize(
     "size", [MAX_PACKET_BYTES - 1, MAX_PACKET_BYTES, 5 * MAX_PACKET_BYTES, 1_000_000]
 )
-def test_an_answer_in_many_packets(ends: tuple[LentInstance, BorrowedInstance], size: int) -> None:
+def test_a_response_in_many_packets(ends: tuple[LentInstance, BorrowedInstance], size: int) -> None:
     lent, borrowed = ends
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
     thread = serve(lent, WorkResponse([Tensor("Y", "UINT8", [size], data)]))
@@ -95,7 +95,7 @@ def test_an_answer_in_many_packets(ends: tuple[LentInstance, BorrowedInstance], 
     assert borrowed.is_unfit
 
 
-def test_what_was_sent_before_the_end_is_read_and_nothing_after(
+def test_requests_sent_before_the_recall_are_read_and_none_after_it(
     ends: tuple[LentInstance, BorrowedInstance],
 ) -> None:
     lent, borrowed = ends
@@ -160,7 +160,7 @@ def test_nonsense_from_the_borrower_ends_the_lease(
     assert lent.read() is None
 
 
-def test_forms() -> None:
+def test_which_calls_have_the_same_signature() -> None:
     assert signature_of(call()) == signature_of(call(b"abcd"))
     assert signature_of(call()) != signature_of(call(shape=[1, 1]))
     assert signature_of(call()) != signature_of(call(datatype="FP32"))

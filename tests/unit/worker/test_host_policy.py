@@ -31,7 +31,7 @@ def test_cores(text: str, cores: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1-", "0-99999999", "1,,2"])
-def test_what_is_no_list_of_cores(text: str) -> None:
+def test_a_malformed_list_of_cores_is_refused(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"cpu-cores must be ranges of core ids such as 0-3 or 0,2,4-7\. Got "
     ):
@@ -117,7 +117,7 @@ def test_memory_comes_from_the_node_where_that_is_allowed() -> None:
     assert (mode, nodes) == (in_worker.MPOL_BIND, 1)
 
 
-def test_what_the_machine_does_not_have_is_told() -> None:
+def test_cores_and_nodes_that_do_not_exist_are_refused() -> None:
     assert (
         apply(arguments([5000]))
         == "host policy: cpu-cores 5000 cannot be used on this machine: Invalid argument"

@@ -29,7 +29,7 @@ class Nothing(Backend):
 @pytest.mark.parametrize(
     ("name", "steps"), [("m", ["load", "collect", "freeze", "Loaded"]), ("bad", ["Failed"])]
 )
-def test_what_a_loaded_model_holds_is_no_longer_walked_by_the_collector(
+def test_objects_of_a_loaded_model_are_frozen_for_the_collector(
     name: str, steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     did: list[str] = []

@@ -13,7 +13,7 @@ def test_local() -> None:
     assert isinstance(build_cache("local", {"size": "1000"}, FakeClock()), LocalCache)
 
 
-def test_redis_takes_its_secrets_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_reads_its_secrets_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITONCACHE_REDIS_PASSWORD", "hidden")
     cache = build_cache(
         "redis", {"host": "h", "port": "7", "db": "2", "wait_timeout": "50"}, FakeClock()
@@ -61,7 +61,7 @@ def test_redis_takes_its_secrets_from_the_environment_too(monkeypatch: pytest.Mo
         ),
     ],
 )
-def test_what_cannot_be_built_is_told(kind: str, settings: dict[str, str], words: str) -> None:
+def test_wrong_cache_settings_are_refused(kind: str, settings: dict[str, str], words: str) -> None:
     with pytest.raises(NaiadError) as caught:
         build_cache(kind, settings, FakeClock())
     assert caught.value.message == words

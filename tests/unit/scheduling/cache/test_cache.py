@@ -64,7 +64,7 @@ def test_the_same_request_has_the_same_key_whatever_its_id_and_order() -> None:
         InferRequest("m", [Tensor("A", "UINT8", [2], b"xb"), Tensor("B", "UINT8", [0], b"")]),
     ],
 )
-def test_whatever_the_answer_may_depend_on_changes_the_key(other: InferRequest) -> None:
+def test_everything_that_the_response_may_depend_on_changes_the_key(other: InferRequest) -> None:
     assert cache_key(other, SPEC) != cache_key(request(), SPEC)
 
 
@@ -94,7 +94,7 @@ def has(cache: LocalCache, key: Key) -> bool:
     return found.answers != [None]
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_response_is_evicted_first() -> None:
     cache = LocalCache(3 * entry(1000).num_bytes)
     for key in (b"1", b"2", b"3"):
         cache.insert(key, entry(1000))
@@ -112,7 +112,7 @@ def test_it_never_holds_more_than_its_size() -> None:
     assert len(cache) > 0
 
 
-def test_what_is_larger_than_the_whole_cache_is_not_kept_and_drives_nothing_out() -> None:
+def test_a_response_larger_than_the_cache_is_not_kept_and_evicts_nothing() -> None:
     cache = LocalCache(2000)
     cache.insert(b"1", entry(100))
     cache.insert(b"2", entry(5000))
@@ -234,7 +234,7 @@ def test_the_second_time_the_model_is_not_asked() -> None:
     assert (statistics.inference_count, statistics.execution_count) == (0, 0)
 
 
-def test_an_answer_serves_who_asks_for_some_of_its_outputs_and_nobody_else() -> None:
+def test_a_cached_response_serves_only_requests_for_its_outputs() -> None:
     y, z = Tensor("Y", "UINT8", [1], b"y"), Tensor("Z", "UINT8", [1], b"z")
     both = CachedResponse([y, z], {}, ["Y", "Z"])
     assert both.select(["Z", "Y"]) == [z, y]
@@ -251,7 +251,7 @@ def test_an_answer_serves_who_asks_for_some_of_its_outputs_and_nobody_else() -> 
     assert bench.outputs("3") == [b"second"]
 
 
-def test_what_is_kept_is_a_copy() -> None:
+def test_the_cache_keeps_a_copy() -> None:
     bench = Bench()
     memory = bytearray(b"first")
     bench.send("1")
@@ -269,7 +269,7 @@ def test_errors_are_not_kept() -> None:
     assert len(bench.inner.jobs) == 1
 
 
-def test_a_refusal_is_an_answer() -> None:
+def test_a_refusal_by_the_scheduler_is_delivered() -> None:
     bench = Bench()
     bench.inner.refusal = unavailable("Exceeds maximum queue size")
     bench.send("1")
@@ -287,7 +287,7 @@ def test_cancelling_reaches_the_model() -> None:
     assert bench.inner.jobs[0][1].is_cancelled
 
 
-def test_a_cache_that_takes_its_time() -> None:
+def test_a_slow_cache() -> None:
     cache = SlowCache()
     bench = Bench(cache)
     bench.send("hit")

@@ -184,7 +184,7 @@ def test_a_step_that_ends_without_a_response_is_a_deadlock() -> None:
     )
 
 
-def test_an_output_that_a_step_leaves_out_is_absent_for_those_after_it() -> None:
+def test_an_output_that_a_step_leaves_out_is_absent_for_later_steps() -> None:
     bench = Bench(A, B, JOIN, outputs=["OUT"])
     bench.send(tensor("IN"))
     bench.answer("a")
@@ -192,7 +192,7 @@ def test_an_output_that_a_step_leaves_out_is_absent_for_those_after_it() -> None
     assert [t.name for t in bench.request("join").inputs] == ["r"]
 
 
-def test_an_output_that_a_step_leaves_out_is_absent_from_the_answer() -> None:
+def test_an_output_that_a_step_leaves_out_is_absent_from_the_response() -> None:
     bench = Bench(A, B, outputs=["t1", "t2"])
     bench.send(tensor("IN"))
     bench.answer("a")
@@ -201,7 +201,7 @@ def test_an_output_that_a_step_leaves_out_is_absent_from_the_answer() -> None:
     assert bench.is_final
 
 
-def test_a_step_that_answers_at_once_does_not_look_like_the_last() -> None:
+def test_a_step_that_responds_at_once_is_not_mistaken_for_the_last() -> None:
     bench = Bench(A, B, JOIN, outputs=["OUT"])
     bench.at_once["a"] = [tensor("y", b"1")]
     bench.send(tensor("IN"))
@@ -223,7 +223,7 @@ def test_a_tensor_with_several_readers_is_read_only_and_one_with_a_single_reader
     assert bench.request("join").inputs[0].data is data
 
 
-def test_the_answer_tells_its_sequence_and_what_its_last_steps_said() -> None:
+def test_the_response_has_the_sequence_and_the_parameters_of_the_last_steps() -> None:
     bench = Bench(A, Step("c", "", {"x": "t1"}, {"y": "OUT"}), outputs=["OUT"])
     bench.send(tensor("IN"), sequence_id=7, sequence_start=True)
     bench.answer("a", tensor("y"), parameters={"early": 1})
@@ -252,7 +252,7 @@ def test_a_step_may_say_which_sequence_its_outputs_belong_to() -> None:
     assert (request.sequence_id, request.sequence_start, request.sequence_end) == (7, True, False)
 
 
-def test_compute_is_what_the_steps_took_together() -> None:
+def test_compute_time_is_the_sum_of_the_steps() -> None:
     bench = Bench(A, B, JOIN, outputs=["OUT"])
     bench.send(tensor("IN"))
     for model in ("a", "b", "join"):
@@ -273,7 +273,7 @@ DECOUPLED = Step("d", "", {"x": "IN"}, {"y": "t1"}, is_decoupled=True)
 AFTER = Step("after", "", {"x": "t1", "all": "IN"}, {"y": "OUT"})
 
 
-def test_each_answer_of_a_decoupled_step_runs_the_steps_after_it() -> None:
+def test_each_response_of_a_decoupled_step_runs_the_later_steps() -> None:
     bench = Bench(DECOUPLED, AFTER, outputs=["OUT"], is_decoupled=True)
     bench.send(tensor("IN", b"q"))
     bench.answer("d", tensor("y", b"1"), is_final=False)
@@ -292,7 +292,7 @@ def test_each_answer_of_a_decoupled_step_runs_the_steps_after_it() -> None:
     assert bench.is_final
 
 
-def test_a_decoupled_step_may_answer_nothing() -> None:
+def test_a_decoupled_step_may_send_no_response() -> None:
     bench = Bench(DECOUPLED, AFTER, outputs=["OUT"], is_decoupled=True)
     bench.send(tensor("IN"))
     bench.stream("d").close()
@@ -311,7 +311,7 @@ def test_a_producer_that_is_too_fast_is_held_back() -> None:
     assert not bench.paused["d"]
 
 
-def test_the_last_answer_carries_the_final_flag_when_nothing_else_is_on_its_way() -> None:
+def test_the_last_response_carries_the_final_flag_when_no_step_runs() -> None:
     bench = Bench(DECOUPLED, AFTER, outputs=["OUT"], is_decoupled=True)
     bench.send(tensor("IN"))
     bench.answer("d", tensor("y", b"1"))

@@ -227,7 +227,7 @@ def test_a_batch_goes_from_step_to_step_as_one() -> None:
     assert chain.scheduler.inflight() == 0
 
 
-def test_what_a_request_says_stays_with_it_through_all_steps() -> None:
+def test_a_request_keeps_its_fields_through_all_steps() -> None:
     chain = Chain()
     chain.send(
         "1",
@@ -284,7 +284,7 @@ def play(chain: Chain) -> None:
         chain.reply(name)
 
 
-def test_everything_is_counted_as_it_is_the_normal_way() -> None:
+def test_relayed_requests_are_counted_like_others() -> None:
     relayed, normal = Chain(), Chain(is_relayed=False)
     for chain in (relayed, normal):
         play(chain)
@@ -322,7 +322,7 @@ def test_requests_that_joined_on_the_way_are_charged_their_own_steps() -> None:
     assert results[0]["batch"][1].compute_infer.count == 3
 
 
-def test_a_busy_model_takes_the_batch_through_its_queue() -> None:
+def test_a_busy_model_queues_the_batch() -> None:
     chain = Chain()
     chain.start("1", "2")
     chain.reply("a")
@@ -336,7 +336,7 @@ def test_a_busy_model_takes_the_batch_through_its_queue() -> None:
     assert chain.num_infers == 4
 
 
-def test_who_is_cancelled_in_the_queue_of_a_busy_model_leaves_it() -> None:
+def test_a_relayed_request_can_be_cancelled_in_the_queue_of_a_busy_model() -> None:
     chain = Chain()
     chain.start("1")
     chain.reply("a")
@@ -361,7 +361,7 @@ def test_time_outs_hold_in_the_queue_of_a_busy_model() -> None:
     assert chain.error("2") == "in ensemble 'e', Request timeout expired"
 
 
-def test_who_waits_already_goes_first() -> None:
+def test_requests_that_wait_already_go_before_a_relayed_batch() -> None:
     chain = Chain()
     chain.models["b"].worker.is_serving = False
     chain.start("1")
@@ -402,7 +402,7 @@ def test_a_queue_that_is_too_short_refuses_as_ever() -> None:
     assert chain.running("b") == [["1", "2"]]
 
 
-def test_answers_of_different_forms_go_one_by_one() -> None:
+def test_responses_with_different_signatures_are_not_relayed() -> None:
     chain = Chain()
     chain.start("1", "2")
     chain.reply(
@@ -417,7 +417,7 @@ def test_answers_of_different_forms_go_one_by_one() -> None:
     assert chain.running("b") == [["2"]]
 
 
-def test_a_form_that_the_next_model_does_not_take_is_refused_with_its_words() -> None:
+def test_a_signature_that_the_next_model_refuses_fails_with_its_message() -> None:
     chain = Chain()
     chain.start("1", "2")
     chain.reply("a", lambda job: WorkResponse([Tensor("y", "FP32", [1, 1], bytes(4))]))
@@ -512,7 +512,7 @@ def test_a_model_that_is_gone_or_was_replaced() -> None:
     assert chain.error("3") == "in ensemble 'e', no model 'b'"
 
 
-def test_requests_of_clients_in_the_same_batch_are_answered() -> None:
+def test_requests_of_clients_in_the_same_batch_get_their_responses() -> None:
     chain = Chain()
     answers: list[InferResponse | None] = []
     for position in (0, 1):
@@ -604,7 +604,7 @@ def test_requests_of_clients_do_not_wait_for_others() -> None:
     assert len(chain.worker("a").batches) == 2
 
 
-async def test_stopping_waits_for_what_is_relayed() -> None:
+async def test_stopping_waits_for_relayed_requests() -> None:
     chain = Chain()
     chain.start("1")
     chain.reply("a")

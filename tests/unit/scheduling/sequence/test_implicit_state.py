@@ -64,7 +64,7 @@ def test_files_that_cannot_be_used(tmp_path: Path, file: str, words: str) -> Non
     assert caught.value.message == words
 
 
-def test_what_a_model_leaves_out_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_state_that_the_model_leaves_out_stays_as_it_was(tmp_path: Path) -> None:
     state = read(f"{NAMES} data_type: TYPE_UINT8 dims: [ 1 ]", tmp_path)
     before = state.initial()
     assert state.next(before, [Tensor("y", "UINT8", [1, 1], b"\1")]) == before

@@ -127,7 +127,7 @@ def test_direct_keeps_every_sequence_in_its_slot_and_fills_the_slots_before_it()
     assert bench.ids() == [["a"], ["", "b"], ["", "", "c"], ["", "b2"], ["a2"]]
 
 
-def test_direct_takes_the_next_request_of_every_slot() -> None:
+def test_a_direct_batch_has_the_next_request_of_every_slot() -> None:
     bench = direct()
     for id, sequence in (("a", 1), ("b", 2), ("c", 3)):
         bench.run(id, sequence, start=True)
@@ -193,7 +193,7 @@ def test_oldest_never_has_two_requests_of_a_sequence_in_a_batch() -> None:
     assert bench.ids() == [["a1", "b1"], ["a2"]]
 
 
-def test_an_instance_that_takes_many_batches_has_a_sequence_in_only_one_of_them() -> None:
+def test_a_sequence_is_in_only_one_of_many_batches_of_an_instance() -> None:
     bench = Bench(4)
     bench.instances[0].max_batches = 8
     bench.send("a1", 1, start=True)
@@ -210,7 +210,7 @@ def test_an_instance_that_takes_many_batches_has_a_sequence_in_only_one_of_them(
 # Shapes and optional inputs.
 
 
-def test_direct_leaves_what_does_not_fit_the_first_slot_to_a_later_batch() -> None:
+def test_direct_requests_that_do_not_fit_the_first_slot_wait_for_a_later_batch() -> None:
     rule = BatchRule(4, equal_inputs=frozenset({"INPUT0"}))
     bench = direct(rule=rule)
     for number in (1, 2, 3):
@@ -258,7 +258,7 @@ def test_direct_waits_for_slots_to_fill_but_not_longer_than_its_delay() -> None:
     assert bench.ids() == [["a"]]
 
 
-def test_direct_goes_at_once_when_enough_slots_have_something_to_do() -> None:
+def test_a_direct_batch_is_sent_at_once_when_enough_slots_are_ready() -> None:
     bench = direct(4, delay_ms=20, utilization=0.5)
     bench.send("a", 1, start=True)
     bench.clock.turn()
@@ -267,7 +267,7 @@ def test_direct_goes_at_once_when_enough_slots_have_something_to_do() -> None:
     assert bench.ids() == [["a", "b"]]
 
 
-def test_direct_with_a_delay_and_no_utilization_goes_at_once() -> None:
+def test_a_direct_batch_with_a_delay_and_no_utilization_is_sent_at_once() -> None:
     bench = direct(4, delay_ms=20)
     bench.send("a", 1, start=True)
     bench.clock.turn()
@@ -316,7 +316,9 @@ def test_oldest_counts_its_delay_from_when_the_request_could_go() -> None:
         ),
     ],
 )
-def test_refused_in_tritons_words(fields: dict[str, Any], words: str) -> None:
+def test_wrong_requests_are_refused_with_tritons_messages(
+    fields: dict[str, Any], words: str
+) -> None:
     bench = direct(controls=ALL_CONTROLS)
     with pytest.raises(NaiadError) as caught:
         bench.send("a", **fields)
@@ -457,7 +459,7 @@ def test_a_timeout_has_no_say_once_the_sequence_has_its_slot() -> None:
 # Cancellation.
 
 
-def test_cancelling_a_waiting_request_takes_the_rest_of_its_sequence_along() -> None:
+def test_cancelling_a_waiting_request_cancels_the_rest_of_its_sequence() -> None:
     bench = direct(2)
     bench.send("a", 1, start=True)
     bench.clock.turn()
@@ -505,7 +507,7 @@ def test_a_decoupled_model_gets_the_next_request_when_execute_has_returned() -> 
     assert [id for id, _ in bench.all] == ["a2", "a"]
 
 
-def test_preserve_ordering_holds_answers_back() -> None:
+def test_preserve_ordering_holds_responses_back() -> None:
     bench = Bench(2, num_instances=2, preserve_ordering=True)
     bench.send("a", 1, start=True)
     bench.send("b", 2, start=True)
@@ -594,7 +596,7 @@ def with_state(*, is_exposed: bool = False) -> Bench:
     return bench
 
 
-def test_state_goes_from_answer_to_next_request_and_back_to_the_beginning_on_start() -> None:
+def test_state_goes_from_a_response_to_the_next_request_and_start_resets_it() -> None:
     bench = with_state()
     for id, start in (("a", True), ("a2", False), ("a3", False), ("a4", True)):
         bench.run(id, 1, start=start)
@@ -628,7 +630,7 @@ def test_state_is_hidden_unless_it_is_an_output_or_asked_for() -> None:
     assert [tensor.name for tensor in exposed.answers["b"].outputs] == ["OUT"]
 
 
-def test_with_state_the_next_request_waits_for_the_answer_itself() -> None:
+def test_with_state_the_next_request_waits_for_the_response() -> None:
     bench = with_state()
     bench.send("a", 1, start=True)
     bench.send("a2", 1)
@@ -691,7 +693,7 @@ def test_a_sequence_waits_for_an_instance_that_comes_back_but_not_for_broken_one
     assert bench.error("b").code is Code.UNAVAILABLE
 
 
-def test_a_new_instance_takes_from_the_backlog() -> None:
+def test_a_new_instance_gets_sequences_from_the_backlog() -> None:
     bench = direct(1)
     bench.run("a", 1, start=True)
     bench.send("b", 2, start=True)
@@ -737,7 +739,7 @@ async def test_stop_lets_open_sequences_finish_and_refuses_new_ones() -> None:
     await stopping
 
 
-def test_what_waits_is_counted_as_pending() -> None:
+def test_waiting_requests_are_counted_as_pending() -> None:
     bench = direct(1)
     bench.send("a", 1, start=True)
     bench.send("b", 2, start=True)
