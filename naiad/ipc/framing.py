@@ -202,11 +202,11 @@ class Link(Generic[M]):
             ref: Any = tensor.data
             if isinstance(ref, SlotRef):
                 try:
-                    tensor.data = self._take_back(ref) if ref.is_mine else self.lent.view(ref)
+                    tensor.data = self._reclaim(ref) if ref.is_mine else self.lent.view(ref)
                 except ValueError as error:
                     raise BrokenLinkError(str(error)) from error
 
-    def _take_back(self, ref: SlotRef) -> memoryview:
+    def _reclaim(self, ref: SlotRef) -> memoryview:
         if ref.slot < 0 and self._foreign is not None:
             return self._foreign.reclaim(ref)
         return self.arena.reclaim(ref)

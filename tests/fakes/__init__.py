@@ -2,16 +2,27 @@
 
 from tests.fakes.core import FakeCore, Held
 from tests.fakes.model import FakeModel
-from tests.fakes.scheduling import FakeClock, FakeInstance, FakeTimer, fake_request
+from tests.fakes.scheduling import (
+    FakeBorrower,
+    FakeClock,
+    FakeInstance,
+    FakeObserver,
+    FakeServices,
+    FakeTimer,
+    fake_job,
+)
 from tests.fakes.transport import FakeTransport
 
 __all__ = [
+    "FakeBorrower",
     "FakeClock",
     "FakeCore",
     "FakeInstance",
     "FakeModel",
+    "FakeObserver",
+    "FakeServices",
     "FakeTimer",
     "FakeTransport",
     "Held",
-    "fake_request",
+    "fake_job",
 ]

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from naiad.core.datatype import DATATYPES
+from naiad.core.job import Job
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -52,11 +53,10 @@ class InPlaceScheduler:
     def __init__(self, model: FakeModel) -> None:
         self._model = model
 
-    def enqueue(self, request: InferRequest) -> ResponseStream:
-        stream = request.stream = ResponseStream()
-        self._model.compute(request, stream, self._model.spec)
+    def enqueue(self, job: Job) -> ResponseStream:
+        self._model.compute(job.request, job.stream, self._model.spec)
         statistics = self._model.statistics
-        statistics.inference_count += request.batch_size
+        statistics.inference_count += job.batch_size
         statistics.execution_count += 1
         for duration in (
             statistics.success,
@@ -66,7 +66,7 @@ class InPlaceScheduler:
             statistics.compute_output,
         ):
             duration.add(STEP_NS)
-        return stream
+        return job.stream
 
     def inflight(self) -> int:
         return 0
