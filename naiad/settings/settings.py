@@ -74,6 +74,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = 200
+    fast_paths: Annotated[
+        bool,
+        SERVER(
+            "Let HTTP and gRPC inference requests that repeat an earlier request except for their "
+            "data skip most of parsing and validation. Responses are the same either way; false "
+            "helps to find out whether a problem lies there.",
+            is_extension=True,
+        ),
+    ] = True
     config_file: Annotated[
         str,
         SERVER(

@@ -118,7 +118,7 @@ class GrpcConnection(asyncio.Protocol):
         sender, transport = self._http2.sender, self._transport
         while transport is not None and sender.out:
             num_bytes = sender.out_bytes
-            out = sender.take()
+            out = sender.pop_output()
             if num_bytes <= _JOIN_BYTES:
                 transport.write(b"".join(out))
             else:

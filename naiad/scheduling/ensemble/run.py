@@ -198,8 +198,8 @@ class Run:
             outer.deadline_ns,
         )
         request.caller = outer.caller
-        if not entry.num_awaited and outer.form is not None:
-            request.form = outer.form.step(entry.number, step)
+        if not entry.num_awaited and outer.signature is not None:
+            request.signature = outer.signature.step(entry.number, step)
         if mark is not None:
             mark.put_on(request)
         if outer.trace is not None:

@@ -16,6 +16,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "exit-timeout-secs": ("7", 7),
     "drain-delay-secs": ("2.5", 2.5),
     "busy-poll-us": ("50", 50),
+    "fast-paths": ("false", False),
     "log-verbose": ("2", 2),
     "log-info": ("off", False),
     "log-warning": ("0", False),

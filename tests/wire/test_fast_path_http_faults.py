@@ -13,8 +13,8 @@ import pytest
 from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import unavailable
 from tests.fakes.model import respond
+from tests.wire.fast_path_http_conversation import ask_binary, ask_json, connected, floats, talk
 from tests.wire.http_client import Client, Reply, on_uvloop
-from tests.wire.http_repeated_conversation import ask_binary, ask_json, connected, floats, talk
 from tests.wire.http_rig import serving
 
 Ask = Callable[[float, str], bytes]
@@ -23,7 +23,7 @@ ASKS: dict[str, Ask] = {
     "binary": lambda value, model: ask_binary(floats(value, 2), model=model),
     "JSON": lambda value, model: ask_json(f"[{value},2]", model=model),
 }
-both_ways = pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+both_formats = pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 
 
 def first_number(reply: Reply) -> float:
@@ -32,7 +32,7 @@ def first_number(reply: Reply) -> float:
     return float(np.frombuffer(reply.body[-8:], np.float32)[0])
 
 
-@both_ways
+@both_formats
 @pytest.mark.parametrize("how", ["close", "reset", "half-close"])
 @on_uvloop
 async def test_a_client_that_goes_away_cancels(ask: Ask, how: str) -> None:
@@ -44,14 +44,14 @@ async def test_a_client_that_goes_away_cancels(ask: Ask, how: str) -> None:
         await client.read()
         client.send(ask(300, "held"))
         held = await server.core.next_held()
-        assert server.core.num_again == 1
+        assert server.core.num_validated == 1
         await client.hang_up(how)
         await server.core.on_cancelled.wait()
         assert held.is_cancelled
         await client.close()
 
 
-@both_ways
+@both_formats
 @on_uvloop
 async def test_errors_of_the_model_and_of_the_queue(ask: Ask) -> None:
     async with connected() as (server, client):
@@ -71,7 +71,7 @@ async def test_errors_of_the_model_and_of_the_queue(ask: Ask) -> None:
             assert reply.status == {"good": 200, "late": 200, "error": 503, "empty": 500}[outcome]
             if reply.status == 200:
                 assert first_number(reply) == n * 50
-        assert server.core.num_again == 5
+        assert server.core.num_validated == 5
         server.core.refusal = unavailable("Exceeds maximum queue size", 1)
         reply = await talk(client, ask(1, "held"))
         assert (reply.status, reply.headers["Retry-After"], reply.error()) == (
@@ -81,7 +81,26 @@ async def test_errors_of_the_model_and_of_the_queue(ask: Ask) -> None:
         )
 
 
-@both_ways
+@both_formats
+@on_uvloop
+async def test_plans_go_with_their_model(ask: Ask) -> None:
+    async with connected() as (server, client):
+        plans = server.frontend.plans
+        assert plans is not None
+        for n in range(3):
+            await talk(client, ask(n, "id_fp32"))
+        assert (len(plans.cache), server.core.num_validated) == (1, 2)
+        old = server.core.models["id_fp32"]
+        server.core.models["id_fp32"] = type(old)(msgspec.structs.replace(old.spec), old.compute)
+        for callback in old.on_stopped:
+            callback()
+        assert len(plans.cache) == 0
+        for n in range(3):
+            assert first_number(await talk(client, ask(n, "id_fp32"))) == n
+        assert (len(plans.cache), server.core.num_validated) == (1, 4)
+
+
+@both_formats
 @on_uvloop
 async def test_a_model_that_has_been_replaced_or_is_gone(ask: Ask) -> None:
     async with connected() as (server, client):
@@ -93,7 +112,7 @@ async def test_a_model_that_has_been_replaced_or_is_gone(ask: Ask) -> None:
         )
         for n in range(2):
             await talk(client, ask(n, "id_fp32"))
-            assert server.core.num_again == 1 + n
+            assert server.core.num_validated == 1 + n
         del server.core.models["id_fp32"]
         reply = await talk(client, ask(1, "id_fp32"))
         assert (reply.status, reply.error()) == (
@@ -102,7 +121,7 @@ async def test_a_model_that_has_been_replaced_or_is_gone(ask: Ask) -> None:
         )
 
 
-@both_ways
+@both_formats
 @on_uvloop
 async def test_a_server_that_stops_answers_and_closes(ask: Ask) -> None:
     async with serving() as server:

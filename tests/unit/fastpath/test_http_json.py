@@ -1,10 +1,9 @@
-"""Requests and answers in JSON of a form that is known: they are what decoding and encoding all of
+"""Requests and answers in JSON of a plan that is known: they are what decoding and encoding all of
 them would give, or not taken at all."""
 
 from __future__ import annotations
 
 import json
-import struct
 from itertools import product
 from typing import Any
 
@@ -14,17 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.core.datatype import DATATYPES
-from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
-from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
-from naiad.protocol.v2 import json_checked as v2_json_checked
-from naiad.protocol.v2 import json_codec
-from naiad.protocol.v2.json_form import JsonForm
-from naiad.protocol.v2.output_format import JSON_FORM, OutputForm, OutputForms
+from naiad.fastpath.http_json import JsonPlan
+from naiad.protocol.v2 import json_checked, json_codec
+from tests.unit.fastpath.planned import Decoder
 
-SPEC = ModelSpec("m", 1, [1], "", 0, {}, {})
 NUMBERS = [name for name in DATATYPES if name not in ("BYTES", "FP16", "BF16")]
 TEXTS = [
     "0", "1", "-1", "7", "255", "256", "-129", "65536", "4294967296", "9223372036854775807", "9223372036854775808", "-9223372036854775809",
@@ -47,14 +42,18 @@ def body(*tensors: str, start: str = "", end: str = "") -> bytes:
     return f'{{{start}"inputs":[{",".join(tensors)}]{end}}}'.encode()
 
 
-def decode(text: bytes) -> tuple[InferRequest, OutputForms]:
-    return json_codec.decode_request(text, None, "m", "", 1 << 20)
+DECODER = Decoder()
 
 
-def form_of(text: bytes) -> JsonForm:
-    form = decode(text)[0].form
-    assert isinstance(form, JsonForm)
-    return form
+def decode(text: bytes) -> InferRequest:
+    return json_codec.decode_request(text, None, "m", "", 1 << 20).request
+
+
+def plan_of(text: bytes, decoder: Decoder = DECODER) -> JsonPlan:
+    request, plan = decoder.decode(text)
+    assert isinstance(plan, JsonPlan)
+    assert request.signature is plan.signature
+    return plan
 
 
 def says(request: InferRequest) -> list[Any]:
@@ -72,17 +71,17 @@ def says(request: InferRequest) -> list[Any]:
 def checked(text: bytes) -> list[Any] | None:
     """Read field by field; None for what is refused."""
     try:
-        return says(v2_json_checked.decode_request(text, memoryview(b""), "m", "", 1 << 20)[0])
+        return says(json_checked.decode_request(text, memoryview(b""), "m", "", 1 << 20)[0])
     except NaiadError:
         return None
 
 
-def check_same(form: JsonForm, text: bytes) -> bool:
+def check_same(plan: JsonPlan, text: bytes) -> bool:
     """Whether it was filled; what was is as all other ways read it."""
-    found = form.fill_body(text, "m", "")
+    found = plan.decode(text)
     if found is None:
         return False
-    assert says(found) == says(decode(text)[0])
+    assert says(found) == says(decode(text))
     assert says(found) == checked(text)
     return True
 
@@ -95,10 +94,10 @@ def values(datatype: str, count: int) -> str:
 @pytest.mark.parametrize("datatype", NUMBERS)
 @pytest.mark.parametrize("count", [1, 3, 300])
 def test_other_numbers_are_filled_in(datatype: str, count: int) -> None:
-    form = form_of(body(tensor("A", datatype, [count], values(datatype, count))))
+    plan = plan_of(body(tensor("A", datatype, [count], values(datatype, count))))
     one = "false" if datatype == "BOOL" else "5"
     other = "[" + ",".join([one] * count) + "]"
-    assert check_same(form, body(tensor("A", datatype, [count], other)))
+    assert check_same(plan, body(tensor("A", datatype, [count], other)))
     for wrong in (
         f"{other[:-1]},{one}]",
         "[]",
@@ -107,24 +106,24 @@ def test_other_numbers_are_filled_in(datatype: str, count: int) -> None:
         f"[{other}]",
         other.replace(one, f'"{one}"'),
     ):
-        assert form.fill_body(body(tensor("A", datatype, [count], wrong)), "m", "") is None
+        assert plan.decode(body(tensor("A", datatype, [count], wrong))) is None
 
 
 @pytest.mark.parametrize("datatype", NUMBERS)
 @pytest.mark.parametrize("count", [2, 300])
 def test_every_way_of_writing_a_number(datatype: str, count: int) -> None:
-    form = form_of(body(tensor("A", datatype, [count], values(datatype, count))))
+    plan = plan_of(body(tensor("A", datatype, [count], values(datatype, count))))
     for at, number in product((0, 1), TEXTS):
         texts = [ORDINARY.get(datatype, ["1"])[0]] * count
         texts[at] = number
         text = body(tensor("A", datatype, [count], "[" + ",".join(texts) + "]"))
-        if not check_same(form, text):
+        if not check_same(plan, text):
             assert outcome(text) == checked(text)
 
 
 def outcome(text: bytes) -> list[Any] | None:
     try:
-        return says(decode(text)[0])
+        return says(decode(text))
     except NaiadError:
         return None
 
@@ -132,11 +131,11 @@ def outcome(text: bytes) -> list[Any] | None:
 @pytest.mark.parametrize("shape", [[2, 3], [1, 6], [6, 1], [1, 2, 3], [1, 1, 1, 6]])
 def test_lists_in_lists(shape: list[int]) -> None:
     data = np.arange(6, dtype=np.float32).reshape(shape)
-    form = form_of(
+    plan = plan_of(
         body(tensor("A", "FP32", shape, json.dumps(data.tolist())), tensor("B", "INT8", [1], "[1]"))
     )
     assert check_same(
-        form,
+        plan,
         body(
             tensor("A", "FP32", shape, json.dumps((data * 2.5).tolist())),
             tensor("B", "INT8", [1], "[2]"),
@@ -151,7 +150,7 @@ def test_lists_in_lists(shape: list[int]) -> None:
         "[[[[[1,2,3,4,5,6]]]]]",
     ):
         text = body(tensor("A", "FP32", shape, wrong), tensor("B", "INT8", [1], "[2]"))
-        check_same(form, text)
+        check_same(plan, text)
         assert outcome(text) == checked(text)
 
 
@@ -178,29 +177,28 @@ def test_lists_that_are_too_deep_are_read_as_ever() -> None:
         body(tensor("A", "FP32", [40_000], values("FP32", 40_000))),
     ],
 )
-def test_what_has_no_form(text: bytes) -> None:
+def test_requests_without_a_plan(text: bytes) -> None:
     for _ in range(2):
-        assert decode(text)[0].form is None
+        assert DECODER.decode(text)[1] is None
     assert outcome(text) is not None
 
 
 def test_a_list_that_looks_like_another_one() -> None:
-    form = form_of(
+    plan = plan_of(
         body(tensor("data", "INT64", [2], "[2, 2]"), tensor("B", "INT64", [2], "[2, 2]"))
     )
     assert check_same(
-        form, body(tensor("data", "INT64", [2], "[3, 4]"), tensor("B", "INT64", [2], "[5, 6]"))
+        plan, body(tensor("data", "INT64", [2], "[3, 4]"), tensor("B", "INT64", [2], "[5, 6]"))
     )
     assert not check_same(
-        form, body(tensor("data", "INT64", [3], "[3, 4]"), tensor("B", "INT64", [2], "[5, 6]"))
+        plan, body(tensor("data", "INT64", [3], "[3, 4]"), tensor("B", "INT64", [2], "[5, 6]"))
     )
 
 
-def test_requests_of_a_form_share_it_and_those_of_others_do_not() -> None:
+def test_requests_with_one_signature_share_a_plan_and_others_do_not() -> None:
     texts = [body(tensor("A", "FP32", [2], data)) for data in ("[1,2]", "[3,4.5]", "[ 1 ,\n2 ]")]
-    first = form_of(texts[0])
-    assert all(form_of(text) is first for text in texts)
-    assert decode(texts[1])[1] is first.forms
+    first = plan_of(texts[0])
+    assert all(plan_of(text) is first for text in texts)
     others = [
         body(tensor("B", "FP32", [2], "[1,2]")),
         b" " + texts[0],
@@ -209,23 +207,24 @@ def test_requests_of_a_form_share_it_and_those_of_others_do_not() -> None:
     ]
     others.append(body(tensor("A", "FP32", [2], "[1,2]"), end=',"outputs":[{"name":"O"}]'))
     for text in others:
-        assert form_of(text) is not first
-        assert first.fill_body(text, "m", "") is None
-    assert json_codec.decode_request(texts[0], None, "n", "", 1 << 20)[0].form is not first
+        assert plan_of(text) is not first
+        assert first.decode(text) is None
+    assert DECODER.decode(texts[0], version="1")[1] is not first
+    assert plan_of(texts[0], Decoder()) is not first, "of another copy of the model"
 
 
 def test_with_ids() -> None:
     texts = [
         body(tensor("A", "FP32", [2], "[1,2]"), start=f'"id": "{id}",') for id in ("1", "22", "a.b")
     ]
-    form = form_of(texts[0])
-    assert all(check_same(form, text) for text in texts)
+    plan = plan_of(texts[0])
+    assert all(check_same(plan, text) for text in texts)
     without = body(tensor("A", "FP32", [2], "[1,2]"))
-    assert form.fill_body(without, "m", "") is None
-    assert form_of(without).fill_body(texts[0], "m", "") is None
+    assert plan.decode(without) is None
+    assert plan_of(without).decode(texts[0]) is None
     for id in ('a\\"b', "ü", "a b", "x" * 129, ""):
         text = body(tensor("A", "FP32", [2], "[1,2]"), start=f'"id": "{id}",')
-        assert not check_same(form, text)
+        assert not check_same(plan, text)
         assert outcome(text) == checked(text)
 
 
@@ -241,7 +240,7 @@ SPACE = st.sampled_from(["", "", "", " ", "\n ", "\t"])
 
 @st.composite
 def documents(draw: st.DrawFn, datatypes: list[str], counts: list[int], tail: str) -> bytes:
-    """Of one form but for spaces; most are right."""
+    """Of one signature but for spaces; most are right."""
     tensors = []
     for n, (datatype, count) in enumerate(zip(datatypes, counts, strict=True)):
         ordinary = st.sampled_from(ORDINARY.get(datatype, ["0", "1", "100"]))
@@ -261,7 +260,7 @@ def documents(draw: st.DrawFn, datatypes: list[str], counts: list[int], tail: st
 
 
 @given(st.data())
-def test_any_body_is_what_it_is_the_long_way(data: st.DataObject) -> None:
+def test_any_body_is_what_it_is_on_the_full_path(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3))
     datatypes = data.draw(st.lists(st.sampled_from(NUMBERS), min_size=count, max_size=count))
     counts = data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
@@ -270,7 +269,7 @@ def test_any_body_is_what_it_is_the_long_way(data: st.DataObject) -> None:
             ["", ',"outputs":[{"name":"O"}]', ',"parameters":{"binary_data_output":false}']
         )
     )
-    form = form_of(
+    plan = plan_of(
         body(
             *(
                 tensor(f"T{n}", d, [c], values(d, c))
@@ -291,97 +290,16 @@ def test_any_body_is_what_it_is_the_long_way(data: st.DataObject) -> None:
             )
             + text[at + width :]
         )
-    if check_same(form, text):
+    if check_same(plan, text):
         assert all(
             len(t.data) == c * DATATYPES[d].byte_size
-            for t, d, c in zip(form_inputs(form, text), datatypes, counts, strict=True)
+            for t, d, c in zip(plan_inputs(plan, text), datatypes, counts, strict=True)
         )
     else:
         assert outcome(text) == checked(text)
 
 
-def form_inputs(form: JsonForm, text: bytes) -> list[Tensor]:
-    request = form.fill_body(text, "m", "")
+def plan_inputs(plan: JsonPlan, text: bytes) -> list[Tensor]:
+    request = plan.decode(text)
     assert request is not None
     return request.inputs
-
-
-# Answers.
-
-
-def answer(forms: OutputForms, id: str, *outputs: Tensor, **more: Any) -> bytes:
-    response = InferResponse(
-        more.pop("name", "m"), more.pop("version", "1"), id, list(outputs), **more
-    )
-    return b"".join(json_codec.encode_response(response, forms, SPEC).parts)
-
-
-def check_answer(forms: OutputForms, id: str, *outputs: Tensor, **more: Any) -> None:
-    plain = OutputForms(forms.default, forms.by_name)
-    assert answer(forms, id, *outputs, **more) == answer(plain, id, *outputs, **more)
-    assert plain.json_answer is None
-
-
-@given(
-    st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=3),
-    st.lists(st.binary(min_size=24, max_size=24), min_size=9, max_size=9),
-)
-def test_any_numbers_are_written_as_ever(datatypes: list[str], blocks: list[bytes]) -> None:
-    forms = OutputForms(is_kept=True)
-    for turn in range(3):
-        outputs = []
-        for n, datatype in enumerate(datatypes):
-            data = blocks[turn * 3 + n]
-            if datatype == "BOOL":
-                data = bytes(octet & 1 for octet in data)
-            outputs.append(
-                Tensor(f"O{n}", datatype, [24 // DATATYPES[datatype].byte_size], bytearray(data))
-            )
-        check_answer(forms, "", *outputs)
-        assert forms.json_answer is not None
-
-
-def floats(*numbers: float) -> Tensor:
-    return Tensor("O", "FP32", [len(numbers)], struct.pack(f"<{len(numbers)}f", *numbers))
-
-
-def test_answers_of_all_kinds_in_turn() -> None:
-    forms = OutputForms(is_kept=True)
-    usual = floats(1, 2.5)
-    for id in ("", "1", "null", "a null b", 'a"', "ü", "\\", "x" * 129, "\udc80", "2"):
-        check_answer(forms, id, usual)
-        check_answer(forms, id, floats(0.1, -0.0))
-    nan, infinity = float("nan"), float("inf")
-    for outputs in (
-        [floats(nan, 1)],
-        [floats(infinity, 1)],
-        [floats(1)],
-        [],
-        [usual, usual],
-        [Tensor("P", "FP32", [2], usual.data)],
-    ):
-        check_answer(forms, "1", *outputs)
-        check_answer(forms, "1", usual)
-    check_answer(forms, "", usual, parameters={"a": 1})
-    check_answer(forms, "", usual, name="other")
-    check_answer(forms, "", usual, version="2")
-    check_answer(forms, "", Tensor("O", "BYTES", [1], b"\x01\0\0\0a"))
-    check_answer(forms, "", Tensor("O\udc80", "FP32", [1], bytes(4)))
-    check_answer(forms, "", Tensor("null", "FP32", [1], struct.pack("<f", 1e17)))
-    check_answer(forms, "", Tensor("null", "FP32", [1], struct.pack("<f", 1e18)))
-    check_answer(forms, "", Tensor("\0", "FP32", [1], struct.pack("<f", 1e18)))
-    check_answer(forms, "", Tensor("\0", "FP32", [1], struct.pack("<f", 1e19)))
-    many = np.linspace(-1, 1, 1000, dtype=np.float32)
-    for scale in (1, 2, 3):
-        check_answer(forms, "", Tensor("O", "FP32", [1000], (many * np.float32(scale)).tobytes()))
-
-
-def test_answers_that_are_not_all_json_are_not_learned() -> None:
-    classes = OutputForms(JSON_FORM, {"O": OutputForm(classification=1)}, is_kept=True)
-    some = OutputForms(JSON_FORM, {"P": JSON_FORM}, is_kept=True)
-    other = Tensor("P", "FP32", [1], bytes(4))
-    for _ in range(2):
-        check_answer(classes, "", floats(1, 2))
-        check_answer(some, "", floats(1, 2), other)
-    assert classes.json_answer is None
-    assert some.json_answer is None

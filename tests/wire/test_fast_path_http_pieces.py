@@ -1,5 +1,5 @@
-"""Repeated requests whose head is read before their body is there: the same answers, by the short
-way, and the same limits."""
+"""Repeated requests whose head is read before their body is there: the same answers, by the fast
+path, and the same limits."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import asyncio
 import pytest
 
 from naiad.transport.http1.connection import Http1Connection
-from tests.wire.http_client import Client, Reply, on_uvloop
-from tests.wire.http_repeated_conversation import (
+from tests.wire.fast_path_http_conversation import (
     BINARY,
     JSON,
     ask_binary,
     ask_json,
-    check_both_ways,
+    check_both_paths,
     connected,
     floats,
     talk,
 )
+from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_rig import HttpServer
 
 CONVERSATIONS = {**BINARY, **{f"JSON, {name}": requests for name, requests in JSON.items()}}
@@ -52,7 +52,7 @@ def head_size(request: bytes) -> int:
 
 
 @pytest.mark.parametrize("requests", CONVERSATIONS.values(), ids=CONVERSATIONS)
-def test_both_ways_give_the_same(requests: list[bytes]) -> None:
+def test_both_paths_give_the_same(requests: list[bytes]) -> None:
     async def converse(server: HttpServer, client: Client) -> list[Reply]:
         await talk(client, requests[0])
         return [
@@ -60,11 +60,11 @@ def test_both_ways_give_the_same(requests: list[bytes]) -> None:
             for request in requests
         ]
 
-    check_both_ways(converse, 1 + len(requests))
+    check_both_paths(converse, 1 + len(requests))
 
 
 @on_uvloop
-async def test_the_short_way_is_taken() -> None:
+async def test_the_fast_path_is_used() -> None:
     async with connected() as (server, client):
         await talk(client, ask_binary(floats(0, 2)))
         for n in range(1, 4):
@@ -72,12 +72,12 @@ async def test_the_short_way_is_taken() -> None:
             assert (
                 await talk_in_pieces(server, client, request, head_size(request))
             ).body.endswith(floats(n, 2))
-        assert server.core.num_again == 3
+        assert server.core.num_validated == 3
         await talk(client, ask_json("[1,2]"))
         for data in ("[3,4]", "[5.5,6]"):
             request = ask_json(data)
             assert (await talk_in_pieces(server, client, request, head_size(request))).status == 200
-        assert server.core.num_again == 5
+        assert server.core.num_validated == 5
 
 
 @pytest.mark.parametrize("sizes", [(10,), (10, 20, 30), (1, 1), (-9,), (-1,)], ids=str)
@@ -146,12 +146,12 @@ async def test_a_client_that_leaves_after_the_head() -> None:
         client.reset()
         while server.frontend.endpoint.connections:
             await asyncio.sleep(0)
-        assert server.core.num_again == 0
+        assert server.core.num_validated == 0
 
 
 @on_uvloop
 async def test_a_traced_request_began_with_its_first_byte() -> None:
-    """The body of a traced request is received the long way, which notes that time."""
+    """The body of a traced request is received the full path, which notes that time."""
     async with connected() as (server, client):
         request = ask_binary(floats(1, 2))
         await talk(client, request)

@@ -1,5 +1,5 @@
-"""A server that takes the short way of repeated gRPC requests beside one that does not: both get
-the same bytes, all is compared."""
+"""A gRPC server with fast paths next to one without: both get the same bytes, and everything is
+compared."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from naiad.fastpath import grpc_connection
+from naiad.fastpath.grpc_frames import learn_frames
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelInferResponse
-from naiad.transport.grpc import repeat as grpc_repeat
 from naiad.transport.grpc.options import GrpcOptions
-from naiad.transport.grpc.repeat import Repeats
-from naiad.transport.grpc.repeat_form import learn_frames
 from naiad.transport.http2.hpack import encode_headers
 from tests.unit.transport.http2.http2_rig import (
     DATA,
@@ -36,51 +36,44 @@ BLOCK = encode_headers(HEAD)
 INITIAL_WINDOW = 4
 
 
-class NoRepeats(Repeats):
-    def __init__(self) -> None:
-        pass
-
-    def receive(self, view: memoryview, num_bytes: int) -> int:
-        return 0
-
-
 def count_learning(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Gains an entry for each kind of request that is learnt from now on."""
-    learnt: list[int] = []
+    """Gains an entry for each kind of request that is learned from now on."""
+    learned: list[int] = []
 
     def learn(*arguments: Any) -> object:
-        learnt.append(1)
+        learned.append(1)
         return learn_frames(*arguments)
 
-    monkeypatch.setattr(grpc_repeat, "learn_frames", learn)
-    return learnt
+    monkeypatch.setattr(grpc_connection, "learn_frames", learn)
+    return learned
 
 
 class Pair:
-    """A server that takes the short way and one that does not."""
+    """A server with fast paths and one without."""
 
     def __init__(self, options: GrpcOptions | None = None) -> None:
-        self.short = Rig(options)
-        self.long = Rig(options)
-        self.rigs = (self.short, self.long)
-        self.long.protocol._repeats = NoRepeats()
+        options = options or GrpcOptions()
+        assert options.fast_paths
+        self.fast = Rig(options)
+        self.full = Rig(msgspec.structs.replace(options, fast_paths=False))
+        self.rigs = (self.fast, self.full)
         self.next_id = 1
-        self.num_short = 0
-        """Requests that took the short way."""
-        opened = self.short.protocol.connection.opened
+        self.num_fast = 0
+        """Requests that took the fast path."""
+        opened = self.fast.protocol.connection.opened
 
         def count(last_stream_id: int, num_streams: int, data_bytes: int, num_updates: int) -> None:
-            self.num_short += num_streams
+            self.num_fast += num_streams
             opened(last_stream_id, num_streams, data_bytes, num_updates)
 
-        connection: Any = self.short.protocol.connection
+        connection: Any = self.fast.protocol.connection
         connection.opened = count
 
     def feed(self, data: bytes) -> None:
-        """In one read to the short way, frame by frame to the long one."""
-        self.short.feed(data)
+        """In one read to the server with fast paths, frame by frame to the other."""
+        self.fast.feed(data)
         for kind, flags, stream_id, payload in frames(data):
-            self.long.feed(frame(kind, flags, stream_id, payload))
+            self.full.feed(frame(kind, flags, stream_id, payload))
 
     def request(
         self,
@@ -105,7 +98,7 @@ class Pair:
         for rig in self.rigs:
             act(rig)
 
-    async def check(self, *, num_short: int | None = None) -> bytes:
+    async def check(self, *, num_fast: int | None = None) -> bytes:
         """That all is equal; returns what was written since the last check."""
         for _ in range(3):
             await asyncio.sleep(0)
@@ -113,9 +106,9 @@ class Pair:
         for rig in self.rigs:
             rig.transport.written.clear()
         assert written[0] == written[1]
-        assert _state(self.short) == _state(self.long)
-        if num_short is not None:
-            assert self.num_short == num_short
+        assert _state(self.fast) == _state(self.full)
+        if num_fast is not None:
+            assert self.num_fast == num_fast
         return written[0]
 
     async def close(self) -> None:
@@ -148,7 +141,10 @@ def _state(rig: Rig) -> dict[str, object]:
             sender.pending_bytes,
             sender.out_bytes,
         ),
-        "coins": (connection._purse.control.coins, connection._purse._resets.coins),
+        "tokens": (
+            connection._frame_budget.control.tokens,
+            connection._frame_budget._resets.tokens,
+        ),
         "counters": vars(rig.endpoint.counters),
         "budget": (rig.endpoint.budget.used_bytes, rig.endpoint.budget.refused_total),
         "ends": (connection.is_closed, rig.transport.is_closed),

@@ -1,5 +1,5 @@
-"""The short way of repeated requests gives what the long way gives: each test sends the same bytes
-both ways and compares everything."""
+"""The fast path of repeated requests gives what the full path gives: each test sends the same bytes
+both paths and compares everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import invalid_arg
-from naiad.frontends.grpc.repeat_infer import RepeatedInfer
+from naiad.fastpath.call import FastCall
+from naiad.fastpath.grpc_stream import FastStream
 from naiad.pb.grpc_service_pb2 import ModelInferRequest, ServerLiveResponse
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.status import Status
@@ -42,7 +43,7 @@ from tests.unit.transport.http2.http2_rig import (
     setting,
     u32,
 )
-from tests.wire.grpc_repeat_pair import (
+from tests.wire.fast_path_grpc_pair import (
     BLOCK,
     HEAD,
     INITIAL_WINDOW,
@@ -73,13 +74,13 @@ def answer(
 
 
 async def warm(pair: Pair, message: ModelInferRequest | None = None, count: int = 3) -> None:
-    """The first request with its headers goes the long way; the next is learnt and goes the short
+    """The first request with its headers takes the full path; the next is learned and goes the fast
     one; later ones are answered so, too."""
-    before = pair.num_short
+    before = pair.num_fast
     for _ in range(count):
         pair.feed(pair.request(message or add_sub()))
         await pair.check()
-    assert pair.num_short >= before + count - 1
+    assert pair.num_fast >= before + count - 1
 
 
 class TestEqual:
@@ -102,7 +103,7 @@ class TestEqual:
                 np.frombuffer(response.raw_output_contents[0], np.float32).tolist()
                 == [2.0 * value + 1] * 16
             )
-        await pair.check(num_short=5)
+        await pair.check(num_fast=5)
 
     async def test_many_in_one_read(self, pair: Pair) -> None:
         await warm(pair)
@@ -110,13 +111,13 @@ class TestEqual:
             pair.request(add_sub(value), connection_update=value % 3) for value in range(20)
         ]
         pair.feed(b"".join(requests))
-        assert len(answers(await pair.check(num_short=22))) == 20
+        assert len(answers(await pair.check(num_fast=22))) == 20
 
     async def test_ids_that_change(self, pair: Pair) -> None:
         for value in range(10, 20):
             pair.feed(pair.request(add_sub(value, f"request {value}")))
             assert answers(await pair.check())[pair.next_id - 2].id == f"request {value}"
-        await pair.check(num_short=9)
+        await pair.check(num_fast=9)
 
     async def test_kinds_of_requests_that_take_turns(self, pair: Pair) -> None:
         """On one connection: of other models, with ids of other lengths; one by one, and in any
@@ -125,42 +126,42 @@ class TestEqual:
         for number in range(16):
             pair.feed(pair.request(kinds[number % 4]))
             await pair.check()
-        assert pair.num_short >= 12
-        before = pair.num_short
+        assert pair.num_fast >= 12
+        before = pair.num_fast
         order = [0, 1, 1, 2, 3, 0, 0, 3, 2, 1, 2, 2, 0, 3]
         pair.feed(b"".join(pair.request(kinds[kind], connection_update=kind) for kind in order))
-        assert len(answers(await pair.check(num_short=before + len(order)))) == len(order)
+        assert len(answers(await pair.check(num_fast=before + len(order)))) == len(order)
 
     async def test_the_latest_kinds_are_kept(self, pair: Pair) -> None:
         for length in range(1, 12):
-            # which earns the next one's learning
+            # which earns the credit to learn the next one
             await warm(pair, add_sub(request_id="x" * length), count=20)
-        before = pair.num_short
+        before = pair.num_fast
         pair.feed(
             b"".join(pair.request(add_sub(request_id="x" * length)) for length in (8, 9, 10, 11))
         )
-        await pair.check(num_short=before + 4)
+        await pair.check(num_fast=before + 4)
 
     async def test_kinds_that_come_no_more_make_room(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In whatever order the others come: none of these is learnt a second time."""
+        """In whatever order the others come: none of these is learned a second time."""
         for length in (5, 6):
             await warm(pair, add_sub(request_id="x" * length), count=40)
-        learnt = count_learning(monkeypatch)
+        learned = count_learning(monkeypatch)
         often, *others = add_sub(), one("identity"), one("identity", bytes(8))
         await warm(pair, often, count=40)
         for number in range(80):
             for message in (often, others[number % 2]):
                 pair.feed(pair.request(message))
                 await pair.check()
-        assert len(learnt) == 3
+        assert len(learned) == 3
 
     async def test_a_client_of_many_kinds_of_requests(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They are not learnt again and again, and never is it the wrong one for ever."""
-        learnt = count_learning(monkeypatch)
+        """They are not learned again and again, and never is it the wrong one for ever."""
+        learned = count_learning(monkeypatch)
         messages = [
             add_sub(),
             one("identity"),
@@ -171,12 +172,12 @@ class TestEqual:
         for number in range(64):
             pair.feed(pair.request(messages[number % len(messages)]))
             await pair.check()
-        assert len(learnt) < 10
-        before = pair.num_short
+        assert len(learned) < 10
+        before = pair.num_fast
         for _ in range(40):
             pair.feed(pair.request(add_sub()))
             await pair.check()
-        assert pair.num_short > before + 20
+        assert pair.num_fast > before + 20
 
     async def test_percent_signs_and_large_answers(self, pair: Pair) -> None:
         await warm(pair, one("identity", b"%b%%" * 900))
@@ -186,7 +187,7 @@ class TestEqual:
         for _ in range(4):
             pair.feed(pair.request(one(model)))
             await pair.check()
-        await pair.check(num_short=3)
+        await pair.check(num_fast=3)
 
     async def test_nothing_is_left_to_the_garbage_collector(self, pair: Pair) -> None:
         for rig in pair.rigs:
@@ -207,7 +208,9 @@ class TestEqual:
                 rig.core.held.clear()
                 del waiting
             await pair.check()
-            assert [found for found in gc.get_objects() if type(found) is RepeatedInfer] == []
+            assert [
+                found for found in gc.get_objects() if type(found) in (FastCall, FastStream)
+            ] == []
         finally:
             gc.enable()
 
@@ -296,7 +299,7 @@ def _renumbered(pair: Pair, stream_id: int) -> bytes:
     )
 
 
-class TestLeftToTheLongWay:
+class TestLeftToTheFullPath:
     @pytest.mark.parametrize("name", ODD)
     async def test_other_bytes(self, pair: Pair, name: str) -> None:
         await warm(pair)
@@ -309,18 +312,16 @@ class TestLeftToTheLongWay:
     @pytest.mark.parametrize(
         "name", ["deadline", "end comes later", "two frames of data", "padding", "ping before"]
     )
-    async def test_it_was_the_long_way(self, pair: Pair, name: str) -> None:
+    async def test_it_was_the_full_path(self, pair: Pair, name: str) -> None:
         await warm(pair)
         pair.feed(ODD[name](pair))
-        await pair.check(num_short=2)
+        await pair.check(num_fast=2)
 
     async def test_a_deadline_each_time(self, pair: Pair) -> None:
         for _ in range(4):
             pair.feed(pair.request(add_sub(), block=with_headers((b"grpc-timeout", b"100S"))))
-            await pair.check(num_short=0)
-        assert (
-            pair.short.core.requests[3].deadline_ns == pair.short.clock.now_ns() + 100_000_000_000
-        )
+            await pair.check(num_fast=0)
+        assert pair.fast.core.requests[3].deadline_ns == pair.fast.clock.now_ns() + 100_000_000_000
 
     @pytest.mark.parametrize("cut", [1, 9, 60, 130, 400])
     async def test_reads_that_end_anywhere(self, pair: Pair, cut: int) -> None:
@@ -330,7 +331,7 @@ class TestLeftToTheLongWay:
             for rig in pair.rigs:
                 rig.feed(data[start : start + cut])
             await pair.check()
-        assert len(pair.short.core.requests) == 9
+        assert len(pair.fast.core.requests) == 9
 
     @pytest.mark.parametrize("kind", [DATA, HEADERS, GOAWAY, CONTINUATION + 1])
     async def test_a_request_inside_a_frame(self, pair: Pair, kind: int) -> None:
@@ -346,8 +347,8 @@ class TestLeftToTheLongWay:
         ]
         pair.both(lambda rig: rig.feed(head))
         pair.both(lambda rig: rig.feed(request))
-        await pair.check(num_short=2)
-        assert len(pair.short.core.requests) == 3
+        await pair.check(num_fast=2)
+        assert len(pair.fast.core.requests) == 3
 
     async def test_the_same_bytes_mean_something_else(self, pair: Pair) -> None:
         """The header table has changed: its first entry was the path of ModelInfer and is that of
@@ -366,27 +367,27 @@ class TestLeftToTheLongWay:
         first_entry = b"\x83\x86\xbe" + rest
         for _ in range(4):
             pair.feed(pair.request(add_sub(), block=first_entry))
-        await pair.check(num_short=3)
+        await pair.check(num_fast=3)
         pair.feed(pair.request(b"", block=b"\x83\x86" + path_for_the_table("ServerLive") + rest))
-        await pair.check(num_short=3)
+        await pair.check(num_fast=3)
         pair.feed(pair.request(add_sub(), block=first_entry))
-        written = await pair.check(num_short=3)
+        written = await pair.check(num_fast=3)
         (message,) = [data[5:] for kind, _, _, data in frames(written) if kind == DATA]
         assert ServerLiveResponse.FromString(message).live
-        assert len(pair.short.core.requests) == 5
+        assert len(pair.fast.core.requests) == 5
 
     async def test_tracing(self, pair: Pair) -> None:
         await warm(pair)
         pair.both(lambda rig: setattr(rig.core.tracing, "is_on", True))
         pair.feed(pair.request(add_sub()))
-        await pair.check(num_short=2)
+        await pair.check(num_fast=2)
 
     async def test_headers_that_are_forwarded(self) -> None:
         pair = Pair(GrpcOptions(header_forward_pattern="who"))
         for _ in range(3):
             pair.feed(pair.request(add_sub(), block=with_headers((b"who", b"me"))))
-            await pair.check(num_short=0)
-        assert pair.short.core.requests[2].parameters == {"who": "me"}
+            await pair.check(num_fast=0)
+        assert pair.fast.core.requests[2].parameters == {"who": "me"}
         await pair.close()
 
     async def test_answers_that_are_compressed(self) -> None:
@@ -398,7 +399,7 @@ class TestLeftToTheLongWay:
                     block=with_headers((b"grpc-accept-encoding", b"gzip")),
                 )
             )
-            await pair.check(num_short=0)
+            await pair.check(num_fast=0)
         await pair.close()
 
 
@@ -410,7 +411,7 @@ class TestLimits:
         for _ in range(3):
             pair.feed(pair.request(one("held")))
             await pair.check()
-        assert pair.short.endpoint.counters.streams_refused_total == 3
+        assert pair.fast.endpoint.counters.streams_refused_total == 3
         await pair.close()
 
     async def test_control_frames(self) -> None:
@@ -419,7 +420,7 @@ class TestLimits:
         for _ in range(100):
             pair.feed(pair.request(add_sub(), connection_update=5))
             await pair.check()
-        assert 60 < pair.num_short < 100
+        assert 60 < pair.num_fast < 100
         await pair.close()
 
     async def test_control_frames_without_end(self) -> None:
@@ -427,8 +428,8 @@ class TestLimits:
         for _ in range(40):
             pair.feed(pair.request(one("held"), connection_update=5))
             await pair.check()
-        assert pair.short.transport.is_closed
-        assert pair.short.endpoint.counters.failures["window_update_flood"] == 1
+        assert pair.fast.transport.is_closed
+        assert pair.fast.endpoint.counters.failures["window_update_flood"] == 1
         await pair.close()
 
     async def test_resets(self) -> None:
@@ -437,7 +438,7 @@ class TestLimits:
             pair.feed(pair.request(one("held")))
             pair.feed(frame(RST, 0, pair.next_id - 2, u32(8)))
             await pair.check()
-        assert pair.short.endpoint.counters.failures["rapid_reset"] == 1
+        assert pair.fast.endpoint.counters.failures["rapid_reset"] == 1
         await pair.close()
 
     async def test_the_connections_window_is_given_back(self) -> None:
@@ -445,28 +446,28 @@ class TestLimits:
         for _ in range(400):
             pair.feed(pair.request(add_sub()))
             await pair.check()
-        assert pair.num_short > 390
+        assert pair.num_fast > 390
         await pair.close()
 
     async def test_an_answer_that_the_streams_window_does_not_cover(self, pair: Pair) -> None:
         await warm(pair)
         pair.feed(frame(SETTINGS, 0, 0, setting(INITIAL_WINDOW, 50)))
         pair.feed(pair.request(add_sub()))
-        await pair.check(num_short=3)
-        assert pair.short.protocol.sender.pending_bytes > 0
+        await pair.check(num_fast=3)
+        assert pair.fast.protocol.sender.pending_bytes > 0
         pair.feed(frame(WINDOW, 0, pair.next_id - 2, u32(1000)))
         await pair.check()
-        assert not pair.short.protocol.connection.streams
+        assert not pair.fast.protocol.connection.streams
 
     async def test_an_answer_that_the_connections_window_does_not_cover(self, pair: Pair) -> None:
         await warm(pair)
         pair.both(lambda rig: setattr(rig.protocol.sender, "window", 100))
         pair.feed(pair.request(add_sub()) + pair.request(add_sub()))
-        await pair.check(num_short=4)
+        await pair.check(num_fast=4)
         for _ in range(8):
             pair.feed(pair.request(add_sub(), connection_update=300))
             await pair.check()
-        assert not pair.short.protocol.sender.pending_bytes
+        assert not pair.fast.protocol.sender.pending_bytes
 
     async def test_an_update_that_lets_a_waiting_answer_go(self, pair: Pair) -> None:
         await warm(pair)
@@ -474,25 +475,25 @@ class TestLimits:
         pair.feed(pair.request(add_sub()))
         pair.feed(pair.request(one("held")))
         await pair.check()
-        assert pair.short.protocol.sender.pending_bytes
+        assert pair.fast.protocol.sender.pending_bytes
         pair.feed(pair.request(one("held"), connection_update=1000))
-        await pair.check(num_short=5)
-        assert not pair.short.protocol.sender.pending_bytes
+        await pair.check(num_fast=5)
+        assert not pair.fast.protocol.sender.pending_bytes
 
     async def test_an_answer_while_the_transport_is_full(self, pair: Pair) -> None:
         await warm(pair)
         pair.both(lambda rig: rig.protocol.pause_writing())
         pair.feed(pair.request(add_sub()))
-        await pair.check(num_short=3)
+        await pair.check(num_fast=3)
         pair.both(lambda rig: rig.protocol.resume_writing())
         await pair.check()
-        assert not pair.short.protocol.connection.streams
+        assert not pair.fast.protocol.connection.streams
 
     async def test_a_window_that_would_overflow(self, pair: Pair) -> None:
         pair.feed(frame(SETTINGS, 0, 0, setting(INITIAL_WINDOW, 0x7FFFFFFF)))
         for _ in range(4):
             pair.feed(pair.request(add_sub()))
-            await pair.check(num_short=0)
+            await pair.check(num_fast=0)
 
 
 class TestInFlight:
@@ -502,7 +503,7 @@ class TestInFlight:
         await warm(pair, one("held"))
         pair.feed(frame(RST, 0, pair.next_id - 2, u32(8)))
         await pair.check()
-        assert [held.is_cancelled for held in pair.short.core.held] == [False, False, True]
+        assert [held.is_cancelled for held in pair.fast.core.held] == [False, False, True]
         for rig in pair.rigs:
             for held in rig.core.held:
                 held.answer()
@@ -555,37 +556,37 @@ class TestInFlight:
             assert await pair.check() != b""
 
     async def test_reset_in_the_same_read(self, pair: Pair) -> None:
-        """The long way never starts it; the short way has, and stops it."""
+        """The full path never starts it; the fast path has, and stops it."""
         await warm(pair, one("held"))
-        pair.short.feed(pair.request(one("held")) + frame(RST, 0, pair.next_id - 2, u32(8)))
-        assert pair.short.core.held[3].is_cancelled
+        pair.fast.feed(pair.request(one("held")) + frame(RST, 0, pair.next_id - 2, u32(8)))
+        assert pair.fast.core.held[3].is_cancelled
 
     async def test_connection_lost(self, pair: Pair) -> None:
         await warm(pair, one("held"))
         pair.both(lambda rig: rig.transport.close())
         await asyncio.sleep(0)
-        assert all(held.is_cancelled for held in pair.short.core.held)
+        assert all(held.is_cancelled for held in pair.fast.core.held)
         await pair.check()
 
     async def test_more_data_on_its_stream(self, pair: Pair) -> None:
         await warm(pair, one("held"))
         pair.feed(frame(DATA, END_STREAM, pair.next_id - 2, b"more"))
         await pair.check()
-        assert pair.short.core.held[2].is_cancelled
+        assert pair.fast.core.held[2].is_cancelled
 
     async def test_draining(self, pair: Pair) -> None:
         await warm(pair, one("held"))
         pair.both(lambda rig: rig.protocol.drain())
         pair.feed(pair.request(one("held")))
-        await pair.check(num_short=3)
+        await pair.check(num_fast=3)
         pair.both(lambda rig: rig.protocol.finish_drain())
         pair.feed(pair.request(one("held")))
-        await pair.check(num_short=3)
+        await pair.check(num_fast=3)
         for rig in pair.rigs:
             for held in rig.core.held:
                 held.answer()
         await pair.check()
-        assert pair.short.transport.is_closed
+        assert pair.fast.transport.is_closed
 
     async def test_the_server_gives_up(self, pair: Pair) -> None:
         await warm(pair, one("held"))
@@ -593,7 +594,7 @@ class TestInFlight:
             lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "the server is shutting down")
         )
         assert b"shutting down" in await pair.check()
-        assert all(held.is_cancelled for held in pair.short.core.held)
+        assert all(held.is_cancelled for held in pair.fast.core.held)
 
     async def test_the_window_changes(self, pair: Pair) -> None:
         await warm(pair, one("held"))
@@ -605,7 +606,7 @@ class TestInFlight:
         await pair.check()
         pair.feed(frame(SETTINGS, 0, 0, setting(INITIAL_WINDOW, 20_000)))
         await pair.check()
-        assert not pair.short.protocol.connection.streams
+        assert not pair.fast.protocol.connection.streams
 
     async def test_a_response_and_then_the_end(self, pair: Pair) -> None:
         await warm(pair, one("held"))
@@ -619,7 +620,7 @@ class TestInFlight:
         assert len(answers(await pair.check())) == 2
         pair.feed(frame(RST, 0, pair.next_id - 2, u32(8)))
         await pair.check()
-        assert pair.short.core.held[2].is_cancelled
+        assert pair.fast.core.held[2].is_cancelled
 
     async def test_the_end_without_a_response(self, pair: Pair) -> None:
         await warm(pair, one("held"))
@@ -641,30 +642,61 @@ class TestModels:
         await warm(pair)
         models = [rig.core.models.pop("add_sub") for rig in pair.rigs]
         pair.feed(pair.request(add_sub()))
-        assert b"unknown model" in await pair.check(num_short=2)
+        assert b"unknown model" in await pair.check(num_fast=2)
         for rig, model in zip(pair.rigs, models, strict=True):
             rig.core.models["add_sub"] = FakeModel(model.spec)
         pair.feed(pair.request(add_sub()))
-        assert len(answers(await pair.check(num_short=3))) == 1
+        assert len(answers(await pair.check(num_fast=3))) == 1
+
+    async def test_plans_go_with_their_model(self, pair: Pair) -> None:
+        await warm(pair)
+        plans = pair.fast.frontend.plans
+        assert plans is not None
+        assert len(plans.cache) == 1
+        for rig in pair.rigs:
+            old = rig.core.models["add_sub"]
+            rig.core.models["add_sub"] = FakeModel(old.spec)
+            for callback in old.on_stopped:
+                callback()
+        assert len(plans.cache) == 0
+        before = pair.num_fast
+        for value in range(3):
+            pair.feed(pair.request(add_sub(value)))
+            assert len(answers(await pair.check())) == 1
+        await pair.check(num_fast=before + 3)
+        assert len(plans.cache) == 1
+
+    async def test_connections_share_plans(self, pair: Pair) -> None:
+        await warm(pair)
+        plans = pair.fast.frontend.plans
+        pair.both(lambda rig: rig.transport.close())
+        await asyncio.sleep(0)
+        pair.both(lambda rig: rig.connect())
+        pair.next_id = 1
+        for value in range(3):
+            pair.feed(pair.request(add_sub(value)))
+            await pair.check()
+        assert plans is not None
+        assert len(plans.cache) == 1
 
     async def test_only_the_first_request_is_checked(self, pair: Pair) -> None:
         await warm(pair, count=6)
-        assert pair.short.core.num_again == pair.num_short - 1 == 4
+        assert pair.fast.core.num_validated == pair.num_fast - 1 == 4
         for rig in pair.rigs:
             rig.core.models["add_sub"] = FakeModel(rig.core.models["add_sub"].spec)
         await warm(pair, add_sub(batch=3), count=3)
-        assert pair.short.core.num_again == 6
+        assert pair.fast.core.num_validated == 6
 
     async def test_a_model_that_looks_at_the_data(self, pair: Pair) -> None:
         await warm(pair, one("classes", bytes(16)), count=6)
-        assert pair.short.core.num_again == 0
+        assert pair.fast.core.num_validated == 0
 
     async def test_decoupled_from_now_on(self, pair: Pair) -> None:
         await warm(pair)
         for rig in pair.rigs:
             rig.core.models["add_sub"] = rig.core.models["repeat"]
         pair.feed(pair.request(add_sub()))
-        assert b"decoupled transaction policy" in await pair.check(num_short=2)
+        assert b"decoupled transaction policy" in await pair.check(num_fast=2)
 
     async def test_refused_by_its_queue(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         await warm(pair, one("identity"))
@@ -681,17 +713,17 @@ class TestModels:
 
         pair.both(refuse)
         pair.feed(pair.request(one("identity")))
-        assert b"Exceeds maximum queue size" in await pair.check(num_short=3)
+        assert b"Exceeds maximum queue size" in await pair.check(num_fast=3)
 
     async def test_a_defect(self, pair: Pair) -> None:
         await warm(pair, one("identity"))
         pair.both(lambda rig: setattr(rig.core.models["identity"], "compute", None))
         pair.feed(pair.request(one("identity")))
-        assert b"internal error" in await pair.check(num_short=3)
+        assert b"internal error" in await pair.check(num_fast=3)
 
 
 ENDS = ("even id", "id that was used", "update of nothing", "update that overflows")
-"""Of the connection. Where the long way takes them in one read with a request, the end is told
+"""Of the connection. Where the full path takes them in one read with a request, the end is told
 before the answer."""
 CHOICES = [
     "same",

@@ -1,25 +1,22 @@
-"""Conversations of requests that repeat themselves, in binary and in JSON, held with a server that
-takes the short way and with one that does not."""
+"""Conversations of requests that repeat themselves, in binary and in JSON, held with a server whose
+fast paths are on and with one whose fast paths are off."""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
-import pytest
-
-from naiad.protocol.v2 import json_codec
-from naiad.protocol.v2.output_format import OutputForms
-from naiad.transport.http1.exchange import Exchange
+from naiad.frontends.http.options import HttpOptions
 from tests.fakes.core import FakeCore
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_rig import HttpServer, serving
 
 T = TypeVar("T")
 
+FAST, FULL = HttpOptions(fast_paths=True), HttpOptions(fast_paths=False)
 LENGTH = "Inference-Header-Content-Length"
 _BINARY_OUTPUT = {"parameters": {"binary_data": True}}
 
@@ -57,8 +54,10 @@ def ask_binary(
 
 
 @asynccontextmanager
-async def connected(core: FakeCore | None = None) -> AsyncIterator[tuple[HttpServer, Client]]:
-    async with serving(core=core) as server:
+async def connected(
+    core: FakeCore | None = None, options: HttpOptions = FAST
+) -> AsyncIterator[tuple[HttpServer, Client]]:
+    async with serving(options, core) as server:
         client = await Client.connect(server.port)
         try:
             yield server, client
@@ -101,34 +100,21 @@ def add_sub(left: list[float], right: list[float]) -> bytes:
     )
 
 
-@contextmanager
-def long_way_only() -> Iterator[None]:
-    """No request has a form, and none is expected again."""
-
-    def none(body: object, data: object, request: object, forms: OutputForms) -> OutputForms:
-        return forms
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Exchange, "expect_again", lambda self, again: None)
-        patch.setattr(json_codec, "recognise", none)
-        yield
-
-
-def check_both_ways(
+def check_both_paths(
     converse: Callable[[HttpServer, Client], Awaitable[list[T]]], num_requests: int
 ) -> None:
-    """What `converse` gets is the same, whichever way the server takes."""
+    """`converse` gets the same with and without the fast path."""
     seen: list[list[T]] = []
 
     @on_uvloop
-    async def run() -> None:
-        async with connected() as (server, client):
+    async def run(options: HttpOptions) -> None:
+        async with connected(options=options) as (server, client):
             seen.append(await converse(server, client))
             assert server.frontend.num_requests == num_requests
+            assert options.fast_paths or server.core.num_validated == 0
 
-    run()
-    with long_way_only():
-        run()
+    run(FAST)
+    run(FULL)
     assert seen[0] == seen[1]
 
 

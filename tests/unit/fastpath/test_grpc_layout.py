@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +12,11 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
+from naiad.fastpath.grpc_layout import MessageLayout, learn_message, learn_response
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
-from naiad.protocol.v2.grpc_codec import decode_request, encode_response
-from naiad.protocol.v2.grpc_repeat import RequestLayout, learn_answer, learn_request
+from naiad.protocol.v2.grpc_codec import decode_request, encode_response, read_template
 
+READ = lru_cache(read_template)
 SPEC = ModelSpec("m", 1, [1], "python", 0, {}, {})
 
 
@@ -27,14 +30,14 @@ def request(raw: list[bytes], request_id: str = "", version: str = "") -> ModelI
     return message
 
 
-def learn(message: bytes) -> RequestLayout | None:
-    return learn_request(message, len(message))
+def learn(message: bytes) -> MessageLayout | None:
+    return learn_message(message, len(message), READ)
 
 
-def split(layout: RequestLayout, message: bytes) -> list[bytes] | None:
+def split(layout: MessageLayout, message: bytes) -> list[bytes] | None:
     """The parts of a message, as the transport finds them; None when it has another layout."""
     parts, at = [], 0
-    for piece in layout.layout:
+    for piece in layout.pieces:
         size = piece if isinstance(piece, int) else len(piece)
         part = message[at : at + size]
         at += size
@@ -53,7 +56,6 @@ def fields(request: InferRequest) -> tuple[object, ...]:
         request.inputs,
         request.requested_outputs,
         request.parameters,
-        request.form,
     )
 
 
@@ -79,7 +81,11 @@ def test_the_next_request(
     ).SerializeToString()
     parts = split(layout, message)
     assert parts is not None
-    assert fields(layout.request(parts)) == fields(decode_request(message)[0])
+    planned = layout.decode(parts)
+    decoded, _ = decode_request(message, READ)
+    assert planned is not None
+    assert fields(planned) == fields(decoded)
+    assert planned.signature is decoded.signature
 
 
 def test_sizes_that_are_written_at_length() -> None:
@@ -92,7 +98,9 @@ def test_sizes_that_are_written_at_length() -> None:
     parts = split(layout, head + b"\x3a\x83\x00xyz")
     assert parts == [b"xyz"]
     assert split(layout, head + b"\x3a\x03xyz") is None
-    assert layout.request(parts).inputs == [Tensor("IN", "UINT8", [3], b"xyz")]
+    planned = layout.decode(parts)
+    assert planned is not None
+    assert planned.inputs == [Tensor("IN", "UINT8", [3], b"xyz")]
 
 
 @given(
@@ -105,7 +113,7 @@ def test_the_beginning_of_a_message(sizes: list[int], request_id: str, num_bytes
     message."""
     message = request([bytes(size) for size in sizes], request_id).SerializeToString()
     beginning = message[:num_bytes]
-    layout = learn_request(beginning, len(message))
+    layout = learn_message(beginning, len(message), READ)
     if num_bytes >= len(message) - sizes[-1]:
         assert layout == learn(message)
     else:
@@ -115,14 +123,13 @@ def test_the_beginning_of_a_message(sizes: list[int], request_id: str, num_bytes
 def test_more_than_the_last_tensor() -> None:
     message = request([b"abc"]).SerializeToString()
     for num_bytes in (len(message) - 1, len(message) + 1):
-        assert learn_request(message, num_bytes) is None
+        assert learn_message(message, num_bytes, READ) is None
 
 
 def test_an_id_that_is_no_text() -> None:
     layout = learn(request([b"abc"], "7").SerializeToString())
     assert layout is not None
-    with pytest.raises(UnicodeDecodeError):
-        layout.request([b"\xff", b"abc"])
+    assert layout.decode([b"\xff", b"abc"]) is None
 
 
 def _with_parameter(message: ModelInferRequest) -> None:
@@ -165,7 +172,7 @@ def _without_tensors(message: ModelInferRequest) -> None:
         _with_too_many_tensors, _without_tensors,
     ],
 )  # fmt: skip
-def test_not_to_be_learnt(change: object) -> None:
+def test_messages_without_a_layout(change: object) -> None:
     message = request([b"abc"])
     change(message)  # type: ignore[operator]
     assert learn(message.SerializeToString()) is None
@@ -181,8 +188,8 @@ def test_no_message(message: bytes) -> None:
     st.sampled_from(["", "7", "ö"]),
     st.data(),
 )
-def test_the_next_answer(outputs: list[bytes], request_id: str, data: st.DataObject) -> None:
-    def answer(datas: list[bytes]) -> InferResponse:
+def test_the_next_response(outputs: list[bytes], request_id: str, data: st.DataObject) -> None:
+    def respond(datas: list[bytes]) -> InferResponse:
         return InferResponse(
             "m",
             "1",
@@ -192,23 +199,20 @@ def test_the_next_answer(outputs: list[bytes], request_id: str, data: st.DataObj
 
     asked, options = decode_request(request([b"abc"], request_id).SerializeToString())
     asked.requested_outputs = []
-    assert asked.form is not None
-    asked.form.answer = None
-    encode_response(answer(outputs), asked, options, SPEC)
-    layout = learn_answer(asked.form.answer, request_id)
-    following = answer(
+    layout = learn_response(respond(outputs))
+    following = respond(
         [data.draw(st.binary(min_size=len(one), max_size=len(one))) for one in outputs]
     )
-    parts = layout.parts(following)
+    parts = layout.encode(following)
     assert parts is not None
     expected = b"".join(encode_response(following, asked, options, SPEC)[0])
     filled = iter(parts)
     assert (
-        b"".join(next(filled) if isinstance(piece, int) else piece for piece in layout.layout)
+        b"".join(next(filled) if isinstance(piece, int) else piece for piece in layout.pieces)
         == expected
     )
     assert [len(part) for part in parts] == [
-        piece for piece in layout.layout if isinstance(piece, int)
+        piece for piece in layout.pieces if isinstance(piece, int)
     ]
     following.id = request_id + "x"
-    assert layout.parts(following) is None
+    assert layout.encode(following) is None

@@ -1,4 +1,4 @@
-"""Requests that repeat the last one of their connection: the short way gives what the long way
+"""Requests that repeat the last one of their connection: the fast path gives what the full path
 gives, and ends where it should."""
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from naiad.core.response import Consumer, ResponseStream
 from naiad.core.tensor import tensor_from_numpy
 from tests.fakes.core import FakeCore
 from tests.fakes.model import respond
-from tests.wire.http_client import Client, Reply, on_uvloop
-from tests.wire.http_repeated_conversation import (
+from tests.wire.fast_path_http_conversation import (
     BINARY,
     LENGTH,
     ask_binary,
-    check_both_ways,
+    check_both_paths,
     connected,
     floats,
     talk,
 )
+from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_rig import HttpServer
 
 
 @pytest.mark.parametrize("requests", BINARY.values(), ids=BINARY)
-def test_both_ways_give_the_same(requests: list[bytes]) -> None:
+def test_both_paths_give_the_same(requests: list[bytes]) -> None:
     async def converse(server: HttpServer, client: Client) -> list[Reply]:
         return [await talk(client, request) for request in requests]
 
-    check_both_ways(converse, len(requests))
+    check_both_paths(converse, len(requests))
 
 
 @on_uvloop
-async def test_the_short_way_is_taken() -> None:
+async def test_the_fast_path_is_used() -> None:
     async with connected() as (server, client):
         for n in range(5):
             reply = await talk(client, ask_binary(floats(n, 2)))
             assert reply.body.endswith(floats(n, 2))
-        assert server.core.num_again == 4
+        assert server.core.num_validated == 4
         for id in ("1", "2", "3"):
             reply = await talk(client, ask_binary(floats(7, 8), id=id))
             assert json.loads(reply.body[: int(reply.headers[LENGTH])])["id"] == id
-        assert server.core.num_again == 4 + 2
+        assert server.core.num_validated == 4 + 2
 
 
 @on_uvloop
@@ -72,7 +72,7 @@ async def test_strings_are_looked_at_each_time() -> None:
                 "POST", "/v2/models/id_bytes/infer", text + data, {LENGTH: str(len(text))}
             )
             assert reply.status == status
-        assert server.core.num_again == 0
+        assert server.core.num_validated == 0
 
 
 @on_uvloop
@@ -130,7 +130,7 @@ async def test_a_bug_costs_one_request(when: str, monkeypatch: pytest.MonkeyPatc
             return streams[-1]
 
         with monkeypatch.context() as patch:
-            patch.setattr(server.core, "infer_again", broken)
+            patch.setattr(server.core, "infer_validated", broken)
             reply = await talk(client, request)
             assert (reply.status, reply.error()) == (500, "internal error")
         client.send(request)
@@ -159,7 +159,7 @@ async def test_a_response_and_the_end_that_are_there_before_they_are_asked_for()
         for n in range(3):
             reply = await talk(client, ask_binary(floats(n, 2)))
             assert (reply.status, reply.body[-8:]) == (200, floats(n, 2))
-        assert core.num_again == 2
+        assert core.num_validated == 2
 
 
 @on_uvloop
@@ -179,7 +179,7 @@ async def test_a_compressed_request_is_no_pattern_for_one_that_is_not() -> None:
         assert (reply.status, reply.body[-4000:]) == (200, bytes(4000))
         reply = await talk(client, head + text + b"abc")
         assert reply.status == 400
-        assert server.core.num_again == 0
+        assert server.core.num_validated == 0
 
 
 def _gzip(data: bytes, length: int) -> bytes:
@@ -196,7 +196,7 @@ async def test_a_head_that_is_new_with_every_request_is_not_kept() -> None:
         header = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
         for _ in range(2):
             assert (await talk(client, ask_binary(floats(1, 2), headers=header))).status == 200
-        assert server.core.num_again == 0
+        assert server.core.num_validated == 0
 
 
 @on_uvloop
@@ -215,4 +215,4 @@ async def test_empty_lines_before_it_are_not_the_beginning_of_a_request() -> Non
         limits, endpoint = server.frontend.endpoint.limits, server.frontend.endpoint
         connection.check_deadlines(endpoint.now_s + limits.receive_timeout_s + 1)
         assert (await talk(client, ask_binary(floats(1, 2)))).status == 200
-        assert server.core.num_again == 2
+        assert server.core.num_validated == 2

@@ -1,11 +1,10 @@
-"""What has arrived of a large message that came the short way (grpc_repeat.py): to the rest of the
-transport, the reader of its call.
+"""The last tensor of a large request on the fast path, while it arrives.
 
-In:  chunks, or bytes that went straight into `sink()`, as MessageReader (grpc_message.py) takes
-     them. Out: nothing; the call knows the memory and is told when its stream ends, which is
-     exactly when the memory is full.
-Rule: bytes are counted in the server's ReceiveBudget as they arrive, and given back when all are
-      there or the call ends.
+In:  chunks, or bytes that went straight into `sink()`, as MessageReader (transport/grpc/message.py)
+     gets them; to the transport this is the reader of the call. Out: nothing; the call has the
+     memory and is told when its stream ends, which is exactly when the memory is full.
+Rule: bytes are counted in the server's ReceiveBudget as they arrive, and given back when all have
+      arrived or the call ends.
 """
 
 from __future__ import annotations
@@ -21,17 +20,21 @@ class Arrival:
         "_uncounted_bytes",
         "is_empty",
         "received_bytes",
+        "start_ns",
     )
 
     def __init__(self, memory: memoryview, budget: ReceiveBudget, head_bytes: int) -> None:
+        """`head_bytes` is the size of the message before the last tensor, which `memory` is for."""
         self._memory = memory
         self._budget = budget
         self._uncounted_bytes = head_bytes
-        """Of the message, before what the memory is for: they wait with it."""
+        """The beginning of the message waits as long as its last tensor does."""
         self._counted_bytes = 0
         self.received_bytes = 0
         self.is_empty = False
-        """No message is incomplete, as MessageReader has it."""
+        """True when no message is incomplete."""
+        self.start_ns = 0
+        """The fast path does not record when a message began to arrive: it is never traced."""
 
     def feed(self, chunk: bytes | memoryview) -> list[Message]:
         """Raises GrpcError when the server holds too much already."""
@@ -44,7 +47,7 @@ class Arrival:
 
     def filled(self, num_bytes: int) -> list[Message]:
         count = num_bytes + self._uncounted_bytes
-        self._budget.take(count)
+        self._budget.charge(count)
         self._uncounted_bytes = 0
         self._counted_bytes += count
         self.received_bytes += num_bytes

@@ -1,7 +1,7 @@
-"""Large requests the short way: their last tensor is received into memory of its own, and all else
-is as the long way has it.
+"""Large requests the fast path: their last tensor is received into memory of its own, and all else
+is as the full path has it.
 
-As in test_grpc_repeat.py the same bytes go both ways and everything is compared.
+As in test_fast_path_grpc.py the same bytes go both paths and everything is compared.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.core.model_spec import ModelSpec
-from naiad.frontends.grpc.repeat_infer import RepeatedInfer
+from naiad.fastpath.call import FastCall
+from naiad.fastpath.grpc_arrival import Arrival
+from naiad.fastpath.grpc_stream import FastStream
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
 from naiad.transport.grpc.options import GrpcOptions
-from naiad.transport.grpc.repeat_arrival import Arrival
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.limits import Http2Limits
 from tests.fakes.model import SPECS, FakeModel
@@ -38,7 +39,7 @@ from tests.unit.transport.http2.http2_rig import (
     u32,
 )
 from tests.unit.transport.http2.http2_rig import SETTINGS as SETTINGS_FRAME
-from tests.wire.grpc_repeat_pair import (
+from tests.wire.fast_path_grpc_pair import (
     BLOCK,
     INITIAL_WINDOW,
     Pair,
@@ -70,7 +71,7 @@ async def warm(pair: Pair, count: int = 3) -> None:
     for value in range(count):
         pair.feed(pair.request(large(value)))
         await pair.check()
-    await pair.check(num_short=count - 1)
+    await pair.check(num_fast=count - 1)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def next_read_bytes(pair: Pair) -> int:
-    return len(pair.short.protocol.get_buffer(-1))
+    return len(pair.fast.protocol.get_buffer(-1))
 
 
 RAW = large().SerializeToString()
@@ -145,19 +146,19 @@ class TestEqual:
                 np.frombuffer(response.raw_output_contents[0], np.float32).tolist()
                 == [value] * ELEMENTS
             )
-        # The second request is learnt when nothing precedes it. More than four updates go the long
-        # way, and take the request with them.
-        await pair.check(num_short=5 if num_updates == 0 else 0)
+        # The second request is learned when nothing precedes it. More than four updates
+        # take the full path, and the request with them.
+        await pair.check(num_fast=5 if num_updates == 0 else 0)
 
-    @pytest.mark.parametrize(("num_updates", "num_short"), [(0, 7), (1, 7), (4, 7), (5, 2)])
+    @pytest.mark.parametrize(("num_updates", "num_fast"), [(0, 7), (1, 7), (4, 7), (5, 2)])
     async def test_updates_of_the_connections_window_before_it(
-        self, pair: Pair, num_updates: int, num_short: int
+        self, pair: Pair, num_updates: int, num_fast: int
     ) -> None:
         await warm(pair)
         for _ in range(5):
             pair.feed(frame(WINDOW, 0, 0, u32(300)) * num_updates + pair.request(large()))
             await pair.check()
-        await pair.check(num_short=num_short)
+        await pair.check(num_fast=num_fast)
 
     async def test_several_at_once(self, pair: Pair) -> None:
         """Each begins where the last one ended, in whatever the transport reads next."""
@@ -165,7 +166,7 @@ class TestEqual:
         pair.feed(
             b"".join(pair.request(large(value), connection_update=value) for value in range(5))
         )
-        assert len(answers(await pair.check(num_short=7))) == 5
+        assert len(answers(await pair.check(num_fast=7))) == 5
 
     async def test_with_small_ones(self, pair: Pair) -> None:
         """Both kinds are known, and a read that was made short for large requests does not cut many
@@ -173,7 +174,7 @@ class TestEqual:
         for message in (add_sub(), add_sub(), large(), large()):
             pair.feed(pair.request(message))
             await pair.check()
-        before = pair.num_short
+        before = pair.num_fast
         assert before == 3
         assert next_read_bytes(pair) < FULL_READ_BYTES
         for _ in range(3):
@@ -183,42 +184,42 @@ class TestEqual:
             )
             assert len(answers(await pair.check())) == 101
             assert next_read_bytes(pair) == FULL_READ_BYTES
-        assert pair.num_short > before + 6
+        assert pair.num_fast > before + 6
 
     async def test_small_ones_after_an_update(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The update may have been a large request's; they are not learnt again for that."""
+        """The update may have been a large request's; they are not learned again for that."""
         for message in (add_sub(), add_sub(), large(), large(), add_sub()):
             pair.feed(pair.request(message))
             await pair.check()
-        learnt = count_learning(monkeypatch)
-        before = pair.num_short
+        learned = count_learning(monkeypatch)
+        before = pair.num_fast
         for value in range(10):
             pair.feed(frame(WINDOW, 0, 0, u32(300)) + pair.request(add_sub(value)))
             await pair.check()
-        await pair.check(num_short=before + 10)
-        assert not learnt
+        await pair.check(num_fast=before + 10)
+        assert not learned
 
     async def test_the_last_of_two_inputs(self, pair: Pair) -> None:
         for _ in range(4):
             pair.feed(pair.request(two_inputs(16, ELEMENTS)))
             await pair.check()
-        await pair.check(num_short=3)
+        await pair.check(num_fast=3)
 
     async def test_two_large_inputs(self, pair: Pair) -> None:
         for _ in range(4):
             pair.feed(pair.request(two_inputs(ELEMENTS, ELEMENTS)))
             await pair.check()
-        await pair.check(num_short=0)
+        await pair.check(num_fast=0)
 
     @pytest.mark.parametrize("name", list(OTHERS))
-    async def test_others_go_the_long_way(self, pair: Pair, name: str) -> None:
+    async def test_others_take_the_full_path(self, pair: Pair, name: str) -> None:
         await warm(pair)
         pair.feed(OTHERS[name](pair))
         await pair.check()
         pair.feed(pair.request(large(7)))
-        assert pair.num_short <= 4
+        assert pair.num_fast <= 4
         response = answers(await pair.check())[pair.next_id - 2]
         assert response.raw_output_contents[0] == np.full(ELEMENTS, 7, np.float32).tobytes()
 
@@ -226,20 +227,20 @@ class TestEqual:
         await warm(pair)
         pair.both(lambda rig: setattr(rig.core.tracing, "is_on", True))
         pair.feed(pair.request(large()))
-        await pair.check(num_short=2)
+        await pair.check(num_fast=2)
 
     async def test_it_is_received_where_the_model_wants_it(self, pair: Pair) -> None:
         await warm(pair, 4)
-        request = pair.short.core.requests[-1]
+        request = pair.fast.core.requests[-1]
         assert np.shares_memory(
             np.frombuffer(request.inputs[0].data, np.uint8),
-            np.frombuffer(pair.short.core.buffers[-1], np.uint8),
+            np.frombuffer(pair.fast.core.buffers[-1], np.uint8),
         )
-        assert len(pair.short.core.buffers[-1]) == 4 * ELEMENTS
+        assert len(pair.fast.core.buffers[-1]) == 4 * ELEMENTS
 
     async def test_only_the_first_request_is_checked(self, pair: Pair) -> None:
         await warm(pair, 6)
-        assert pair.short.core.num_again == 4
+        assert pair.fast.core.num_validated == 4
 
     async def test_nothing_is_left_to_the_garbage_collector(self, pair: Pair) -> None:
         for rig in pair.rigs:
@@ -250,15 +251,18 @@ class TestEqual:
             await warm(pair)
             pair.feed(pair.request(large()))
             await pair.check()
-            assert [found for found in gc.get_objects() if type(found) is RepeatedInfer] == []
+            assert [
+                found for found in gc.get_objects() if type(found) in (FastCall, FastStream)
+            ] == []
             _begin(pair, pair.request(large()))
             pair.both(lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "over"))
             await pair.check()
             # Its stream lives on in the connection, whose frame it is; its memory does not.
             assert [found for found in gc.get_objects() if type(found) is Arrival] == []
-            assert [
-                found.request for found in gc.get_objects() if type(found) is RepeatedInfer
-            ] == [None]
+            assert [found.arriving for found in gc.get_objects() if type(found) is FastStream] == [
+                None
+            ]
+            assert not any(type(found) is FastCall for found in gc.get_objects())
         finally:
             gc.enable()
 
@@ -277,21 +281,21 @@ class TestArrival:
         """Also so that little is missing, which comes by the connection's buffer."""
         await warm(pair)
         rest = _begin(pair, pair.request(large(5)), num_bytes)
-        await pair.check(num_short=3)
-        assert pair.short.endpoint.budget.used_bytes > 0
+        await pair.check(num_fast=3)
+        assert pair.fast.endpoint.budget.used_bytes > 0
         pair.both(lambda rig: rig.feed(rest + frame(PING, 0, 0, b"12345678")))
         response = answers(await pair.check())[pair.next_id - 2]
         assert response.raw_output_contents[0] == np.full(ELEMENTS, 5, np.float32).tobytes()
-        assert pair.short.endpoint.budget.used_bytes == 0
+        assert pair.fast.endpoint.budget.used_bytes == 0
 
     async def test_a_beginning_that_is_too_short(self, pair: Pair) -> None:
-        """Memory is taken only when some part of the message is here: as the long way does it."""
+        """Memory is taken only when some part of the message is here: as the full path does it."""
         await warm(pair)
         request = pair.request(large())
-        buffers = len(pair.short.core.buffers)
+        buffers = len(pair.fast.core.buffers)
         rest = _begin(pair, request, 400)
-        await pair.check(num_short=2)
-        assert len(pair.short.core.buffers) == buffers
+        await pair.check(num_fast=2)
+        assert len(pair.fast.core.buffers) == buffers
         pair.both(lambda rig: rig.feed(rest))
         assert len(answers(await pair.check())) == 1
 
@@ -299,9 +303,9 @@ class TestArrival:
         await warm(pair)
         _begin(pair, pair.request(large()))
         pair.both(lambda rig: rig.transport.close())
-        await pair.check(num_short=3)
-        assert len(pair.short.core.requests) == 3
-        assert pair.short.endpoint.budget.used_bytes == 0
+        await pair.check(num_fast=3)
+        assert len(pair.fast.core.requests) == 3
+        assert pair.fast.endpoint.budget.used_bytes == 0
 
     async def test_it_stops_arriving(self) -> None:
         pair = Pair(GrpcOptions(receive_stall_timeout_s=10))
@@ -313,15 +317,15 @@ class TestArrival:
             def later(rig: Rig, part: bytes = part) -> None:
                 rig.feed(part)
                 rig.clock.advance(8_000_000_000)
-                rig.protocol.patience.tick(rig.clock.now_ns())
+                rig.protocol.deadlines.tick(rig.clock.now_ns())
 
             pair.both(later)
             await pair.check()
-        assert pair.short.endpoint.counters.failures == {"receive_stall": 1}
-        assert pair.short.endpoint.budget.used_bytes == 0
+        assert pair.fast.endpoint.counters.failures == {"receive_stall": 1}
+        assert pair.fast.endpoint.budget.used_bytes == 0
         pair.both(lambda rig: rig.feed(rest))
         pair.feed(pair.request(large()))
-        assert len(answers(await pair.check(num_short=4))) == 1
+        assert len(answers(await pair.check(num_fast=4))) == 1
         await pair.close()
 
     async def test_more_than_the_server_will_hold(self) -> None:
@@ -329,10 +333,10 @@ class TestArrival:
         await warm(pair)
         pair.both(lambda rig: setattr(rig.endpoint.budget, "used_bytes", 200_000))
         pair.feed(pair.request(large()))
-        await pair.check(num_short=3)
-        assert pair.short.endpoint.budget.refused_total == 1
-        assert pair.short.endpoint.budget.used_bytes == 200_000
-        assert len(pair.short.core.requests) == 3
+        await pair.check(num_fast=3)
+        assert pair.fast.endpoint.budget.refused_total == 1
+        assert pair.fast.endpoint.budget.used_bytes == 200_000
+        assert len(pair.fast.core.requests) == 3
         pair.both(lambda rig: setattr(rig.endpoint.budget, "used_bytes", 0))
         await pair.close()
 
@@ -344,7 +348,7 @@ class TestArrival:
         for _ in range(3):
             pair.feed(pair.request(two_inputs(10_000, ELEMENTS)))
             assert b"incomplete requests" in await pair.check()
-        await pair.check(num_short=4)
+        await pair.check(num_fast=4)
         await pair.close()
 
     async def test_the_server_gives_up(self, pair: Pair) -> None:
@@ -353,9 +357,9 @@ class TestArrival:
         pair.both(
             lambda rig: rig.protocol.abort_calls(Status.UNAVAILABLE, "the server is shutting down")
         )
-        assert b"shutting down" in await pair.check(num_short=3)
+        assert b"shutting down" in await pair.check(num_fast=3)
         pair.both(lambda rig: rig.feed(rest))
-        assert len(pair.short.core.requests) == 3
+        assert len(pair.fast.core.requests) == 3
 
     async def test_draining(self, pair: Pair) -> None:
         await warm(pair)
@@ -363,28 +367,28 @@ class TestArrival:
         pair.both(lambda rig: rig.protocol.drain())
         pair.both(lambda rig: rig.protocol.finish_drain())
         pair.both(lambda rig: rig.feed(rest))
-        assert len(answers(await pair.check(num_short=3))) == 1
-        assert pair.short.transport.is_closed
+        assert len(answers(await pair.check(num_fast=3))) == 1
+        assert pair.fast.transport.is_closed
 
     async def test_the_model_is_unloaded(self, pair: Pair) -> None:
         await warm(pair)
         rest = _begin(pair, pair.request(large()))
         pair.both(lambda rig: rig.core.models.pop("identity"))
         pair.both(lambda rig: rig.feed(rest))
-        assert b"unknown model" in await pair.check(num_short=3)
+        assert b"unknown model" in await pair.check(num_fast=3)
 
     async def test_the_model_is_another_one(self, pair: Pair) -> None:
         await warm(pair)
         rest = _begin(pair, pair.request(large()))
         for rig in pair.rigs:
             rig.core.models["identity"] = FakeModel(rig.core.models["identity"].spec)
-        again = pair.short.core.num_again
+        again = pair.fast.core.num_validated
         pair.both(lambda rig: rig.feed(rest))
-        assert len(answers(await pair.check(num_short=3))) == 1
-        assert pair.short.core.num_again == again  # the new one has looked at it
+        assert len(answers(await pair.check(num_fast=3))) == 1
+        assert pair.fast.core.num_validated == again  # the new one has looked at it
         pair.feed(pair.request(large()))
-        await pair.check(num_short=4)
-        assert pair.short.core.num_again == again + 1
+        await pair.check(num_fast=4)
+        assert pair.fast.core.num_validated == again + 1
 
     async def test_the_model_is_decoupled_now(self, pair: Pair) -> None:
         await warm(pair)
@@ -392,10 +396,10 @@ class TestArrival:
         for rig in pair.rigs:
             rig.core.models["identity"] = rig.core.models["repeat"]
         pair.both(lambda rig: rig.feed(rest))
-        assert b"decoupled transaction policy" in await pair.check(num_short=3)
+        assert b"decoupled transaction policy" in await pair.check(num_fast=3)
 
     async def test_the_model_had_batches(self, pair: Pair) -> None:
-        plain = pair.short.core.models["identity"].spec
+        plain = pair.fast.core.models["identity"].spec
         for rig in pair.rigs:
             rig.core.models["identity"] = FakeModel(
                 msgspec.structs.replace(plain, max_batch_size=ELEMENTS)
@@ -405,8 +409,8 @@ class TestArrival:
         for rig in pair.rigs:
             rig.core.models["identity"] = FakeModel(plain)
         pair.both(lambda rig: rig.feed(rest))
-        await pair.check(num_short=3)
-        assert [request.batch_size for request in pair.short.core.requests] == [
+        await pair.check(num_fast=3)
+        assert [request.batch_size for request in pair.fast.core.requests] == [
             ELEMENTS,
             ELEMENTS,
             ELEMENTS,
@@ -423,15 +427,15 @@ class TestArrival:
         await warm(pair)
         rest = _begin(pair, pair.request(large()), 199_000)
         pair.both(lambda rig: rig.feed(rest + reset))
-        assert not answers(await pair.check(num_short=3))
+        assert not answers(await pair.check(num_fast=3))
         pair.feed(pair.request(large()))
-        assert len(answers(await pair.check(num_short=4))) == 1
+        assert len(answers(await pair.check(num_fast=4))) == 1
 
     async def test_a_defect(self, pair: Pair) -> None:
         await warm(pair)
         pair.both(lambda rig: setattr(rig.core.models["identity"], "compute", None))
         pair.feed(pair.request(large()))
-        assert b"internal error" in await pair.check(num_short=3)
+        assert b"internal error" in await pair.check(num_fast=3)
 
 
 class TestWindows:
@@ -439,38 +443,38 @@ class TestWindows:
         await warm(pair)
         pair.feed(frame(SETTINGS_FRAME, 0, 0, setting(INITIAL_WINDOW, 70_000)))
         pair.feed(pair.request(large()))
-        await pair.check(num_short=3)
-        assert pair.short.protocol.sender.pending_bytes > 0
+        await pair.check(num_fast=3)
+        assert pair.fast.protocol.sender.pending_bytes > 0
         pair.feed(frame(WINDOW, 0, pair.next_id - 2, u32(200_000)))
         await pair.check()
-        assert not pair.short.protocol.connection.streams
+        assert not pair.fast.protocol.connection.streams
 
     async def test_an_answer_while_the_transport_is_full(self, pair: Pair) -> None:
         await warm(pair)
         pair.both(lambda rig: rig.protocol.pause_writing())
         pair.feed(pair.request(large()))
-        await pair.check(num_short=3)
+        await pair.check(num_fast=3)
         pair.both(lambda rig: rig.protocol.resume_writing())
         await pair.check()
-        assert not pair.short.protocol.connection.streams
+        assert not pair.fast.protocol.connection.streams
 
     async def test_an_update_that_lets_a_waiting_answer_go(self, pair: Pair) -> None:
         await warm(pair)
         pair.both(lambda rig: setattr(rig.protocol.sender, "window", 100))
         pair.feed(pair.request(large()))
         await pair.check()
-        assert pair.short.protocol.sender.pending_bytes
+        assert pair.fast.protocol.sender.pending_bytes
         pair.feed(frame(WINDOW, 0, 0, u32(1_000_000)) + pair.request(large()))
         await pair.check()
-        assert not pair.short.protocol.sender.pending_bytes
-        assert not pair.short.protocol.connection.streams
+        assert not pair.fast.protocol.sender.pending_bytes
+        assert not pair.fast.protocol.connection.streams
 
     async def test_the_connections_window_is_given_back(self) -> None:
         pair = Pair(GrpcOptions(http2=Http2Limits(connection_window_bytes=1 << 20)))
         for _ in range(30):
             pair.feed(pair.request(large()))
             await pair.check()
-        assert pair.num_short == 29  # also those whose data makes the next WINDOW_UPDATE due
+        assert pair.num_fast == 29  # also those whose data makes the next WINDOW_UPDATE due
         await pair.close()
 
     @pytest.mark.parametrize(
@@ -485,8 +489,8 @@ class TestWindows:
         pair = Pair(options)
         for _ in range(3):
             pair.feed(pair.request(large()))
-            await pair.check(num_short=0)
-        assert not pair.short.core.requests
+            await pair.check(num_fast=0)
+        assert not pair.fast.core.requests
         await pair.close()
 
 
@@ -498,7 +502,7 @@ def _serve(spec: ModelSpec) -> Callable[[Rig], None]:
 def _later(rig: Rig) -> None:
     rig.clock.advance(40_000_000_000)
     if not rig.transport.is_closed:
-        rig.protocol.patience.tick(rig.clock.now_ns())
+        rig.protocol.deadlines.tick(rig.clock.now_ns())
 
 
 SPEC_OF = {spec.name: spec for spec in SPECS}
