@@ -151,7 +151,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
         SEARCH(
             "LLM: sequences at once.",
             parse=numbers,
-            default_words="16,32,64,128,256",
+            default_text="16,32,64,128,256",
             is_extension=True,
         ),
     ] = []
@@ -160,7 +160,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
         SEARCH(
             "LLM: tokens of a step.",
             parse=numbers,
-            default_words="512,1024,2048,4096,8192",
+            default_text="512,1024,2048,4096,8192",
             is_extension=True,
         ),
     ] = []
@@ -181,7 +181,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
             aliases=("b",),
             parse=numbers,
             metavar="LIST",
-            default_words="1",
+            default_text="1",
         ),
     ] = []
     concurrency_sweep_disable: Annotated[
@@ -213,7 +213,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
         GOAL(
             "What is best, metric:weight,...",
             parse=parse_objectives,
-            default_words="perf_throughput:1",
+            default_text="perf_throughput:1",
         ),
     ] = {}
     constraints: Annotated[
@@ -282,7 +282,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
         OUTPUT(
             "The best configurations as models.",
             metavar="DIR",
-            default_words="EXPORT_PATH/output_model_repository",
+            default_text="EXPORT_PATH/output_model_repository",
         ),
     ] = ""
     override_output_model_repository: Annotated[
@@ -326,6 +326,6 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
     output_formats: Annotated[
         list[str],
         OUTPUT(
-            "html, csv, json.", aliases=("o",), parse=words, metavar="FORMATS", default_words="all"
+            "html, csv, json.", aliases=("o",), parse=words, metavar="FORMATS", default_text="all"
         ),
     ] = []

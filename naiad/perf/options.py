@@ -185,7 +185,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
         DATA(
             "zero, random, a JSON file (may be repeated) or a folder.",
             metavar="WHAT",
-            default_words="random",
+            default_text="random",
         ),
     ] = ()
     shape: Annotated[
@@ -213,7 +213,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
         DATA(
             "Requests in a sequence.",
             parse=positive,
-            default_words="20, or as many as the data has",
+            default_text="20, or as many as the data has",
         ),
     ] = 0
     sequence_length_variation: Annotated[
@@ -226,7 +226,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Ids for sequences, start:end.",
             parse=id_range,
             metavar="RANGE",
-            default_words="1, without end",
+            default_text="1, without end",
         ),
     ] = IdRange(1)
     input_tensor_format: Annotated[
@@ -264,7 +264,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
             aliases=("isl",),
             parse=positive,
             metavar="N",
-            default_words="550",
+            default_text="550",
         ),
     ] = 0
     synthetic_input_tokens_stddev: Annotated[
@@ -319,7 +319,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Where the server is.",
             aliases=("u",),
             metavar="HOST:PORT",
-            default_words="localhost:8000, or :8001 for gRPC",
+            default_text="localhost:8000, or :8001 for gRPC",
         ),
     ] = ""
     protocol: Annotated[

@@ -103,13 +103,13 @@ def spelling(option: Option) -> str:
     return f"{', '.join([*shorts, f'--{option.name}', *longs])} {option.metavar}".rstrip()
 
 
-def default_words(option: Option) -> str:
+def default_text(option: Option) -> str:
     """Nothing for an empty list or mapping, which a struct keeps as a factory."""
     return (
-        option.flag.default_words if isinstance(option.default, _FACTORY) else option.default_words
+        option.flag.default_text if isinstance(option.default, _FACTORY) else option.default_text
     )
 
 
 def help_text(option: Option) -> str:
-    words = default_words(option)
+    words = default_text(option)
     return f"{option.flag.help} Default: {words}." if words else option.flag.help
