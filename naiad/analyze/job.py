@@ -62,7 +62,7 @@ class Silent:
 
     def begin(self, level: Level) -> None: ...
 
-    def glance(
+    def progress(
         self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
     ) -> None: ...
 
