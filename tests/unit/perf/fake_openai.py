@@ -132,10 +132,11 @@ def _part(body: dict[str, Any], name: str, text: str) -> dict[str, Any]:
 
 def _whole(status: int, document: dict[str, Any]) -> bytes:
     body = json.dumps(document).encode()
-    return (
-        f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-        + body
+    head = (
+        f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
     )
+    return head.encode() + body
 
 
 def _chunk(data: bytes) -> bytes:

@@ -19,8 +19,9 @@ def parse(line: str) -> PerfOptions:
 
 def test_accepts_a_command_line_of_perf_analyzer() -> None:
     options = parse(
-        "-m add_sub -x 2 -i gRPC -u host:1 -b 4 --concurrency-range 2:8:2 -p 1000 -s 5 -r 4 --percentile 95 -l 20 --shape A:1,2 "
-        "--shape B:3 -H k:v -f out.csv --verbose-csv --streaming --async --max-threads 8 -v "
+        "-m add_sub -x 2 -i gRPC -u host:1 -b 4 --concurrency-range 2:8:2 -p 1000 -s 5 -r 4 "
+        "--percentile 95 -l 20 --shape A:1,2 --shape B:3 -H k:v -f out.csv --verbose-csv "
+        "--streaming --async --max-threads 8 -v "
         "--sequence-id-range 5:9 --request-parameter n:3:int"
     )
     assert (

@@ -91,8 +91,8 @@ def test_prints_the_lines_of_perf_analyzer() -> None:
         "    Inference count: 4",
         "    Execution count: 2",
         "    Successful request count: 4",
-        "    Avg request latency: 300 usec (overhead 160 usec + queue 20 usec + compute input 30 usec + compute infer 40 usec "
-        "+ compute output 50 usec)",
+        "    Avg request latency: 300 usec (overhead 160 usec + queue 20 usec "
+        "+ compute input 30 usec + compute infer 40 usec + compute output 50 usec)",
         "    Avg GPU Utilization:",
         "      GPU-1 : 50.0%",
     ):
