@@ -352,7 +352,13 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "checkpoints"
     export_path: Annotated[
-        str, OUTPUT("Directory for the reports.", aliases=("e",), metavar="DIR")
+        str,
+        OUTPUT(
+            "Directory for the reports.",
+            aliases=("e",),
+            metavar="DIR",
+            default_text="the current directory",
+        ),
     ] = "."
     output_model_repository_path: Annotated[
         str,
@@ -397,7 +403,13 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         str, OUTPUT("Directory of the stored measurements.", aliases=("s",), metavar="DIR")
     ] = "checkpoints"
     export_path: Annotated[
-        str, OUTPUT("Directory for the reports.", aliases=("e",), metavar="DIR")
+        str,
+        OUTPUT(
+            "Directory for the reports.",
+            aliases=("e",),
+            metavar="DIR",
+            default_text="the current directory",
+        ),
     ] = "."
     report_model_configs: Annotated[
         list[str],

@@ -139,7 +139,7 @@ naiad.add_command(
 naiad.add_command(
     LazyCommand(
         "pull",
-        "naiad.tools.pull_command",
+        "naiad.tools.pull",
         "Download a demo language model, or a checkpoint from the Hugging Face hub.",
     )
 )

@@ -144,7 +144,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     latency_threshold: Annotated[
         float,
         LOAD(
-            "Maximum latency. Stop at the first level that exceeds it.",
+            "Maximum latency. Stop at the first level that exceeds it. 0 means no limit.",
             aliases=("l",),
             parse=at_least(0, real),
             metavar="MS",

@@ -36,7 +36,7 @@ class MetricsSetting(msgspec.Struct, frozen=True):
 
 class TraceSetting(msgspec.Struct, frozen=True):
     mode: str
-    """Trace mode, triton or opentelemetry; empty for a global setting (level, rate, count, mode)."""
+    """Either triton or opentelemetry; empty for a global setting (level, rate, count, mode)."""
     setting: str
     value: str
 

